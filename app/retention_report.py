@@ -5,7 +5,7 @@ from dataclasses import asdict, fields, replace
 from datetime import datetime
 
 from app.core.errors import InvalidRequest, NotFound
-from app.core.log.lifetime import Lifetimes
+from app.core.log.turns import Lifetimes
 from app.services.retention import RetentionRules, RuleDue
 from app.store import retention
 from app.store.engine import Database, acting_for

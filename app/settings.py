@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from app.core.errors import InvalidPolicy
 from app.core.policy.policy import RETAIN_DAYS_MAX
-from app.core.tokens.cache_profiles import parse_table
+from app.core.tokens.models import parse_table
 from app.store import dsn
 
 PREFIX: Final = "PALIMPSEST_"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from pydantic import SecretStr
 
 from app import tokenizers
-from app.core.tokens.cache_profiles import CacheProfile, parse_table
 from app.core.tokens.counter import Tokenizer
+from app.core.tokens.models import CacheProfile, parse_table
 from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer

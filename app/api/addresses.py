@@ -12,7 +12,7 @@ from fastapi import Request
 
 from app.api.key_prefix import operation_of
 from app.core.errors import InvalidRequest
-from app.core.log.lines import ADDRESS_PATTERN
+from app.core.log.segments import ADDRESS_PATTERN
 from app.services.tenants import Caller
 
 UNRESOLVED_OPERATIONS: Final = frozenset(

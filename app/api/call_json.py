@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from app.core.audit.evictions import eviction_row, without_shown
+from app.core.assembly.assemble import CallRecord
 from app.core.audit.explain import ABSENT, DispositionChange, EventFate
 from app.core.lexicon.times import time_text
 from app.core.log.events import Json, canonical_json
-from app.core.log.lines import line_of, session_of
-from app.core.plan.context.frontier import Frontier
+from app.core.log.segments import line_of, session_of
+from app.core.plan.state.frontier import Frontier
+from app.core.record.evictions import eviction_row, without_shown
 from app.core.render.formats.parts import plain_text
 from app.core.render.request import Request
 from app.core.tokens.budget import provider_tokens
-from app.core.tokens.model_catalog import window_is_assumed
-from app.core.view.record import CallRecord
+from app.core.tokens.models import window_is_assumed
 from app.services.explaining import CallDiff, EventInCall
 from app.services.recordings import ExplainedCall, Reproduced
 from app.store.audit import CallRow, StoredEpoch

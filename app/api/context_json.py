@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from app.api.call_json import context_fields, diff_json, splice_request
-from app.core.assemble import Assembled, shown_summaries
+from app.core.assembly.assemble import Assembled, shown_summaries
 from app.core.audit.client_plan import MessagePlan
-from app.core.audit.evictions import Eviction, eviction_row
 from app.core.log.events import Json
 from app.core.plan.reducers.last_resort import REDUCER
+from app.core.record.evictions import Eviction, eviction_row
 from app.core.render.request import Request
-from app.core.tokens.model_catalog import window_is_assumed
+from app.core.tokens.models import window_is_assumed
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
 from app.services.reconciled import Reconciled

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from app.api.key_prefix import operation_of
 from app.api.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
-from app.core.log.lines import session_of
+from app.core.log.segments import session_of
 from app.services.idempotency import IdempotencyKeys, ResponseToStore, request_sha256
 from app.services.tenants import Caller
 from app.store.answers import AlreadyAnswered, KeyClaim

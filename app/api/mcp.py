@@ -21,7 +21,7 @@ from app.api.body import parse_json
 from app.api.key_prefix import check_session
 from app.core.errors import InvalidRequest
 from app.core.gateway.identity import SESSION_HEADER
-from app.core.log.lines import ADDRESS_PATTERN
+from app.core.log.segments import ADDRESS_PATTERN
 
 PATH: Final = "/mcp"
 BOUND_PATH: Final = "/mcp/s/{sid}"

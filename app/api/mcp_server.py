@@ -17,7 +17,7 @@ from app.api.mcp import BOUND, CALLER
 from app.api.schemas.recall import RecallIn, RecallOut, to_request
 from app.core.errors import ContextError
 from app.core.lexicon.tools import OWN_TOOL
-from app.core.log.lines import ADDRESS_PATTERN
+from app.core.log.segments import ADDRESS_PATTERN
 from app.core.recall.tool import DESCRIPTION, PARAMETERS
 from app.services.recall import Recall
 from app.services.tenants import Caller

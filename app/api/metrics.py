@@ -9,9 +9,9 @@ from typing import Final, get_args
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from app.core.audit.evictions import newly_left_out
+from app.core.assembly.inputs import ContextRequest
 from app.core.errors import CannotFit, ContextError, StoreUnavailable
-from app.core.view.request import ContextRequest
+from app.core.record.evictions import newly_left_out
 from app.services.assembly import ContextAnswer
 from app.services.feedback import Verdict
 from app.services.replica_reads import ReadOutcome

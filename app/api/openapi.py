@@ -9,7 +9,7 @@ from pydantic_core.core_schema import WithDefaultSchema
 
 from app.api import errors
 from app.api.problem_schemas import example
-from app.core.log.lines import ADDRESS_PATTERN
+from app.core.log.segments import ADDRESS_PATTERN
 
 KEY_CHARS_MAX: Final = 256
 KEY_SCHEME: Final = "ApiKey"

@@ -14,22 +14,32 @@ from typing import Final
 from uuid import UUID
 
 from app import tracing
-from app.core.assemble import Assembled, begin_plan, continue_assembly, finish_assembly
-from app.core.digest.digest import modifications
+from app.core.assembly.assemble import Assembled, begin_plan, continue_assembly, finish_assembly
+from app.core.assembly.budget import budget_of, injected_tokens, injections_counted, outside_of, real_window
+from app.core.assembly.inputs import (
+    ContextInputs,
+    ContextRequest,
+    LoadedView,
+    ViewSettings,
+    changed_setting,
+    covered,
+    heals,
+    heals_in_part,
+    may_fold,
+    may_heal,
+    summary_tree,
+    wants_more,
+    window_of,
+)
 from app.core.errors import CannotFit, Conflict, ContextError, InvalidRequest, LineChanged, NotFound, NothingToSend
 from app.core.lexicon.times import to_seconds
 from app.core.log.event import Event
-from app.core.log.lines import is_line
-from app.core.plan.context.drops import files_named
+from app.core.log.segments import is_line
+from app.core.memory.digest.digest import modifications
+from app.core.plan.state.drops import files_named
 from app.core.render.formats import FORMATS
 from app.core.render.layers import visible_layers
-from app.core.tokens.cache_profiles import CacheProfile, cache_profile
-from app.core.view.budget import budget_of, outside_of, real_window
-from app.core.view.injections import injected_tokens, injections_counted
-from app.core.view.inputs import ContextInputs, summary_tree
-from app.core.view.loaded import LoadedView
-from app.core.view.reading import covered, heals, heals_in_part, may_fold, may_heal, wants_more
-from app.core.view.request import ContextRequest, ViewSettings, changed_setting, window_of
+from app.core.tokens.models import CacheProfile, cache_profile
 from app.services.compaction import Compaction
 from app.services.counting import Counting
 from app.services.idempotency import ResponseToStore

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.core.errors import InvalidRequest
-from app.core.log.lines import is_line
+from app.core.log.segments import is_line
 from app.services.ids import first_id, last_id
 from app.store import calls_search, lines, sessions
 from app.store.audit import CallRow

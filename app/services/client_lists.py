@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from app.core.assembly.inputs import ContextRequest
 from app.core.gateway.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, holds_results
 from app.core.log.chain import START, Link, links
 from app.core.log.events import Json
-from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly, ContextAnswer
 from app.services.client_messages import ClientList, ClientMessages
 from app.services.reconcile import Reconcile

@@ -20,8 +20,7 @@ from app.core.log.events import Draft, EventType, Json
 from app.core.log.pairing import OpenIds, pair_calls
 from app.core.log.parse import parse_event, tool_definitions
 from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts
-from app.core.render.formats.parts import is_blank, native
-from app.core.render.formats.reading import SYSTEM_ROLES, leading
+from app.core.render.formats.parts import SYSTEM_ROLES, is_blank, leading, native
 
 INLINE_MESSAGES_MAX: Final = 200
 INLINE_BYTES_MAX: Final = 64 * 1024

@@ -15,10 +15,10 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from app.core.cover.summaries import Spanning, contiguous
 from app.core.errors import CannotFit, InvalidPolicy, SessionGone, StoreUnavailable
 from app.core.log.events import Json
-from app.core.policy.shows import SHOW_ALL
+from app.core.memory.cover import Spanning, contiguous
+from app.core.policy.evictions import SHOW_ALL
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.next_step import StepPlanner

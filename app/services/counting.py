@@ -11,7 +11,7 @@ from app.core.log.parse import body_text
 from app.core.policy.policy import DEFAULT, Policy
 from app.core.tokens.budget import Budget, own_budget
 from app.core.tokens.counter import Counter, Estimator, Tokenizer, estimator_for, estimator_named
-from app.core.tokens.model_catalog import profile
+from app.core.tokens.models import profile
 
 OFF_LOOP_BYTES: Final = 32_768
 """Bytes above which counting is done in a thread: it would delay other requests by some milliseconds."""

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from uuid import UUID
 
-from app.core.audit.evictions import disposition_runs, dispositions
-from app.core.cover.summaries import cover_id
 from app.core.errors import NotFound
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Json
-from app.core.plan.context import demanded
-from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.context.projection import project
-from app.core.policy.shows import ViewFilter
+from app.core.memory.cover import cover_id
+from app.core.plan.state import drops
+from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.projection import project
+from app.core.policy.evictions import ViewFilter
+from app.core.record.evictions import disposition_runs, dispositions
 from app.core.tokens.counter import Counter
 from app.services.counting import Counting
 from app.services.policies import Policies
@@ -79,7 +79,7 @@ def _account(
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
     """Return the frontier as the log requires it, the runs of equal disposition, and the log's faults."""
-    state = demanded.update_prefix(events, frontier)
+    state = drops.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
     fates = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state, redacted)
     hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}

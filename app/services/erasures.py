@@ -16,8 +16,8 @@ import structlog
 from app.core.errors import ErasureCountConflict, IdempotencyConflict, NotFound
 from app.core.lexicon.times import parse_time
 from app.core.log.events import Json
-from app.core.log.lines import session_of
-from app.core.log.metadata import check_names_values
+from app.core.log.parse import check_names_values
+from app.core.log.segments import session_of
 from app.services.ids import new_id
 from app.services.sessions import check_metadata
 from app.store import erasure, erasures, sessions, work_counts

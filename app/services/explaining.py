@@ -22,7 +22,7 @@ from app.core.errors import NotFound
 from app.core.lexicon.times import from_seconds
 from app.core.log.event import Event
 from app.core.log.events import Json
-from app.core.plan.context.frontier import Frontier
+from app.core.plan.state.frontier import Frontier
 from app.core.policy.policy import Policy
 from app.services.ids import first_id
 from app.services.policies import Policies

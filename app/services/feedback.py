@@ -9,6 +9,8 @@ from uuid import UUID
 import asyncpg
 import structlog
 
+from app.core.assembly.budget import budget_of, real_window
+from app.core.assembly.inputs import ContextRequest, Injection, Retry, ViewRow, ViewSettings
 from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
 from app.core.log.events import Json
 from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
@@ -23,9 +25,6 @@ from app.core.tokens.calibration import (
     consistent,
 )
 from app.core.tokens.learned import Learned, Point, initial_state, with_cache, with_point
-from app.core.view.budget import budget_of, real_window
-from app.core.view.loaded import ViewRow
-from app.core.view.request import ContextRequest, Injection, Retry, ViewSettings
 from app.services.counting import Counting
 from app.services.ids import overflow_run
 from app.services.ledger import CacheReads, Ledger

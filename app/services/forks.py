@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.core.cover.summaries import cover_id
 from app.core.errors import Conflict
 from app.core.log.events import Json
-from app.core.log.lines import row_name
-from app.core.policy.shows import SHOW_ALL
+from app.core.log.segments import row_name
+from app.core.memory.cover import cover_id
+from app.core.policy.evictions import SHOW_ALL
 from app.services.idempotency import ResponseToStore
 from app.services.limits import SessionQuota
 from app.services.policies import Policies

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import structlog
 
+from app.core.assembly.inputs import ContextRequest
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
 from app.core.gateway import body as bodies
 from app.core.gateway.calls import CallConversation, NotBudgeted, rewritten
@@ -23,7 +24,6 @@ from app.core.gateway.reply import Reply
 from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
-from app.core.view.request import ContextRequest
 from app.providers.upstream import Upstream
 from app.services.appends import AppendRequest
 from app.services.assembly import ContextAnswer

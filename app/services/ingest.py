@@ -15,8 +15,8 @@ from app.core.compaction.next_span import readiness
 from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, LineChanged
 from app.core.log.event import Batch, SessionState, check, place
 from app.core.log.events import Draft, EventType
-from app.core.log.lines import is_line
 from app.core.log.pairing import name_unnamed
+from app.core.log.segments import is_line
 from app.core.log.turns import depends_on_state, moves_state
 from app.core.policy.policy import Policy
 from app.services.appends import (

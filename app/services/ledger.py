@@ -13,9 +13,9 @@ from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerBreakpoint, L
 from app.core.audit.ledger_totals import Account, Totals, accounts, totals
 from app.core.errors import InvalidRequest
 from app.core.policy.policy import Policy
-from app.core.policy.provider import Prices
+from app.core.policy.summarize import Prices
 from app.core.render.formats import FORMATS
-from app.core.tokens.cache_profiles import CacheProfile, cache_profile, profile_name
+from app.core.tokens.models import CacheProfile, cache_profile, profile_name
 from app.services.policies import Policies
 from app.store import ledger as store
 from app.store import sessions

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from app.core.errors import Conflict, InvalidRequest, TooManyLines
 from app.core.log.chain import Tip
-from app.core.log.lines import is_line, line_id, line_of, session_of
+from app.core.log.segments import is_line, line_id, line_of, session_of
 from app.services.forks import Forked, Forks
 from app.services.idempotency import ResponseToStore
 from app.services.limits import SessionQuota

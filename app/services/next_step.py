@@ -12,20 +12,20 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from app.core.assembly.budget import budget_of, measured_from, outside_of, real_window
+from app.core.assembly.inputs import ContextRequest, ViewSettings, changed_setting, window_of
 from app.core.compaction.next_span import Span, boundary, next_span, sizes
-from app.core.cover.summaries import COVER_SHARE, Summary, cover_id, due_merge
-from app.core.digest.digest import Digest, from_json
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.log.event import Event
-from app.core.plan.context.context import Context
-from app.core.plan.context.frontier import START
-from app.core.plan.context.projection import project
+from app.core.memory.cover import COVER_SHARE, Summary, cover_id, due_merge
+from app.core.memory.digest.digest import Digest, from_json
 from app.core.plan.reducers.expiry import without_expiring
 from app.core.plan.reducers.visibility import without_hidden
+from app.core.plan.state.context import Context
+from app.core.plan.state.frontier import START
+from app.core.plan.state.projection import project
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
-from app.core.view.budget import budget_of, measured_from, outside_of, real_window
-from app.core.view.request import ContextRequest, ViewSettings, changed_setting, window_of
 from app.services.counting import Counting
 from app.services.newest_events import NewestEvents
 from app.services.policies import Policies

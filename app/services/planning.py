@@ -6,9 +6,9 @@ from functools import partial
 from typing import Final, TypeVar
 
 from app import tracing
-from app.core.assemble import Assembled, assemble
+from app.core.assembly.assemble import Assembled, assemble
+from app.core.assembly.inputs import ContextInputs
 from app.core.log.event import Event
-from app.core.view.inputs import ContextInputs
 from app.services.ids import new_id
 
 PLAN: Final = "plan"

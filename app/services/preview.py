@@ -4,10 +4,9 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.core.assemble import Assembled
+from app.core.assembly.assemble import Assembled, CallRecord, NewCall
+from app.core.assembly.inputs import ContextRequest
 from app.core.audit.replay_call import ReplayedCall
-from app.core.view.record import CallRecord, NewCall
-from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly
 from app.services.explaining import CallDiff, Explaining
 from app.store import audit

@@ -215,7 +215,7 @@ def _redacted(event: Event | None) -> bool:
     return event is not None and bool((event.body or {}).get("redacted"))
 
 
-def _item(given: recall.RecalledEvent, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecalledEvent:
+def _item(given: recall.RecallPart, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecalledEvent:
     event = given.event
     call = events.get(event.call_seq or 0)
     about = files(event) or (files(call) if call is not None else ())

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.core.audit.evictions import disposition_runs, dispositions
-from app.core.audit.manifest import UnknownVersion
 from app.core.audit.replay_call import (
     NO_COUNT,
     ReplayedCall,
@@ -16,9 +14,11 @@ from app.core.audit.replay_call import (
 )
 from app.core.errors import NotFound, NotReproducible
 from app.core.log.events import Json
-from app.core.log.lines import is_line
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.projection import project
+from app.core.log.segments import is_line
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.projection import project
+from app.core.record.evictions import disposition_runs, dispositions
+from app.core.record.manifest import UnknownVersion
 from app.services.policies import Policies
 from app.store import audit, event_log, lines, sessions
 from app.store.audit import CallRow, StoredEpoch

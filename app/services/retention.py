@@ -8,8 +8,8 @@ from uuid import UUID
 
 import structlog
 
-from app.core.log.lifetime import DueSession, Life, Lifetimes, RecordRule, SessionRule, due_sessions, validate
-from app.core.log.lines import session_of
+from app.core.log.segments import session_of
+from app.core.log.turns import DueSession, Life, Lifetimes, RecordRule, SessionRule, due_sessions, validate
 from app.store import erasure, families, retention, work_counts
 from app.store.engine import Connection, Database
 from app.store.families import families as families_of

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import Json, canonical_json
-from app.core.log.lines import is_line, session_of
+from app.core.log.segments import is_line, session_of
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import own_budget
 from app.services.counting import Counting

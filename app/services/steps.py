@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from app.core.compaction.next_span import Span, merged_sizes, sizes
-from app.core.cover.summaries import COVER_SHARE, Clipped, Summary, clip, contiguous
-from app.core.digest.digest import Digest, to_json
 from app.core.lexicon.times import from_seconds, to_seconds
 from app.core.log.event import Event
-from app.core.plan.context import wording
+from app.core.memory.cover import COVER_SHARE, Clipped, Summary, clip, contiguous
+from app.core.memory.digest.digest import Digest, to_json
 from app.core.plan.reducers.visibility import NewestDecision
+from app.core.plan.state import wording
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from app.core.compaction.extractive.summary import write_summary
-from app.core.digest.digest import Digest
 from app.core.log.events import Json
+from app.core.memory.digest.digest import Digest
+from app.core.memory.extractive.summary import write_summary
 from app.core.policy.policy import Policy
 from app.providers.summarizer import ProviderError, Summarizer
 from app.services.writing import SummaryInput, Writing, with_digest

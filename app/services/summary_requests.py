@@ -3,9 +3,9 @@
 import asyncio
 from uuid import UUID
 
-from app.core.assemble import Assembled, begin_plan
+from app.core.assembly.assemble import Assembled, begin_plan
+from app.core.assembly.inputs import ContextInputs, summary_tree
 from app.core.compaction.next_span import nothing_to_summarize
-from app.core.view.inputs import ContextInputs, summary_tree
 from app.services.compaction import Compaction
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.ids import new_id, overflow_run

@@ -8,13 +8,12 @@ from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from app.core.assembly.inputs import LastContext, LoadedView
 from app.core.log.event import Batch, Event, as_stored
 from app.core.render.layers import Layer
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
-from app.core.view.loaded import LoadedView
-from app.core.view.standing import LastContext
 from app.store.log import AppendResult
 
 CHARS_MAX: Final = 16_000_000

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 
-from app.core.assemble import Assembled
-from app.core.cover.summaries import Summary
+from app.core.assembly.assemble import Assembled
+from app.core.assembly.inputs import LastContext, LoadedView
 from app.core.log.event import Event
-from app.core.plan.context.context import NOTHING_UNREAD
-from app.core.plan.context.frontier import Frontier
+from app.core.memory.cover import Summary
 from app.core.plan.pipeline import Plan
+from app.core.plan.state.context import NOTHING_UNREAD
+from app.core.plan.state.frontier import Frontier
 from app.core.plan.update import EarlierPlan
-from app.core.view.loaded import LoadedView
-from app.core.view.standing import LastContext
 from app.services.view_cache import VIEW_CHARS, CachedView, events_chars
 
 

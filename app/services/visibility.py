@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from app.core.assembly.inputs import ContextInputs, ContextRequest, plan_inputs
 from app.core.errors import Conflict
 from app.core.plan.update import update_context
 from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
-from app.core.view.inputs import ContextInputs, plan_inputs
-from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly
 from app.store import event_log, sessions, visibility
 from app.store.engine import Database

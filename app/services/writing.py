@@ -7,26 +7,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from app.core.compaction.extractive.summary import SPLIT_HEADING, with_appendix
+from app.core.compaction.gate import complaints
 from app.core.compaction.next_span import Sizes
-from app.core.compaction.pieces import Portion, Remainder, make_measure
 from app.core.compaction.prompt import (
     PREFIX,
     STYLES,
     Completion,
+    Portion,
     Prompt,
+    Remainder,
     Style,
     history_ask,
+    make_measure,
     merge_ask,
     prefix_ask,
     retry_ask,
 )
-from app.core.compaction.quality_gate import complaints
 from app.core.compaction.transcript import Paragraph, paragraphs
-from app.core.digest.digest import Digest, digest_of, unite
-from app.core.digest.sentences import request_of
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest.digest import Digest, digest_of, unite
+from app.core.memory.digest.sentences import request_of
+from app.core.memory.extractive.summary import SPLIT_HEADING, with_appendix
 from app.core.policy.policy import Policy
 from app.core.tokens.counter import Counter, TextKind
 from app.providers.summarizer import Kind, ProviderError, Summarizer

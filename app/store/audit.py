@@ -9,12 +9,12 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.audit.evictions import Eviction, eviction_of
-from app.core.audit.manifest import from_json as manifest_of
-from app.core.cover.summaries import Summary
+from app.core.assembly.assemble import CallRecord
 from app.core.log.event import Event
-from app.core.plan.context.frontier import START, Frontier, from_json
-from app.core.view.record import CallRecord
+from app.core.memory.cover import Summary
+from app.core.plan.state.frontier import START, Frontier, from_json
+from app.core.record.evictions import Eviction, eviction_of
+from app.core.record.manifest import from_json as manifest_of
 from app.store import event_log, summaries, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.audit import manifest
-from app.core.audit.evictions import eviction_row
+from app.core.assembly.assemble import NewCall, NewEpoch
+from app.core.assembly.inputs import LoadedView
 from app.core.log.events import canonical_json
-from app.core.plan.context.frontier import to_json
+from app.core.plan.state.frontier import to_json
+from app.core.record import manifest
+from app.core.record.evictions import eviction_row
 from app.core.render.formats import FORMATS
-from app.core.view.loaded import LoadedView
-from app.core.view.record import NewCall, NewEpoch
 from app.store import answers, compactions, notifications, texts
 from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.engine import Connection, Database

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from app.core.log.chain import Link, Tip, links
-from app.core.log.lines import session_of
+from app.core.log.segments import session_of
 from app.store import event_log, sessions, texts
 from app.store.engine import Connection
 from app.store.lines import LINE_KEYS

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from app.core.plan.context.frontier import START, Frontier, from_json, to_json
-from app.core.plan.context.redaction import erase_quotes
+from app.core.plan.state.frontier import START, Frontier, from_json, to_json
+from app.core.plan.state.stubs import erase_quotes
 from app.store import texts
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode

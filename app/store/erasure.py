@@ -5,7 +5,7 @@ from typing import Final
 from uuid import UUID
 
 from app.core.errors import Conflict, OutsidePrefix
-from app.core.log.lines import is_line, session_of
+from app.core.log.segments import is_line, session_of
 from app.store.engine import Connection, Database
 from app.store.sessions import lock, session_key
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from app.core.log.lifetime import Life
-from app.core.log.lines import session_of
+from app.core.log.segments import session_of
+from app.core.log.turns import Life
 from app.store.engine import Connection, Database
 from app.store.session_filter import ListPosition
 from app.store.sessions import session_key

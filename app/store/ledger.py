@@ -7,8 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.audit.manifest import from_json
 from app.core.lexicon.times import to_seconds
+from app.core.record.manifest import from_json
 from app.store import texts
 from app.store.calls import manifest_columns
 from app.store.engine import Database

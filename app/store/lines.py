@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from app.core.log.chain import Tip
-from app.core.log.lines import line_of
+from app.core.log.segments import line_of
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
 from app.store.sessions import session_key

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import asyncpg
 
+from app.core.assembly.assemble import CallRecord
 from app.core.log.events import Json
 from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Learned
-from app.core.view.record import CallRecord
 from app.store import calibrations, texts
 from app.store.engine import Connection
 from app.store.rows import columns, decode, parameters

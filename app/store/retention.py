@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from app.core.log.lifetime import Lifetimes, RecordRule
+from app.core.log.turns import Lifetimes, RecordRule
 from app.store.engine import Connection, Database, acting_for
 from app.store.rows import columns, decode, parameters
 

@@ -15,7 +15,7 @@ import asyncpg
 
 from app.core.log.event import Event
 from app.core.log.events import canonical_json
-from app.core.plan.context.frontier import START, Frontier, from_json
+from app.core.plan.state.frontier import START, Frontier, from_json
 from app.core.recall.search import COUNT_MAX, QUESTION_MARK, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
 from app.store import event_log, sealing, texts
 from app.store.engine import Connection, Database

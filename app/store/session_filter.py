@@ -8,8 +8,8 @@ from typing import Final
 from uuid import UUID
 
 from app.core.log.events import Json, canonical_json
-from app.core.log.lines import row_name
-from app.core.log.metadata import has_values
+from app.core.log.parse import has_values
+from app.core.log.segments import row_name
 
 SCAN_MAX: Final = 2_000
 ORDER: Final = "ORDER BY s.created_at DESC, s.session_id DESC"

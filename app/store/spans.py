@@ -8,10 +8,10 @@ from uuid import UUID
 
 import asyncpg
 
+from app.core.assembly.inputs import ViewRow
 from app.core.log.event import Event
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.learned import Learned
-from app.core.view.loaded import ViewRow
 from app.store import calibrations, event_log, visibility
 from app.store.compactions import DEMAND_OF_VIEWS, CompactionBasis, demand
 from app.store.engine import Connection, Database

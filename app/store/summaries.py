@@ -9,10 +9,10 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.cover.summaries import Summary
-from app.core.digest.digest import complete
 from app.core.lexicon.times import time_text
 from app.core.log.events import Json, canonical_json, readable
+from app.core.memory.cover import Summary
+from app.core.memory.digest.digest import complete
 from app.store import texts
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode, parameters

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
+from app.core.assembly.inputs import LoadedView, ViewRow
 from app.core.log.event import Event
-from app.core.plan.context.context import NOTHING_UNREAD, Unread
-from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.plan.reducers.visibility import NewestDecision
+from app.core.plan.state.context import NOTHING_UNREAD, Unread
+from app.core.plan.state.frontier import START, Frontier, from_json
 from app.core.tokens.calibration import Reported
-from app.core.view.loaded import LoadedView, ViewRow
 from app.store import (
     ancestors,
     calibrations,

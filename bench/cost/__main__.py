@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.core.policy.presets import PRESETS
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 from bench.cost import optimum, rivals
 from bench.cost import outside as keeping
 from bench.cost.billing import PROFILES, Tally, account

@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import Final
 
 from app.core.log.events import EventType
-from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import REQUEST_TOKENS
+from app.core.tokens.models import CacheProfile
 from bench.cost.rivals import STUB_TOKENS
 from bench.cost.sessions import Session
 

@@ -7,9 +7,9 @@ Its markers are those of its own requests; a careful client would set another af
 from collections.abc import Iterator
 from typing import Final
 
-from app.core.plan.context.context import Context
-from app.core.plan.context.frontier import START, Frontier, first_changed
 from app.core.plan.pipeline import Plan, plan
+from app.core.plan.state.context import Context
+from app.core.plan.state.frontier import START, Frontier, first_changed
 from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
@@ -17,8 +17,8 @@ from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.formats import anthropic_parts
 from app.core.render.text import write_text
 from app.core.tokens.budget import budget_for
-from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.learned import Learned, Point, initial_state, with_point
+from app.core.tokens.models import CacheProfile
 from bench.cost import rivals
 from bench.cost.rivals import Player, Sent, Shown, shown_of
 from bench.cost.sessions import COUNTER, MODEL, Session

@@ -7,14 +7,14 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType, canonical_json
-from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.context.item import Item
 from app.core.plan.pipeline import plan
+from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.items import Item
 from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
-from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import REQUEST_TOKENS
+from app.core.tokens.models import CacheProfile
 from bench.cost.sessions import COUNTER, Session
 
 STUB_TOKENS: Final = 45

@@ -14,14 +14,14 @@ from typing import Final
 from app.core.log.event import Event, OpenCall, SessionState, as_stored, place
 from app.core.log.events import canonical_json
 from app.core.log.parse import body_text, parse_batch
-from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, plan
+from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.presets import PRESETS
 from app.core.tokens.budget import budget_for
-from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import HEURISTIC, Counter
-from app.core.tokens.images import AREA
+from app.core.tokens.models import CacheProfile
+from app.core.tokens.scales import AREA
 
 EVENTS: Final = 2_000
 ROUNDS: Final = 30

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.core.digest.answers import user_lines
-from app.core.digest.sentences import own_words
 from app.core.log.event import Event
+from app.core.memory.digest.answers import user_lines
+from app.core.memory.digest.sentences import own_words
 
 PART_CHARS: Final = 60
 """Letters and digits that identify a part of a question, which may be shown shortened."""

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from app.core.compaction.extractive.summary import write_summary
-from app.core.digest.digest import digest_of, unite
+from app.core.memory.digest.digest import digest_of, unite
+from app.core.memory.extractive.summary import write_summary
 from app.core.tokens.counter import TextKind
 from bench.cost.sessions import COUNTER
 from bench.retention import dialogue, truth

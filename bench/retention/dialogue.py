@@ -9,20 +9,20 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from app.core.compaction.extractive.summary import write_summary
 from app.core.compaction.next_span import boundary, next_span, sizes
-from app.core.cover.summaries import Summary
-from app.core.digest.digest import digest_of
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event, content_text
-from app.core.plan.context.frontier import START
-from app.core.plan.context.projection import project
+from app.core.memory.cover import Summary
+from app.core.memory.digest.digest import digest_of
+from app.core.memory.extractive.summary import write_summary
 from app.core.plan.pipeline import plan
+from app.core.plan.state.frontier import START
+from app.core.plan.state.projection import project
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import parse_policy
 from app.core.tokens.budget import budget_for
 from app.core.tokens.counter import FORMULAS, HEURISTIC, Counter
-from app.core.tokens.images import AREA
+from app.core.tokens.scales import AREA
 from bench.cost.sessions import session
 from bench.retention.points import message_of
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.core.digest.sentences import own_words, plain, sentences
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest.sentences import own_words, plain, sentences
 
 NEWEST: Final = 3
 SHORT_WORDS: Final = 8

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from app.core.compaction.pieces import GAP
+from app.core.compaction.prompt import GAP
 from app.settings import Settings
 from tests.conformance.agent import Agent, Json
 from tests.conformance.conftest import preset, running_worker

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from app import wiring
 from app.cli import app
-from app.core.plan.context.wording import RENDER_VERSION
+from app.core.plan.state.wording import RENDER_VERSION
 from app.settings import Settings
 from app.store import retention
 from app.store.engine import Database

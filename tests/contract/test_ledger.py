@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.core.tokens.cache_profiles import cache_profile
+from app.core.tokens.models import cache_profile
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import ledger as store
 from app.store.engine import Database

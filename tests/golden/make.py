@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.core.audit import manifest
 from app.core.audit.replay_call import ReplayedCall, ReplayInputs, breakpoints_of, replay_call
-from app.core.cover.summaries import Summary
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.frontier import from_json
-from app.core.plan.context.wording import RENDER_VERSION
+from app.core.memory.cover import Summary
+from app.core.plan.state.frontier import from_json
+from app.core.plan.state.wording import RENDER_VERSION
 from app.core.policy.policy import parse_policy
+from app.core.record import manifest
 
 FOLDER = Path(__file__).parent
 HASHES = ("sha256", "prefix_sha256")

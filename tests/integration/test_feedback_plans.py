@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from app.core.audit.manifest import CallManifest
+from app.core.record.manifest import CallManifest
 from app.services.ids import new_id
 from app.services.tenants import DEFAULT_TENANT
 from app.store import calls, view_reads, views

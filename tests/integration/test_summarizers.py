@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from app.core.compaction.gate import complaints
 from app.core.compaction.prompt import STRUCTURED, Completion, Prompt, history_ask, prefix_ask
-from app.core.compaction.quality_gate import complaints
 from app.providers import prompts
 from app.providers.answers import ANSWER_BYTES_MAX
 from app.providers.anthropic import Anthropic

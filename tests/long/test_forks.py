@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app import tokenizers, wiring
-from app.core.view.request import ContextRequest
+from app.core.assembly.inputs import ContextRequest
 from app.services.tenants import DEFAULT_TENANT
 from app.settings import Settings
 from app.store.engine import Database

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.core.audit.manifest import from_json
+from app.core.record.manifest import from_json
 from app.settings import Settings
 from app.store import migrate
 from app.store.engine import Database

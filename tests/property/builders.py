@@ -8,19 +8,19 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.core.cover.summaries import Summary
 from app.core.log.event import Event, OpenCall, SessionState, as_stored, check, place
 from app.core.log.events import EventType
 from app.core.log.parse import body_text, parse_batch
-from app.core.plan.context.context import NOTHING_UNREAD, Unit, Unread
-from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.context.projection import project
+from app.core.memory.cover import Summary
+from app.core.plan.state.context import NOTHING_UNREAD, Unit, Unread
+from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.projection import project
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Caps, Cut, DialogueWindow, Economics, Retention, ToolRule, TtlPruning
 from app.core.policy.policy import Policy
 from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind
-from app.core.tokens.images import AREA
+from app.core.tokens.scales import AREA
 
 COUNTER = Counter(HEURISTIC, AREA)
 EMPTY = SessionState()

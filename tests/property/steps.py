@@ -7,22 +7,22 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from app.core.audit.evictions import dispositions, evictions
-from app.core.cover.summaries import Summary
 from app.core.errors import CannotFit
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, EventType, canonical_json
-from app.core.plan.context.frontier import START, Frontier
+from app.core.memory.cover import Summary
 from app.core.plan.pipeline import EVICTIONS, Plan, Row, plan
 from app.core.plan.reducers.visibility import NewestDecision
+from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs, update_context
+from app.core.policy.evictions import SHOW_ALL
 from app.core.policy.policy import Policy
-from app.core.policy.shows import SHOW_ALL
 from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
-from app.core.render.arrange import arrange
+from app.core.record.evictions import dispositions, evictions
 from app.core.render.formats.layout import Layout
+from app.core.render.request import arrange
 from app.core.tokens.budget import Budget, caps_of
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 from tests.property.builders import (
     Raw,
     Session,

@@ -7,12 +7,11 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.core.log.block import Block, Kind
-from app.core.log.parts import REASONING_PARTS
+from app.core.log.block import REASONING_PARTS, Block, Kind
 from app.core.render.breakpoints import Marking
 from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Layout
-from app.core.tokens.cache_profiles import ANTHROPIC
+from app.core.tokens.models import ANTHROPIC
 from palimpsest_tools.replay.bill import Cache, charge
 from palimpsest_tools.replay.requests import rendered
 from tests.property.conversations import mixed_blocks

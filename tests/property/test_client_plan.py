@@ -11,7 +11,7 @@ from app.core.log.event import Event, content_text
 from app.core.log.events import ASSISTANT_SIDE, canonical_json
 from app.core.policy.policy import Policy
 from app.core.recall.visibility import VisibilityRequest
-from app.core.render.arrange import arrange
+from app.core.render.request import arrange
 from tests.property.builders import Raw, logs, policies
 from tests.property.steps import asked, batches, random_logs, shares, steps, target_of
 

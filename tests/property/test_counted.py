@@ -12,7 +12,7 @@ from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
 from app.core.tokens.counter import FORMULAS, HEURISTIC, REQUEST_TOKENS, Counter, Estimator
-from app.core.tokens.images import AREA
+from app.core.tokens.scales import AREA
 from tests.property.builders import definitions
 from tests.property.conversations import conversations
 from tests.support import recount

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.core.audit.evictions import dispositions
-from app.core.cover.summaries import Summary, ends, refine, tiling
 from app.core.errors import CannotFit
-from app.core.plan.context.frontier import START, Frontier
+from app.core.memory.cover import Summary, ends, refine, tiling
 from app.core.plan.pipeline import Plan
+from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Cut, TtlPruning
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
 from app.core.policy.summarize import Summarize
+from app.core.record.evictions import dispositions
 from tests.property.builders import Raw, Session, bounded_inputs, log_of, logs, policies, tree_of, whole_inputs
 from tests.property.steps import budget_of, planned, random_logs, shares, target_of
 

@@ -4,18 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.log.events import EventType
-from app.core.plan.context import boundaries
-from app.core.plan.context.demanded import update_prefix
-from app.core.plan.context.frontier import START
-from app.core.plan.context.projection import project
-from app.core.plan.reducers.cut import ALWAYS, find
+from app.core.plan.reducers.caps import ALWAYS, find
 from app.core.plan.reducers.last_resort import LastResortReducer
+from app.core.plan.state import cuts
+from app.core.plan.state.drops import update_prefix
+from app.core.plan.state.frontier import START
+from app.core.plan.state.projection import project
 from app.core.policy.evictions import Cut
 from app.core.policy.policy import Policy
 from tests.property.builders import COUNTER, Raw, log_of, logs
 from tests.property.steps import budget_of, random_logs, target_of
 
-cuts = st.builds(
+cut_rules = st.builds(
     lambda size, lean, split: Cut(**size, lean=lean, split_turn=split),
     st.sampled_from([{"keep_tokens": 50}, {"keep_tokens": 2_000}, {"keep_messages": 3}, {"keep_turns": 1}]),
     st.sampled_from(["forward", "back"]),
@@ -24,7 +24,7 @@ cuts = st.builds(
 
 
 @random_logs
-@given(logs(), cuts)
+@given(logs(), cut_rules)
 def test_every_cut_is_legal(raw: list[Raw], cut: Cut) -> None:
     session = log_of(raw)
     context = project(session.events, START, COUNTER, turn=session.turn)
@@ -40,13 +40,13 @@ def test_every_cut_is_legal(raw: list[Raw], cut: Cut) -> None:
     assert (point.split_turn is None) == (point.turn_start == point.index)
     if cut.split_turn == "advance":
         assert point.split_turn is None
-        assert point.index in boundaries.turn_starts(context)
+        assert point.index in cuts.turn_starts(context)
     if cut.split_turn != "prefix":
         assert point.split_turn != session.turn
 
 
 @random_logs
-@given(logs(), cuts)
+@given(logs(), cut_rules)
 def test_protected_events_stay(raw: list[Raw], cut: Cut) -> None:
     session = log_of(raw)
     state = update_prefix(session.events, START)

@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit.evictions import dispositions
 from app.core.log.events import BOOKKEEPING, EventType
-from app.core.plan.context import demanded
-from app.core.plan.context.context import Context, Reduced
-from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.context.projection import project
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.ttl import TtlReducer
+from app.core.plan.state import drops
+from app.core.plan.state.context import Context, Reduced
+from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.projection import project
 from app.core.policy.evictions import TtlPruning
-from app.core.render.arrange import arrange
+from app.core.record.evictions import dispositions
+from app.core.render.request import arrange
 from app.core.tokens.budget import Budget
 from tests.property.builders import COUNTER, ODD, Raw, Session, append, logs
 from tests.property.steps import CHECKS, check_written, random_logs
@@ -73,12 +73,12 @@ class Step:
 
 def context_before(session: Session, state: Frontier) -> Reduced:
     """Return the context before any reducer runs."""
-    state = demanded.update_prefix(session.events, state)
+    state = drops.update_prefix(session.events, state)
 
     def context(state: Frontier) -> Context:
         return project(session.events, state, COUNTER, turn=session.turn)
 
-    state = demanded.adopt_late_results(context(state), state)
+    state = drops.adopt_late_results(context(state), state)
     return Reduced(context(state), state)
 
 

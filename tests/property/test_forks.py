@@ -9,9 +9,9 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from app.core.assembly.inputs import LoadedView
 from app.core.log.event import Event
 from app.core.log.segments import InheritableSummary, ancestry, clip, cover_at, log_segments, shared_to
-from app.core.view.loaded import LoadedView
 from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, spans, views
 from app.store.engine import Database

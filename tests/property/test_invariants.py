@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 from app.core.errors import CannotFit, ContextError
 from app.core.log.block import Kind
-from app.core.plan.context.frontier import START, from_json, to_json
 from app.core.plan.pipeline import Plan, begin, finish_unchanged, plan
+from app.core.plan.state.frontier import START, from_json, to_json
 from app.core.plan.update import EarlierPlan
+from app.core.policy.evictions import SHOW_ALL
 from app.core.policy.policy import Policy
-from app.core.policy.shows import SHOW_ALL
 from app.core.recall.visibility import VisibilityRequest
-from app.core.render.arrange import arrange
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Layout
 from app.core.render.layers import Layer
-from app.core.render.request import ephemeral_content, write
+from app.core.render.request import arrange, ephemeral_content, write
 from tests.property.builders import (
     COUNTER,
     Raw,

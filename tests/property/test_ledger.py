@@ -18,8 +18,8 @@ from app.core.audit.ledger import (
     lines,
 )
 from app.core.audit.ledger_totals import accounts, money_of, totals
-from app.core.policy.provider import Prices
-from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, OPENAI_PAID
+from app.core.policy.summarize import Prices
+from app.core.tokens.models import ANTHROPIC, OPENAI, OPENAI_PAID
 from palimpsest_tools.replay.bill import BilledBlock, BilledRequest, Cache, charge
 from tests.support.examples import examples
 

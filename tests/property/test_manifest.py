@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.audit.evictions import Eviction
-from app.core.audit.manifest import (
+from app.core.record.evictions import Eviction
+from app.core.record.manifest import (
     VERSION,
     AppliedCalibration,
     CallManifest,

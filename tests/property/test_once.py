@@ -5,15 +5,15 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import plan
 from app.core.plan.reducers.once import REDUCER
+from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.presets import PRESETS
 from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.text import write_text
 from app.core.tokens.budget import budget_for
-from app.core.tokens.cache_profiles import ANTHROPIC
+from app.core.tokens.models import ANTHROPIC
 from bench.cost.sessions import COUNTER
 from tests.property.test_money import session_of, steps
 from tests.support.examples import examples

@@ -6,8 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.compaction.pieces import ROOM_TOKENS_MIN, Portion, Remainder, make_measure
-from app.core.compaction.prompt import Prompt, prefix_ask
+from app.core.compaction.prompt import ROOM_TOKENS_MIN, Portion, Prompt, Remainder, make_measure, prefix_ask
 from app.core.compaction.transcript import Paragraph, paragraphs
 from app.core.log.event import Event
 from app.core.log.events import EventType

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.digest.answers import asking_part
+from app.core.memory.digest.answers import asking_part
 from app.core.plan.pipeline import Plan
 from app.core.plan.reducers.questions import BEGINNING
 from app.core.plan.update import EarlierPlan

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 
 from app.core.log.event import Event
 from app.core.log.events import ASSISTANT_SIDE, EventType
-from app.core.plan.context.context import Context, Unit
-from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.grow import grow
-from app.core.plan.context.item import Item
-from app.core.plan.context.projection import project
 from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.plan.state.context import Context, Unit
+from app.core.plan.state.frontier import Frontier, Stub
+from app.core.plan.state.items import Item
+from app.core.plan.state.projection import grow, project
+from app.core.tokens.models import CacheProfile
 from tests.support.examples import examples
 from tests.unit.builders import COUNTER, Log
 

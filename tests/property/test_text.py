@@ -10,15 +10,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.core.errors import ContextError
-from app.core.plan.context.frontier import START
 from app.core.plan.pipeline import Plan
+from app.core.plan.state.frontier import START
 from app.core.plan.update import EarlierPlan
 from app.core.policy.policy import Policy
-from app.core.render.arrange import arrange
 from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
-from app.core.render.request import write
+from app.core.render.request import arrange, write
 from app.core.render.text import Settled, WrittenContext, write_text
 from tests.property.builders import Raw, Session, append, logs, policies, whole_inputs
 from tests.property.conversations import conversations

@@ -9,10 +9,10 @@ from app.core.errors import CannotFit
 from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan
 from app.core.plan.reducers.visibility import NewestDecision, protected
+from app.core.policy.evictions import SHOW_ALL
 from app.core.policy.policy import Policy
-from app.core.policy.shows import SHOW_ALL
-from app.core.render.arrange import arrange
 from app.core.render.formats import FORMATS
+from app.core.render.request import arrange
 from tests.property.builders import (
     Raw,
     log_of,

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
 from app.core.tokens.counter import HEURISTIC, REQUEST_TOKENS, Counter
-from app.core.tokens.images import AREA
+from app.core.tokens.scales import AREA
 from tests.support.loopback import listening
 
 COUNTER = Counter(HEURISTIC, AREA)

@@ -5,18 +5,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.core.compaction.extractive.summary import write_summary
-from app.core.cover.summaries import Summary
-from app.core.digest.digest import digest_of
 from app.core.lexicon.times import from_seconds, time_text
 from app.core.log.event import Event
-from app.core.plan.context.frontier import START
+from app.core.memory.cover import Summary
+from app.core.memory.digest.digest import digest_of
+from app.core.memory.extractive.summary import write_summary
 from app.core.plan.pipeline import Plan, plan
+from app.core.plan.state.frontier import START
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import parse_policy
-from app.core.render.arrange import arrange
 from app.core.render.formats.fit import prepare
-from app.core.render.request import write
+from app.core.render.request import arrange, write
 from app.core.tokens.budget import budget_for
 from bench.cost.sessions import COUNTER, session
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, CacheProfile
+from app.core.tokens.models import ANTHROPIC, OPENAI, CacheProfile
 from palimpsest_tools.replay.bill import Bill, BilledBlock, BilledRequest, Cache, charge, rules_for
 
 

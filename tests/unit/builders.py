@@ -5,14 +5,14 @@ from typing import Any
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, plan
+from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import HEURISTIC, Counter
-from app.core.tokens.images import AREA
+from app.core.tokens.scales import AREA
 
 COUNTER = Counter(HEURISTIC, AREA)
 

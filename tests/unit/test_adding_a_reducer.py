@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given
 
-from app.core.plan.context.context import Context, PairedResult, Reduced
-from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.context.projection import project
-from app.core.plan.context.stubs import apply_stubs, stub_for
 from app.core.plan.pipeline import EVICTIONS, Plan, Row, Situation, plan
 from app.core.plan.reducers.economics import Moment
+from app.core.plan.state.context import Context, PairedResult, Reduced
+from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.projection import project
+from app.core.plan.state.stubs import apply_stubs, stub_for
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Economics
 from app.core.policy.policy import Policy

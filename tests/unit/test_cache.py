@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidPolicy
-from app.core.policy.provider import CacheRules
-from app.core.tokens.cache_profiles import (
+from app.core.policy.summarize import CacheRules
+from app.core.tokens.models import (
     ANTHROPIC,
     ANTHROPIC_HOUR,
     OPENAI,
     OPENAI_PAID,
     TABLE,
-    UNKNOWN,
+    UNKNOWN_CACHE,
     CacheProfile,
     cache_profile,
     model_name,
@@ -86,7 +86,7 @@ def test_a_routers_prefix_is_no_part_of_the_name(given: str, name: str) -> None:
 
 @pytest.mark.parametrize("model", [None, "", "llama-4"])
 def test_an_unknown_model_gets_the_callers_profile(model: str | None) -> None:
-    assert cache_profile(model) == UNKNOWN
+    assert cache_profile(model) == UNKNOWN_CACHE
     assert cache_profile(model, otherwise=ANTHROPIC) == ANTHROPIC
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.core.log.chain import START, canonical, links
-from app.core.log.lines import is_line, line_of, row_name, session_of
+from app.core.log.segments import is_line, line_of, row_name, session_of
 from app.core.render.formats import FORMATS
 
 Json = dict[str, Any]

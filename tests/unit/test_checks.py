@@ -2,12 +2,11 @@
 
 import pytest
 
-from app.core.digest.check_runs import CheckRun, newest_runs
-from app.core.digest.checks import checks_of
-from app.core.digest.digest import Command, Digest, appendix, digest_of, from_json, to_json, unite
-from app.core.digest.outcomes import outcomes_of, state_of
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest.checks import checks_of
+from app.core.memory.digest.digest import Command, Digest, appendix, digest_of, from_json, to_json, unite
+from app.core.memory.digest.outcomes import CheckRun, newest_runs, outcomes_of, state_of
 from tests.unit.builders import COUNTER, Log
 
 

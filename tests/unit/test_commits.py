@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.core.compaction.extractive.body import extract
-from app.core.compaction.extractive.commits import commits_of
-from app.core.digest.digest import digest_of
+from app.core.memory.digest.digest import digest_of
+from app.core.memory.extractive.body import extract
+from app.core.memory.extractive.changes import commits_of
 from tests.unit.builders import COUNTER, Log
 
 BODY = "The gauge printed feet because\nits unit was lost.\n\n- Sort the table\n\nCo-Authored-By: A <a@b.example>"

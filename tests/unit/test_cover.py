@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.core.cover.summaries import Summary, clip, contiguous, due_merge
+from app.core.memory.cover import Summary, clip, contiguous, due_merge
 from app.core.policy.summarize import Summarize
 
 LEVEL = Summarize()

@@ -3,9 +3,10 @@
 import pytest
 
 from app.core.log.events import EventType
-from app.core.plan.context import boundaries
-from app.core.plan.context.context import Context
-from app.core.plan.context.cut_point import (
+from app.core.plan.reducers.caps import ALWAYS, find
+from app.core.plan.state import cuts
+from app.core.plan.state.context import Context
+from app.core.plan.state.cuts import (
     CutPoint,
     back,
     choose,
@@ -14,9 +15,8 @@ from app.core.plan.context.cut_point import (
     stop_by_tokens,
     stop_by_turns,
 )
-from app.core.plan.context.frontier import START
-from app.core.plan.context.projection import project
-from app.core.plan.reducers.cut import ALWAYS, find
+from app.core.plan.state.frontier import START
+from app.core.plan.state.projection import project
 from app.core.policy.evictions import Cut
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
@@ -69,7 +69,7 @@ def test_s0_09_a_turn_starts_at_its_first_item_and_at_its_users_message() -> Non
     log.assistant()
     log.add(EventType.USER_MESSAGE, 10)  # in the running turn
     log.user()
-    assert boundaries.turn_starts(context_of(log)) == {0, 1, 4}
+    assert cuts.turn_starts(context_of(log)) == {0, 1, 4}
     kept = [find(context_of(log), ROOMY, Cut(keep_messages=n, split_turn="prefix")) for n in (1, 2, 3, 4)]
     assert kept == [CutPoint(4, None, 4), CutPoint(3, 1, 1), CutPoint(2, 1, 1), CutPoint(1, None, 1)]
 
@@ -151,7 +151,7 @@ def test_s0_05_results_count_and_are_never_the_cut() -> None:
     log.result(call, 500)
     log.assistant()
     context = context_of(log)
-    assert boundaries.speakers(context) == {0, 1, 3}
+    assert cuts.speakers(context) == {0, 1, 3}
     assert stop_by_tokens([item.tokens for item in context.items], 300) == 2
 
 
@@ -162,7 +162,7 @@ def test_s0_04_candidates_are_who_speaks() -> None:
     log.add(EventType.SYSTEM_MESSAGE, 5)
     log.add(EventType.AGENT_NOTE, 5, author="scout")
     log.add(EventType.AGENT_NOTE, 5, author="system")
-    assert boundaries.speakers(context_of(log)) == {0, 1, 3}
+    assert cuts.speakers(context_of(log)) == {0, 1, 3}
 
 
 def test_s3_02_a_call_and_its_results_stay_together() -> None:
@@ -172,7 +172,7 @@ def test_s3_02_a_call_and_its_results_stay_together() -> None:
     log.result(two)
     log.result(one)
     log.assistant()
-    assert boundaries.pairing(context_of(log)) == {0, 1, 5}
+    assert cuts.pairing(context_of(log)) == {0, 1, 5}
 
 
 def test_reasoning_stays_with_what_follows_it() -> None:
@@ -181,7 +181,7 @@ def test_reasoning_stays_with_what_follows_it() -> None:
     log.assistant(body={"content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]})
     log.assistant()
     log.user()
-    assert boundaries.reasoning(context_of(log)) == {0, 1, 3}
+    assert cuts.reasoning(context_of(log)) == {0, 1, 3}
 
 
 def test_open_calls_and_pins_hold_their_rounds_together() -> None:
@@ -192,9 +192,9 @@ def test_open_calls_and_pins_hold_their_rounds_together() -> None:
     log.user()
     log.result(log.call(), pinned=True)
     context = context_of(log)
-    assert boundaries.pairing(context) == {0, 1, 3, 4}
-    assert boundaries.turn_starts(context) == {0, 3}
-    assert boundaries.legal(context, (*ALWAYS, boundaries.turn_starts)) == (0, 3)
+    assert cuts.pairing(context) == {0, 1, 3, 4}
+    assert cuts.turn_starts(context) == {0, 3}
+    assert cuts.legal(context, (*ALWAYS, cuts.turn_starts)) == (0, 3)
 
 
 @pytest.mark.parametrize(("split_turn", "cut"), [("prefix", 5), ("protect_current", 4), ("advance", 4)])

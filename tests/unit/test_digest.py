@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from app.core.digest.diff import diffed_paths
-from app.core.digest.digest import Digest, appendix, complete, digest_of, from_json, to_json, unite
-from app.core.digest.files import FileUse, files_of
-from app.core.digest.names import IDENTIFIERS_MAX, names_in, weigh
-from app.core.digest.packing import Packing
-from app.core.digest.record import Artifact, Command, Output, Search
-from app.core.digest.sentences import constraints_of
-from app.core.digest.shell import programs, written_paths
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest.appendix import Packing
+from app.core.memory.digest.commands import programs, written_paths
+from app.core.memory.digest.digest import Digest, appendix, complete, digest_of, from_json, to_json, unite
+from app.core.memory.digest.files import FileUse, diffed_paths, files_of
+from app.core.memory.digest.names import IDENTIFIERS_MAX, names_in, weigh
+from app.core.memory.digest.record import Artifact, Command, Output, Search
+from app.core.memory.digest.sentences import constraints_of
 from app.core.tokens.counter import FORMULAS, TextKind
 from tests.unit.builders import COUNTER, Log
 

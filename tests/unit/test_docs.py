@@ -27,7 +27,7 @@ from app.core.policy.policy import Policy, knob_table
 from app.core.policy.presets import PRESETS
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import HEURISTIC, Counter
-from app.core.tokens.images import AREA
+from app.core.tokens.scales import AREA
 from app.settings import Settings
 from migrations.tables import metadata
 from tests.acceptance.test_pages import PAGES as PAGES_READ

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core.log.events import EventType
-from app.core.plan.context.frontier import START, Frontier, from_json, to_json
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.earnings import earnings_so_far
+from app.core.plan.state.frontier import START, Frontier, from_json, to_json
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Economics, Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 from tests.support.examples import examples
 from tests.unit.builders import COUNTER, Log, simple_retention
 

@@ -1,8 +1,8 @@
 """Expiry of single events: by turns, by the clock, by a newer event."""
 
-from app.core.audit.evictions import dispositions, evictions
 from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan
+from app.core.record.evictions import dispositions, evictions
 from tests.unit.builders import Log
 from tests.unit.test_economics import ROOM, economic_policy, make_plan
 

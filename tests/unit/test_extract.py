@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from app.core.compaction.extractive.body import extract, extract_prefix
-from app.core.compaction.extractive.quotes import quotes
-from app.core.compaction.extractive.sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
-from app.core.compaction.extractive.sentences import central, sentences_of
-from app.core.compaction.extractive.summary import write_summary
-from app.core.digest.digest import Digest, digest_of
-from app.core.digest.sentences import own_words
 from app.core.log.events import EventType
+from app.core.memory.digest.digest import Digest, digest_of
+from app.core.memory.digest.sentences import own_words
+from app.core.memory.extractive.body import extract, extract_prefix
+from app.core.memory.extractive.quotes import central, quotes, sentences_of
+from app.core.memory.extractive.sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
+from app.core.memory.extractive.summary import write_summary
 from app.core.tokens.counter import TextKind
 from tests.unit.builders import COUNTER, Log
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.core.compaction.extractive.body import condense, extract
-from app.core.compaction.extractive.statements import findings, has_content, is_narration, refutes, statements
-from app.core.digest.digest import Digest, digest_of
+from app.core.memory.digest.digest import Digest, digest_of
+from app.core.memory.extractive.body import condense, extract
+from app.core.memory.extractive.statements import findings, has_content, is_narration, refutes, statements
 from tests.unit.builders import COUNTER, Log
 
 

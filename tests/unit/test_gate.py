@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.core.compaction.injection_guard import repeated_instructions
+from app.core.compaction.gate import complaints, headings, repeated_instructions
 from app.core.compaction.prompt import PREFIX, STRUCTURED, Completion
-from app.core.compaction.quality_gate import complaints, headings
 
 GOOD = """## Goal
 - Make the build pass.

@@ -1,9 +1,9 @@
 """The goal of a summary: the first request and the newest one."""
 
-from app.core.compaction.extractive.body import extract
-from app.core.compaction.extractive.goals import goals
-from app.core.compaction.extractive.sections import SectionLine
-from app.core.digest.digest import Digest, digest_of
+from app.core.memory.digest.digest import Digest, digest_of
+from app.core.memory.extractive.body import extract
+from app.core.memory.extractive.changes import goals
+from app.core.memory.extractive.sections import SectionLine
 from tests.unit.builders import COUNTER, Log
 
 FIRST = "Heights are printed in feet, find out where."

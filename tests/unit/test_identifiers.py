@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.digest.names import names_in
-from app.core.lexicon.escapes import unescaped
-from app.core.lexicon.identifiers import DEFINITION, NAME, NAME_OR_CODE, choose, identifiers, ranked
-from app.core.lexicon.patterns import SPACES, Pattern
+from app.core.lexicon.identifiers import (
+    DEFINITION,
+    NAME,
+    NAME_OR_CODE,
+    SPACES,
+    Pattern,
+    choose,
+    identifiers,
+    ranked,
+    unescaped,
+)
+from app.core.memory.digest.names import names_in
 from tests.support.examples import examples
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.plan.context.context import Reduced
-from app.core.plan.context.frontier import START
-from app.core.plan.context.stubs import apply_stubs, stub_for
 from app.core.plan.reducers.last_resort import restore
+from app.core.plan.state.context import Reduced
+from app.core.plan.state.frontier import START
+from app.core.plan.state.stubs import apply_stubs, stub_for
 from app.core.tokens.budget import Budget
 from tests.unit.builders import COUNTER, Log
 

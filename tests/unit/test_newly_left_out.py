@@ -1,7 +1,7 @@
 """Events newly left out by an epoch, by reducer."""
 
-from app.core.audit.evictions import newly_left_out
-from app.core.plan.context.frontier import START, Drop, Fold, Frontier, Stub, Superseded
+from app.core.plan.state.frontier import START, Drop, Fold, Frontier, Stub, Superseded
+from app.core.record.evictions import newly_left_out
 
 
 def stub(seq: int, saved: int = 100, reducer: str = "retention") -> Stub:

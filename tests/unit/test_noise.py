@@ -2,11 +2,10 @@
 
 import pytest
 
-from app.core.digest.names import weigh
-from app.core.lexicon.identifiers import identifiers
-from app.core.lexicon.noise import is_noise, unnumbered
+from app.core.lexicon.identifiers import identifiers, is_noise, unnumbered
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest.names import weigh
 
 
 @pytest.mark.parametrize("name", ["fmt.Errorf", "os.Stderr", "encoding/json", "e.g", "./", "t.Fatal", "__init__"])

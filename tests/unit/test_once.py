@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, plan
+from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Economics, Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI_PAID
+from app.core.tokens.models import ANTHROPIC, OPENAI_PAID
 from tests.unit.builders import COUNTER, Log
 
 ROOM = 10_000_000

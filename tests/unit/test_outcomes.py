@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.core.digest.outcomes import bare_command, reads_only, shows_status, state_of
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest.outcomes import bare_command, reads_only, shows_status, state_of
 
 
 def result(text: str, *, is_error: bool = False) -> Event:

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.lexicon.identifiers import identifiers
-from app.core.lexicon.pieces import PIECE_CHARS, pieces
+from app.core.lexicon.identifiers import PIECE_CHARS, identifiers, pieces
 from app.core.lexicon.words import terms
 
 BIT = st.sampled_from(["a" * 20_000, "word " * 9_000, "line\n" * 7_000, "x", "\n", "src/app/views.py ", "é" * 40_000])

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from app.core.audit.evictions import evictions
 from app.core.errors import CannotFit
-from app.core.plan.context.frontier import START, Drop, from_json, merge_drops, to_json
 from app.core.plan.pipeline import Plan, begin, finish
+from app.core.plan.state.frontier import START, Drop, from_json, merge_drops, to_json
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import DialogueWindow, ToolRule
 from app.core.policy.policy import Policy
+from app.core.record.evictions import evictions
 from app.core.tokens.budget import Budget
 from tests.unit.builders import COUNTER, Log, simple_retention
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from app.core.audit.evictions import dispositions, evictions
-from app.core.cover.summaries import Summary
-from app.core.digest.answers import answered_question, asking_part
 from app.core.log.event import content_text
-from app.core.plan.context.frontier import START
+from app.core.memory.cover import Summary
+from app.core.memory.digest.answers import answered_question, asking_part
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.questions import BEGINNING
+from app.core.plan.state.frontier import START
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
+from app.core.record.evictions import dispositions, evictions
 from app.core.tokens.budget import Budget
 from tests.unit.builders import COUNTER, Log
 

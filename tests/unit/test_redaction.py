@@ -8,9 +8,9 @@ import pytest
 from app.core.log.block import Block, Kind
 from app.core.log.event import ERASED, ERASED_TOKENS, Event, tombstone
 from app.core.log.events import BOOKKEEPING, FIELDS, NAME_CHARS_MAX, PREFIX, EventType
-from app.core.plan.context.frontier import START, LeftOut
-from app.core.plan.context.redaction import erase_quotes
-from app.core.plan.context.wording import note
+from app.core.plan.state.frontier import START, LeftOut
+from app.core.plan.state.stubs import erase_quotes
+from app.core.plan.state.wording import note
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.core.digest.digest import appendix, digest_of, from_json, to_json, unite
-from app.core.digest.repository import repository_lines, undone_changes
+from app.core.memory.digest.digest import appendix, digest_of, from_json, to_json, unite
+from app.core.memory.digest.files import repository_lines, undone_changes
 from tests.unit.builders import COUNTER, Log
 from tests.unit.test_checks import add_run
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.digest.reversals import rules_with_reversals
+from app.core.memory.digest.sentences import rules_with_reversals
 
 RULE = "Always keep the gauge table sorted by harbour."
 

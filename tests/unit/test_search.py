@@ -2,11 +2,10 @@
 
 import pytest
 
-from app.core.digest.digest import digest_of
-from app.core.lexicon.stems import stem
-from app.core.lexicon.words import terms
+from app.core.lexicon.words import stem, terms
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
+from app.core.memory.digest.digest import digest_of
 from app.core.recall.search import (
     NEARBY,
     QUESTION_MARK,

@@ -3,14 +3,14 @@
 from collections import Counter as Tally
 from dataclasses import dataclass, field, replace
 
-from app.core.plan.context.context import Context
-from app.core.plan.context.frontier import START
 from app.core.plan.pipeline import Plan, PlanInputs, plan
+from app.core.plan.state.context import Context
+from app.core.plan.state.frontier import START
 from app.core.policy.evictions import Economics, Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import CALL_TOKENS, HEURISTIC, Counter, TextKind
-from app.core.tokens.images import AREA
+from app.core.tokens.scales import AREA
 from tests.unit.builders import COUNTER, Log
 
 RULES = Retention(keep_last=1, per_tool=True, min_tokens=0, identifiers=0.1, dense=1.0, superseded=False)

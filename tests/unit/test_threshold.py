@@ -4,8 +4,8 @@ import pytest
 
 from app.core.errors import InvalidPolicy
 from app.core.policy.evictions import Trigger
+from app.core.policy.overflow import auto_keep, auto_reserve, summary_tokens, threshold
 from app.core.policy.policy import Policy
-from app.core.policy.threshold import auto_keep, auto_reserve, summary_tokens, threshold
 from app.core.tokens.budget import budget_for
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from app.core.log.event import Event
 from app.core.log.events import Draft, EventType
-from app.core.plan.context.stubs import shortened_for
+from app.core.plan.state.stubs import shortened_for
 from app.core.tokens.counter import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind, estimator_for
-from app.core.tokens.images import AREA, ImageRule, dimensions
-from app.core.tokens.model_catalog import profile
+from app.core.tokens.models import profile
+from app.core.tokens.scales import AREA, ImageRule, dimensions
 
 COUNTER = Counter(HEURISTIC, AREA)
 

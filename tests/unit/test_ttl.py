@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from app.core.audit.evictions import dispositions
 from app.core.log.events import EventType, Json
-from app.core.plan.context.limits import TRUNCATED, limited
 from app.core.plan.pipeline import Plan
-from app.core.plan.reducers.ttl_text import limits_of, of_content
+from app.core.plan.reducers.ttl import limits_of, of_content
+from app.core.plan.state.wording import TRUNCATED, limited
 from app.core.policy.evictions import Trigger, TtlPruning
 from app.core.policy.policy import Policy
+from app.core.record.evictions import dispositions
 from tests.unit.builders import Log, simple_retention
 from tests.unit.test_economics import make_plan
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.core.cover.summaries import Summary
-from app.core.plan.context.union import unite
-from app.core.plan.context.wording import join_summaries
+from app.core.memory.cover import Summary
+from app.core.plan.state.union import unite
+from app.core.plan.state.wording import join_summaries
 
 FIRST = """## Goal
 - Sort the gauge.

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from app.core.audit.evictions import dispositions, evictions
-from app.core.cover.summaries import Summary
 from app.core.log.events import EventType
-from app.core.plan.context.frontier import START, Frontier
+from app.core.memory.cover import Summary
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.economics import payoff_seq
 from app.core.plan.reducers.visibility import NewestDecision, without_hidden
+from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs, update_context
 from app.core.policy.evictions import TtlPruning
 from app.core.policy.policy import Policy
+from app.core.record.evictions import dispositions, evictions
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 from tests.unit.builders import COUNTER, PLAIN, Log, simple_retention
 
 ROOM = 1_000_000

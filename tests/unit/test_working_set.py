@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.cover.summaries import Summary
 from app.core.log.events import EventType
-from app.core.plan.context.frontier import START
-from app.core.plan.context.working_set import WorkedFiles, held_content, ranked
+from app.core.memory.cover import Summary
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.economics import EconomicReducer
+from app.core.plan.state.frontier import START
+from app.core.plan.state.rounds import WorkedFiles, held_content, ranked
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
+from app.core.tokens.models import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
 from tests.support.examples import examples
 from tests.unit.builders import COUNTER, Log
 

@@ -5,9 +5,9 @@ from operator import is_
 
 import pytest
 
-from app.core.plan.context.context import Context
-from app.core.plan.context.frontier import START, Frontier, Stub
-from app.core.plan.context.projection import project
+from app.core.plan.state.context import Context
+from app.core.plan.state.frontier import START, Frontier, Stub
+from app.core.plan.state.projection import project
 from app.core.render.formats import FORMATS
 from app.core.render.text import MARK_UNITS, WrittenContext, write_text
 from tests.unit.builders import COUNTER, Log

@@ -12,10 +12,10 @@ from app.api.call_json import call_item, diff_json, explained_json, history_item
 from app.api.openapi import problems
 from app.api.replica_reads import ReplicaRead, replica_read
 from app.api.routes.sessions import Cursor, Limit, Sid
-from app.api.schemas.audit import CallPage, DiffOut, HistoryPage, Manifest, ContextAgain
+from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.api.schemas.common import Moment
 from app.core.errors import OutsidePrefix
-from app.core.log.lines import ADDRESS_PATTERN
+from app.core.log.segments import ADDRESS_PATTERN
 from app.services.audit import Audit, CallConditions
 from app.services.explaining import Explaining
 from app.services.recordings import Recordings

@@ -14,14 +14,14 @@ from app.api.body import BodyRoute
 from app.api.context_json import ContextBody, context_body, preview_json, reconciled_body
 from app.api.idempotency import Idempotency, Key
 from app.api.metrics import RETRIES
-from app.api.openapi import problems, parameters_of
+from app.api.openapi import parameters_of, problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.common import QUERY
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.api.schemas.preview import PreviewOut
 from app.api.service import service
+from app.core.assembly.inputs import ContextRequest, Injection
 from app.core.errors import InvalidRequest
-from app.core.view.request import ContextRequest, Injection
 from app.services.assembly import Assembly, ContextAnswer
 from app.services.client_messages import ClientList
 from app.services.feedback import Feedback

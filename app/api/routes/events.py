@@ -16,7 +16,7 @@ from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, M
 from app.api.service import service
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType, canonical_json
-from app.core.log.lines import session_of
+from app.core.log.segments import session_of
 from app.core.render.formats.tools import NativeFormat
 from app.services.appends import Appended, AppendRequest, events_request, messages_request
 from app.services.reading import Reading

@@ -15,7 +15,7 @@ from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
 from app.api.service import service
-from app.core.log.lines import session_of
+from app.core.log.segments import session_of
 from app.services.feedback import Feedback, Report, Verdict
 
 router = APIRouter(tags=["feedback"], route_class=BodyRoute)

@@ -14,7 +14,7 @@ from app.api.routes.sessions import Cursor, Limit, Sid, parent_of, session_out
 from app.api.schemas.forks import RewindOut
 from app.api.schemas.sessions import LinePage, RewindIn
 from app.api.service import service
-from app.core.log.lines import line_of, session_of
+from app.core.log.segments import line_of, session_of
 from app.services.forks import Forked
 from app.services.idempotency import ResponseToStore
 from app.services.lines import Lines

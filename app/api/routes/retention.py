@@ -13,7 +13,7 @@ from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.retention import RetentionIn, RetentionOut, RetentionPreview
 from app.api.service import service
-from app.core.log.lifetime import Lifetimes
+from app.core.log.turns import Lifetimes
 from app.services.retention import RetentionRules
 from app.store.retention import RetentionRow
 

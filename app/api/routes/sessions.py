@@ -14,8 +14,8 @@ from app.api.schemas.common import Moment
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.api.service import service
 from app.core.errors import InvalidRequest
-from app.core.log.lines import ADDRESS_PATTERN, line_of, session_of
-from app.core.tokens.model_catalog import UNKNOWN, profile
+from app.core.log.segments import ADDRESS_PATTERN, line_of, session_of
+from app.core.tokens.models import UNKNOWN, profile
 from app.services.sessions import Sessions, check_metadata
 from app.store.session_filter import SessionFilter
 from app.store.sessions import SessionRow

@@ -21,7 +21,7 @@ from app.api.schemas.summaries import (
     SummaryWhole,
 )
 from app.api.service import service
-from app.core.compaction.tool import definition
+from app.core.compaction.transcript import definition
 from app.core.render.formats.tools import NativeFormat
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.coverage import Coverage, CoverageProof

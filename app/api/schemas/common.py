@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from app.core.lexicon.times import in_utc
 from app.core.log.events import SESSION_ID_PATTERN, readable
-from app.core.log.lines import session_of
+from app.core.log.segments import session_of
 from app.core.render.formats import FormatName
 
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]

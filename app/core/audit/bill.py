@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import Literal
 from app.core.log.block import Block, Kind
 from app.core.log.event import ERASED_TOKENS, content_text
 from app.core.log.events import canonical_json
-from app.core.plan.context.context import Context, Unit
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.item import Item
-from app.core.plan.context.wording import PENDING
+from app.core.plan.state.context import Context, Unit
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.items import Item
+from app.core.plan.state.wording import PENDING
 from app.core.render.layers import Content
 
 Action = Literal["keep", "replace", "drop"]

@@ -5,16 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.core.audit.evictions import dispositions, fold_eviction
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.block import Block, Kind
 from app.core.log.event import Event, content_text
 from app.core.log.events import BOOKKEEPING, Json, canonical_json
 from app.core.log.lazy import lazy
-from app.core.plan.context.context import Context
-from app.core.plan.context.frontier import Fold, Frontier, Stub
-from app.core.plan.context.projection import project
+from app.core.plan.state.context import Context
+from app.core.plan.state.frontier import Fold, Frontier, Stub
+from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
+from app.core.record.evictions import dispositions, fold_eviction
 
 BEGINS_CHARS: Final = 240
 """Characters of a block that a difference quotes."""

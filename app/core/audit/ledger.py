@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.core.audit.bill import Bill, divide, priced
-from app.core.policy.provider import Prices
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.policy.summarize import Prices
+from app.core.tokens.models import CacheProfile
 
 TOLERANCE_TOKENS: Final = 256
 """Two steps of OpenAI's cache: automatic caches round at both ends."""

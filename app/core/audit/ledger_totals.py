@@ -7,7 +7,7 @@ from typing import Final
 
 from app.core.audit.bill import Bill, divide
 from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerLine, cacheable_tokens
-from app.core.policy.provider import Prices
+from app.core.policy.summarize import Prices
 
 REPLANNED: Final = frozenset({"start", "model", "window", "policy", "redaction"})
 """Causes of epochs that are planned from scratch: removals by earlier epochs no longer count as theirs."""

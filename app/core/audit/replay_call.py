@@ -9,21 +9,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.audit.manifest import CallManifest, UnknownVersion
-from app.core.cover.summaries import Summary
 from app.core.log.event import ERASED, Event
-from app.core.plan.context.context import Context
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.projection import project
-from app.core.plan.context.summary_blocks import summary_blocks
+from app.core.memory.cover import Summary
+from app.core.plan.state.context import Context
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.projection import project
+from app.core.plan.state.summaries import summary_blocks
 from app.core.policy.policy import Policy
-from app.core.render.arrange import arrange
+from app.core.record.manifest import CallManifest, UnknownVersion
 from app.core.render.formats.fit import PREPARED_BY, prepare
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.layers import Content, Layer
-from app.core.render.request import Request, ephemeral_content, write
+from app.core.render.request import Request, arrange, ephemeral_content, write
 from app.core.tokens.counter import HEURISTIC, Counter
-from app.core.tokens.images import AREA
+from app.core.tokens.scales import AREA
 
 NO_COUNT: Final = Counter(HEURISTIC, AREA)
 """The counter of a rendered context, which needs one although rendering counts nothing."""

@@ -1,1 +1,1 @@
-"""Compaction: the choice of the next span to summarize, the prompt for a model, and the checks of its answer."""
+"""Compaction: the next span to summarize, the request for a model's summary, and the checks of it."""

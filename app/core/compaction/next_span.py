@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.cover.summaries import COVER_SHARE
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.boundaries import turn_starts
-from app.core.plan.context.context import Context, Unit
-from app.core.plan.context.drops import EXPIRY
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.item import Item
-from app.core.plan.reducers.cut import KEEP_TOKENS_MAX, find, keep_tokens, newest_part, part_by_room
+from app.core.memory.cover import COVER_SHARE
+from app.core.plan.reducers.caps import KEEP_TOKENS_MAX, find, keep_tokens, newest_part, part_by_room
+from app.core.plan.state.context import Context, Unit
+from app.core.plan.state.cuts import turn_starts
+from app.core.plan.state.drops import EXPIRY
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.items import Item
+from app.core.policy.overflow import auto_reserve, summary_tokens
 from app.core.policy.policy import Policy
-from app.core.policy.threshold import auto_reserve, summary_tokens
 from app.core.tokens.budget import ROOM_SHARE, SLACK, Budget
 
 CHUNK_SHARE: Final = 0.25

@@ -1,16 +1,29 @@
-"""Events as a transcript for a summarizing model.
-
-Tool output is data: each result is put in a fence marked untrusted, and no event's text can close or open a fence.
-"""
+"""The transcript of a span that a summarizer reads."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from app.core.log.block import REASONING_PARTS
 from app.core.log.event import Event, content_text
 from app.core.log.events import BOOKKEEPING, PREFIX, EventType, Json, Part, canonical_json, readable
-from app.core.log.parts import REASONING_PARTS
+from app.core.render.formats.tools import NativeFormat, write_tools
+
+NAME: Final = "compact_context"
+DESCRIPTION: Final = (
+    "Have the older part of this conversation summarized now, so that there is room for what comes. Use it when a long"
+    " piece of work is done and another one begins, or before reading much. Nothing is lost: what a summary leaves out"
+    " can be recalled. The answer says how many messages were compressed into how many summaries, zero of both when"
+    " there was nothing to compress."
+)
+PARAMETERS: Final[Mapping[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def definition(shape: NativeFormat) -> dict[str, Json]:
+    """Return the tool in one provider's shape."""
+    return write_tools([{"name": NAME, "description": DESCRIPTION, "parameters": PARAMETERS}], shape)[0]
+
 
 TRUNCATED: Final = "...(truncated)"
 PART_CHARS_MAX: Final = 40

@@ -1,18 +1,162 @@
-"""The names in a text that an agent is likely to use again: paths, addresses, definitions, identifiers, numbers.
+"""Identifiers in text: their patterns and pieces, and the words that look like identifiers but name nothing."""
 
-In recorded coding sessions, the part of an evicted result that is needed later is nearly always one of these: paths
-most of all, then names that the result defines.
-"""
-
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from app.core.lexicon.escapes import unescaped
-from app.core.lexicon.noise import folders, is_folder, is_noise, is_prose, quoted, unnumbered
-from app.core.lexicon.patterns import SPACES, Pattern
-from app.core.lexicon.pieces import pieces
+SPACES: Final = r"\s\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+r"""The characters that `\s` matches, for use inside brackets; `\s` alone finds less in ASCII text."""
+_FOREIGN: Final = re.compile(r"[\x80-\U0010ffff](?<=\w)")
+"""A letter or digit that is not ASCII: arrows, dashes and the like do not matter."""
+
+
+class Pattern:
+    r"""A regular expression with `\w`, `\d` and `\b`, but without `\s` (see SPACES)."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self._any = re.compile(pattern)
+        self._ascii = re.compile(pattern, re.ASCII)
+
+    def findall(self, text: str) -> list[str]:
+        """Return the matches of the pattern's group in the text, or of the whole pattern if it has none, in order."""
+        plain = text.isascii() or _FOREIGN.search(text) is None
+        found: list[str] = (self._ascii if plain else self._any).findall(text)
+        return found
+
+
+PIECE_CHARS: Final = 65_536
+"""The slowest pattern here takes some tens of milliseconds for this much."""
+_SPACES: Final = ("\n", " ", "\t")
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Yield the text in pieces of at most PIECE_CHARS, cut after a line break, else after a space, else anywhere."""
+    start = 0
+    while len(text) - start > PIECE_CHARS:
+        limit = start + PIECE_CHARS
+        end = next((at + 1 for space in _SPACES if (at := text.rfind(space, start, limit)) >= 0), limit)
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+# No two of them match a common character, and each begins with a literal character, which a search finds fast.
+_COLOUR: Final = r"\x1b\[[0-9;]*[A-Za-z]"
+_BACKSLASH: Final = (
+    r"\\(?<!\\\\)\\*+(?:(?:e|x1b|033|u001b)\[[0-9;]*[A-Za-z]|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abefnrtv])"
+)
+_LINE_BREAK: Final = r"%n(?=[A-Z])"  # of a format string
+_BY_START: Final = tuple((s, re.compile(p)) for s, p in (("\x1b", _COLOUR), ("\\", _BACKSLASH), ("%n", _LINE_BREAK)))
+_WINDOWS_PATH: Final = r"(?P<path>(?<![A-Za-z0-9])[A-Za-z]:\\{1,4}(?=[\w.])(?:[\w.@~-]+\\{0,4})+)"
+"""`C:\\new\\table` holds no escapes."""
+_ESCAPE_OR_PATH: Final = re.compile("|".join((_WINDOWS_PATH, _COLOUR, _BACKSLASH, _LINE_BREAK)))
+
+
+def unescaped(text: str) -> str:
+    r"""Return the text with each escape sequence replaced by a space: `a\nTo` becomes `a To`. Takes linear time.
+
+    A path with a drive letter is unchanged.
+    """
+    if ":\\" in text:
+        return _ESCAPE_OR_PATH.sub(_blank, text)
+    for start, escape in _BY_START:
+        if start in text:
+            text = escape.sub(" ", text)
+    return text
+
+
+def _blank(found: re.Match[str]) -> str:
+    return found[0] if found["path"] else " "
+
+
+_ROOTS: Final = (
+    "Array Boolean Buffer Collections Date Error JSON Map Math Number Object Promise Reflect Set String Symbol"
+    " System argparse asyncio atomic bufio bytes collections console context contextlib dataclasses datetime"
+    " document encoding errors exec filepath flag fmt fs functools http importlib inspect io ioutil itertools json"
+    " logging maps math module net os path pathlib pprint process random re reflect regexp runtime shutil slices"
+    " slog sort std strconv string strings subprocess sync sys testing textwrap threading time traceback typing"
+    " unicode unittest url utf8 util window"
+)
+ROOTS: Final = frozenset(_ROOTS.split())
+"""Modules and objects that come with languages."""
+_PACKAGES_WORDS: Final = (
+    "archive bufio compress container crypto database encoding go hash html internal io log math mime net os path"
+    " runtime sync testing text unicode"
+)
+_PACKAGES: Final = frozenset(_PACKAGES_WORDS.split())
+"""First parts of import paths in Go's standard library, which have no dot."""
+_EXTENSIONS_WORDS: Final = (
+    "bash c cc cfg conf cpp cs css csv go gradle h hpp html ini java jl js json jsonl jsx kt lua md mjs mod php"
+    " png proto py rb rs rst scala sh sql svg swift toml ts tsx txt vue xml yaml yml zig"
+)
+_EXTENSIONS: Final = frozenset(_EXTENSIONS_WORDS.split())
+_WORDS: Final = re.compile(r"(?:[A-Z]?[a-z]{1,20}|[A-Z]{1,8})(?:/(?:[A-Z]?[a-z]{1,20}|[A-Z]{1,8})){1,4}")
+"""Words with slashes between them: `and/or` as well as `cmd/server`."""
+_QUOTED: Final = re.compile(r"[\"'`]([A-Za-z]{1,20}(?:/[A-Za-z]{1,20}){1,4})[\"'`]")
+_LETTERS: Final = re.compile(r"[A-Za-z](?:\.[A-Za-z])+")
+_RECEIVER: Final = re.compile(r"[A-Za-z_]\.[A-Za-z_]\w*")
+"""A field of a variable with one letter."""
+_BUILT_IN: Final = re.compile(r"__\w{2,20}__|TODO_?\w?|utf_?8", re.I)
+
+_GUTTER: Final = re.compile(
+    r"^(?: {1,8}\d{1,7}\t|[ >]{0,8}(?:\d{1,7}→|\d{1,5}[|:-](?!\d))| {1,8}\d{1,7} (?=[\w./~])"
+    r"|@@ -[\d,]{1,20} \+[\d,]{1,20} @@)",
+    re.M,
+)
+"""Numbers of lines, and counts of them, at the beginning of a line."""
+_PLACE: Final = re.compile(r"(?P<file>\.[A-Za-z]\w{0,5})[:-]\d{1,7}(?:[:-]\d{1,5})?(?=[:\s)\]-]|$)", re.M)
+"""A place in a file, as compilers and `grep -n` print it."""
+_HAS_NUMBERS: Final = re.compile(r"\d[\t→|:-]|^(?: {1,8}\d|@@)", re.M)
+
+
+def unnumbered(text: str) -> str:
+    """Return the text without line numbers in listings, in the output of searches and in messages of compilers."""
+    return _PLACE.sub(r"\g<file> ", _GUTTER.sub("", text)) if _HAS_NUMBERS.search(text) else text
+
+
+def is_noise(name: str) -> bool:
+    """Return whether the form of a name alone shows that it is uninformative."""
+    if "/" in name:
+        parts = name.split("/")
+        return not any(map(str.isalpha, name)) or (parts[0] in _PACKAGES and len(parts) == 2 and parts[1].isalnum())
+    if "." not in name:
+        return _BUILT_IN.fullmatch(name) is not None
+    root, _, rest = name.partition(".")
+    if rest in _EXTENSIONS:
+        return len(name) < 4
+    return root in ROOTS or bool(_LETTERS.fullmatch(name) or _RECEIVER.fullmatch(name))
+
+
+def is_prose(name: str) -> bool:
+    """Return whether a name may be words with slashes between them, which is a path only if something else shows it."""
+    return _WORDS.fullmatch(name) is not None
+
+
+def quoted(text: str) -> Iterator[str]:
+    """Yield the words with slashes between them that are in quotation marks: branches, folders, keys."""
+    if "/" in text:
+        yield from _QUOTED.findall(text)
+
+
+def folders(names: Iterable[str]) -> frozenset[str]:
+    """Return all runs of adjacent parts in the paths among the names, at most four long, that prose would not have."""
+    found: set[str] = set()
+    for name in names:
+        if "/" in name and not is_prose(name) and "://" not in name:
+            parts = name.split("/")
+            for at in range(len(parts)):
+                found.update("/".join(parts[at : at + length]) for length in (2, 3, 4) if at + length <= len(parts))
+    return frozenset(found)
+
+
+def is_folder(name: str, known: frozenset[str]) -> bool:
+    """Return whether a path of words occurs in one of the `known` folders, or begins like one."""
+    parts = name.split("/")
+    return "/".join(parts[:4]) in known or (len(parts) > 2 and "/".join(parts[:2]) in known)
+
 
 _ADDRESS: Final = rf"https?://[^{SPACES}\"'<>)\]]+"
 # The others begin at the start of a word (a path, at the start of its characters), which is checked once for all.

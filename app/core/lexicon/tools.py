@@ -1,7 +1,13 @@
-"""The names of this server's own tools."""
+"""Names of tools and of their arguments that are known to hold files, addresses or commands."""
 
 import re
 from typing import Final
+
+FILES: Final = ("path", "file_path", "filepath", "file", "filename", "notebook_path")
+"""Arguments that hold one file."""
+FILE_LISTS: Final = ("paths", "files")
+ADDRESSES: Final = ("uri", "url")
+
 
 OWN_TOOL: Final = "recall"
 """The recall tool. Its calls and results repeat earlier events and are therefore not indexed."""

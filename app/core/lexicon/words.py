@@ -1,8 +1,4 @@
-"""The search terms of a text, by one rule for logged events and for queries.
-
-A path, an option, an assignment or a name in camelCase or snake_case can be found whole and by its parts:
-`app/store/views.py` also as `views.py`, `app`, `store` and `views`, `order_id=8841` also as `order_id` and `8841`.
-"""
+"""Words of a text: split, stemmed, and without stop words."""
 
 import re
 from collections import Counter
@@ -10,10 +6,57 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from app.core.lexicon.escapes import unescaped
-from app.core.lexicon.pieces import pieces
-from app.core.lexicon.stems import stem
-from app.core.lexicon.stop_words import SMALL_TALK, STOP_WORDS
+from snowballstemmer.english_stemmer import EnglishStemmer
+
+from app.core.lexicon.identifiers import pieces, unescaped
+
+_STOP_WORDS: Final = (
+    "a about above after again all also am an and any are as at be because been before being below between both "
+    "but by can could did do does doing don down during each for from further get got had has have having he her "
+    "here hers herself him himself his how i if in into is isn it its itself just let ll me more most my myself "
+    "no nor not now of off on once only or other our ours ourselves out over own re s same she should so some "
+    "such t than that the their theirs them themselves then there these they this those through to too under "
+    "until up ve very was we were what when where which while who whom whose why will with would you your yours "
+    "yourself"
+)
+_CONVERSATION: Final = (
+    "done i'd i'll i'm i've isn't it's let's like need ok one see that's there's us we'll we're yes you're"
+)
+STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
+"""Words that no search uses."""
+SMALL_TALK: Final = STOP_WORDS | frozenset(_CONVERSATION.split())
+"""Stop words and conversational fillers: a search may use a filler, but it makes no sentence important."""
+
+
+_FORMS: Final = (
+    "go went gone; buy bought; see saw seen; take took taken; make made; get got gotten; give gave given; find found;"
+    "tell told; think thought; feel felt; leave left; meet met; run ran; begin began begun; write wrote written;"
+    "speak spoke spoken; choose chose chosen; teach taught; catch caught; bring brought; win won; lose lost; pay paid;"
+    "send sent; spend spent; build built; sell sold; hold held; keep kept; sleep slept; eat ate eaten;"
+    "drink drank drunk; drive drove driven; ride rode ridden; fly flew flown; swim swam swum; sing sang sung;"
+    "wear wore worn; break broke broken; grow grew grown; know knew known; throw threw thrown; draw drew drawn;"
+    "fall fell fallen; come came; become became; hear heard; say said; stand stood; understand understood; sit sat;"
+    "fight fought; wake woke woken; steal stole stolen; forget forgot forgotten; show shown; hide hid hidden;"
+    "bite bit bitten; blow blew blown; deal dealt; dream dreamt; learn learnt; lead led; lend lent; light lit;"
+    "mean meant; ring rang rung; rise rose risen; seek sought; shake shook shaken; shoot shot; strike struck;"
+    "swear swore sworn; tear tore torn; child children; man men; woman women; foot feet; tooth teeth; mouse mice;"
+    "person people; life lives; wife wives; knife knives; half halves; leaf leaves; shelf shelves"
+)
+_IRREGULAR: Final = {form: base for base, *forms in (group.split() for group in _FORMS.split(";")) for form in forms}
+
+
+@lru_cache(maxsize=65_536)
+def stem(word: str) -> str:
+    """Return the stem of a lower-case English word, an irregular form first replaced by its base.
+
+    A word with any character other than ASCII letters is returned unchanged.
+    """
+    if not word.isascii() or not word.isalpha():
+        return word
+    # A new stemmer for each word: a stemmer holds the word as state, and searches run in several threads.
+    stemmed: str = EnglishStemmer().stemWord(_IRREGULAR.get(word, word))
+    return stemmed
+
 
 WHOLE_CHARS_MAX: Final = 200
 PART_CHARS_MAX: Final = 64

@@ -1,4 +1,4 @@
-"""A visible event as the formats get it: its role and its shown content."""
+"""Blocks: the neutral form of the parts of messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,12 @@ from enum import StrEnum
 from typing import Final
 
 from app.core.log.events import Json, Part
+
+TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
+REASONING_PARTS: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
+IMAGE_PARTS: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
+BLOB_PARTS: Final = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
+"""Gemini's types of images and files; the type is also the field that holds the data."""
 
 
 class Kind(StrEnum):

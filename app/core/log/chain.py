@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from app.core.log.block import REASONING_PARTS, TEXT_PARTS
 from app.core.log.events import EventType, Json, arguments_object, canonical_json
-from app.core.log.parts import REASONING_PARTS, TEXT_PARTS
 
 CHAINED: Final = frozenset(
     {

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
-from app.core.lexicon.arguments import ADDRESSES, FILES
 from app.core.lexicon.identifiers import identifiers
 from app.core.lexicon.times import parse_time, to_seconds
-from app.core.log.block import Block, Kind
+from app.core.lexicon.tools import ADDRESSES, FILES
+from app.core.log.block import REASONING_PARTS, Block, Kind
 from app.core.log.events import (
     BOOKKEEPING,
     NO_PROMPT,
@@ -21,7 +21,6 @@ from app.core.log.events import (
     readable,
 )
 from app.core.log.lazy import lazy
-from app.core.log.parts import REASONING_PARTS
 from app.core.log.turns import FIRST, TurnState, count_turns
 
 ERASED: Final = "[This was erased on request.]"

@@ -5,16 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from app.core.errors import CannotFit
-from app.core.plan.context import demanded
-from app.core.plan.context.context import Context, Reduced
-from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.context.naming import omit_recall_hints
-from app.core.plan.context.working_set import held_content, ranked
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
-from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer
-from app.core.plan.reducers.cut import newest_from, newest_part, room_for_newest
-from app.core.plan.reducers.earnings import with_credit
+from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer, newest_from, newest_part, room_for_newest
+from app.core.plan.reducers.earnings import stall_reason, with_credit
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold_all, show_fewer
@@ -25,7 +19,11 @@ from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import PinnedReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
-from app.core.plan.reducers.worth import stall_reason
+from app.core.plan.state import drops
+from app.core.plan.state.context import Context, Reduced
+from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.rounds import held_content, ranked
+from app.core.plan.state.stubs import omit_recall_hints
 from app.core.plan.update import PlanInputs, update_with_cause
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
@@ -336,7 +334,7 @@ def _fit_target(
     after, cause = _last_resort(after, read, budget, policy, cause)
     if policy.retention.working_set and base.context.tokens > budget.trigger:
         after = restore(after, base.state, budget, budget.refill, ranked(after.context))
-    if any(drop.reason == demanded.UNREAD for drop in set(after.state.drops) - set(state.drops)):
+    if any(drop.reason == drops.UNREAD for drop in set(after.state.drops) - set(state.drops)):
         after = restore(after, state, budget, budget.low)
     if after.context.tokens > max(budget.target, budget.fallback_target):
         after, cause = _smallest(base, read, budget, policy), "budget"

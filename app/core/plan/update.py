@@ -3,23 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.core.cover.summaries import Summary, tiling
 from app.core.log.event import Event
-from app.core.plan.context import demanded
-from app.core.plan.context.context import NOTHING_UNREAD, Context, Reduced, Unread
-from app.core.plan.context.drops import refresh_note
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.grow import grow
-from app.core.plan.context.projection import project
-from app.core.plan.context.stubs import VISIBILITY
-from app.core.plan.context.summary_blocks import summary_blocks
+from app.core.memory.cover import Summary, tiling
 from app.core.plan.reducers.fold import FoldReducer, fold
 from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
+from app.core.plan.state import drops
+from app.core.plan.state.context import NOTHING_UNREAD, Context, Reduced, Unread
+from app.core.plan.state.drops import refresh_note
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.projection import grow, project
+from app.core.plan.state.stubs import VISIBILITY
+from app.core.plan.state.summaries import summary_blocks
+from app.core.policy.evictions import SHOW_ALL
 from app.core.policy.policy import Policy
-from app.core.policy.shows import SHOW_ALL
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import Counter
+from app.core.tokens.models import CacheProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
 
 def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
     cause = None
-    settled = demanded.update_prefix(read.events, state)
+    settled = drops.update_prefix(read.events, state)
     if settled is not state:
         cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
     context = _project(read, policy, settled)
@@ -112,7 +111,7 @@ def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[C
         if cover and cover[-1].to_seq > settled.folded_to:
             folded = fold(context, settled, cover, policy.summarize)
             context, settled, cause = folded.context, folded.state, "budget"
-    for rule, name in ((demanded.drop_unread, "budget"), (demanded.adopt_late_results, "late_result")):
+    for rule, name in ((drops.drop_unread, "budget"), (drops.adopt_late_results, "late_result")):
         changed = rule(context, settled)
         if changed is not settled:
             context, settled, cause = _project(read, policy, changed), changed, name

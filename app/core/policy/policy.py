@@ -7,6 +7,7 @@ from app.core.errors import InvalidPolicy
 from app.core.log.events import LAYERS, Json
 from app.core.policy import knobs
 from app.core.policy.evictions import (
+    KINDS,
     Caps,
     Cut,
     DialogueWindow,
@@ -14,13 +15,13 @@ from app.core.policy.evictions import (
     Retention,
     Trigger,
     TtlPruning,
+    ViewFilter,
     VisibilityRules,
+    is_mixed,
 )
 from app.core.policy.knobs import knob as _knob
 from app.core.policy.overflow import SETS
-from app.core.policy.provider import CacheRules, OverflowRules, Prices
-from app.core.policy.shows import KINDS, ViewFilter, is_mixed
-from app.core.policy.summarize import Summarize
+from app.core.policy.summarize import CacheRules, OverflowRules, Prices, Summarize
 
 RESERVE_RATIO: Final = 0.1
 RESERVE_TOKENS_MAX: Final = 16_384

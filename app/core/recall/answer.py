@@ -3,14 +3,14 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.core.audit.evictions import dispositions
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.context.projection import project
-from app.core.policy.shows import SHOW_ALL, ViewFilter
+from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.projection import project
+from app.core.policy.evictions import SHOW_ALL, ViewFilter
 from app.core.recall.search import query_terms
+from app.core.record.evictions import dispositions
 from app.core.tokens.counter import Counter, TextKind
 
 LIMIT = 10
@@ -178,7 +178,7 @@ def kind_of(event: Event) -> TextKind:
 
 
 @dataclass(frozen=True, slots=True)
-class RecalledEvent:
+class RecallPart:
     """An event in the response; if it is visible, `content` is None and `snippet` may quote it.
 
     The content begins at character `start` and ends at `end`, None for the end of the text.
@@ -196,7 +196,7 @@ class RecalledEvent:
 class RecallAnswer:
     """The events in the response, the tokens they take, and the number of events left out for lack of tokens."""
 
-    given: tuple[RecalledEvent, ...]
+    given: tuple[RecallPart, ...]
     tokens: int
     left_out: int
 
@@ -226,19 +226,19 @@ def fill(
     hidden = [event for event in events if event.seq not in shown]
     costs = [counter.estimator.count(event.text[start:], kind_of(event)) for event in hidden]
     allotments = portions(costs, room - spent)
-    given: dict[int, RecalledEvent] = {}
+    given: dict[int, RecallPart] = {}
     for event, cost, allotment in zip(hidden, costs, allotments, strict=False):
         part = _cut(event, start, cost, allotment, places.get(event.seq, 0), counter)
         given[event.seq] = part
         spent += counter.estimator.count(part.content or "", kind_of(event))
-    given |= {e.seq: RecalledEvent(e, True, snippet=hints.get(e.seq)) for e in events if e.seq in shown}
+    given |= {e.seq: RecallPart(e, True, snippet=hints.get(e.seq)) for e in events if e.seq in shown}
     return RecallAnswer(tuple(given[e.seq] for e in events if e.seq in given), spent, len(hidden) - len(allotments))
 
 
-def _cut(event: Event, start: int, cost: int, allotment: int, match_at: int, counter: Counter) -> RecalledEvent:
+def _cut(event: Event, start: int, cost: int, allotment: int, match_at: int, counter: Counter) -> RecallPart:
     text = event.text
     if cost <= allotment:
-        return RecalledEvent(event, False, text[start:], start)
+        return RecallPart(event, False, text[start:], start)
     kind = kind_of(event)
 
     def count(piece: str) -> int:
@@ -248,4 +248,4 @@ def _cut(event: Event, start: int, cost: int, allotment: int, match_at: int, cou
     if not start and match_at >= part.end:
         part = excerpt(text, max(0, match_at - LEAD_CHARS), allotment, count)
     end = part.end if part.end < len(text) else None
-    return RecalledEvent(event, False, part.text, part.start, end)
+    return RecallPart(event, False, part.text, part.start, end)

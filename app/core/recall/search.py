@@ -13,13 +13,12 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from app.core.digest.diff import diffed_paths
-from app.core.digest.files import files_of, named_paths
 from app.core.lexicon.times import from_seconds
 from app.core.lexicon.tools import is_recall_tool
 from app.core.lexicon.words import term_counts, terms
 from app.core.log.event import PATHS, Event
 from app.core.log.events import DIALOGUE, EventType, readable
+from app.core.memory.digest.files import diffed_paths, files_of, named_paths
 
 K1: Final = 1.0
 B: Final = 0.15

@@ -10,17 +10,17 @@ from typing import Final, Literal
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import Context
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.item import Item
 from app.core.plan.reducers.economics import payoff_seq
 from app.core.plan.reducers.visibility import NewestDecision, fixed_seqs, hidden_stubs
+from app.core.plan.state.context import Context
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.items import Item
 from app.core.policy.evictions import VisibilityRules
 from app.core.recall.search import paths
-from app.core.render.arrange import arrange
 from app.core.render.breakpoints import round_ends, round_points
+from app.core.render.request import arrange
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 
 ITEMS_MAX: Final = 1_000
 PATH_CHARS_MAX: Final = 1_024

@@ -9,15 +9,13 @@ from typing import Final, NamedTuple
 
 from app.core.log.block import Block, Kind
 from app.core.log.event import Event
-from app.core.plan.context.context import Context, Unit
-from app.core.plan.context.frontier import Frontier
-from app.core.render.arrange import front, tail, unit_blocks
+from app.core.plan.state.context import Context, Unit
+from app.core.plan.state.frontier import Frontier
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import Loss, prepare
-from app.core.render.formats.layout import Breakpoint, Layout, Places
-from app.core.render.formats.writer import Mark, Writer
+from app.core.render.formats.layout import Breakpoint, Layout, Mark, Places, Writer
 from app.core.render.layers import Content
-from app.core.render.request import Hashes, Request, request_of, write_blocks
+from app.core.render.request import Hashes, Request, front, request_of, tail, unit_blocks, write_blocks
 
 MARK_UNITS: Final = 8
 """Units between two marks: the most that a new epoch writes again before its first change."""

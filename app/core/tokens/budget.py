@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from app.core.errors import CannotFit, InvalidPolicy
+from app.core.policy.overflow import threshold
 from app.core.policy.policy import INJECTION_SHARE, RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy
-from app.core.policy.threshold import threshold
-from app.core.tokens.model_catalog import profile
+from app.core.tokens.models import profile
 
 SLACK: Final = 0.06
 """The share of the goal that may remain unused because the next unit does not fit."""

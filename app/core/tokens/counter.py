@@ -14,11 +14,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Protocol
 
+from app.core.log.block import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, read_arguments
-from app.core.log.parts import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
-from app.core.tokens.images import ImageRule, dimensions
-from app.core.tokens.model_catalog import ModelProfile
-from app.core.tokens.scales import MARGIN, SCALES, scaled
+from app.core.tokens.models import ModelProfile
+from app.core.tokens.scales import MARGIN, SCALES, ImageRule, dimensions, scaled
 
 MESSAGE_TOKENS: Final = 4
 """Role and separators of one message: OpenAI's cookbook counts 3, and 1 for a name."""
@@ -333,9 +332,7 @@ class Counter:
 
 _TEXTS: Final = TEXT_PARTS | REASONING_PARTS
 """Part types whose name is counted with the message's wrapping."""
-_IMAGE_FIELDS: Final = frozenset(
-    {"type", "source", "image_url", "detail", "mime", "media_type", "data", "url", "file_id"}
-)
+_IMAGE_FIELDS: Final = {"type", "source", "image_url", "detail", "mime", "media_type", "data", "url", "file_id"}
 _IMAGE_FIELD_CHARS: Final = 64
 """The longest value of an image's field that merely describes the image and is not counted."""
 

@@ -8,7 +8,7 @@ from app.core.log.block import Block, Kind
 from app.core.log.event import Event
 from app.core.log.events import Draft, EventType
 from app.core.log.parse import parse_batch
-from app.core.plan.context.wording import RENDER_VERSION
+from app.core.plan.state.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from app.core.audit.bill import Bill, divide
 from app.core.render.formats import FORMATS
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 
 __all__ = ["Bill", "BilledBlock", "BilledRequest", "Cache", "charge", "rules_for"]
 

@@ -9,7 +9,7 @@ from palimpsest.types import AppendedEvent, ContextOut, EvictionOut
 from app.core.lexicon.times import from_seconds, time_text
 from app.core.log.events import BOOKKEEPING, PREFIX, canonical_json
 from app.core.render.formats import FORMATS
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
 from palimpsest_tools.replay.bill import Cache, charge, rules_for
 from palimpsest_tools.replay.options import Options

@@ -6,16 +6,15 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
-from app.core.plan.context.context import Context
-from app.core.plan.context.demanded import update_prefix
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.projection import project
-from app.core.render.arrange import arrange
+from app.core.plan.state.context import Context
+from app.core.plan.state.drops import update_prefix
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.projection import project
 from app.core.render.formats.fit import Loss, prepare
 from app.core.render.formats.parts import is_own
-from app.core.render.request import write
+from app.core.render.request import arrange, write
 from app.core.tokens.counter import HEURISTIC, Counter
-from app.core.tokens.images import AREA
+from app.core.tokens.scales import AREA
 from palimpsest_tools.recordings.recording import Object
 
 _COUNTER: Final = Counter(HEURISTIC, AREA)

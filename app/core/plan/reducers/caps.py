@@ -1,19 +1,23 @@
-"""Caps: each kind of content is reduced to its own cap, regardless of the room that others leave."""
+"""Caps on parts of a context, and the cut of its oldest part."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from app.core.cover.summaries import Summary
-from app.core.log.events import EventType
-from app.core.plan.context.candidates import candidates
-from app.core.plan.context.context import Context, Reduced, Unit
-from app.core.plan.context.drops import drop_units
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.stubs import apply_stubs, stubs_for
+from app.core.log.events import BRIDGES, EventType
+from app.core.memory.cover import Summary
 from app.core.plan.reducers.fold import cut_summaries
-from app.core.policy.evictions import Retention
+from app.core.plan.state import cuts
+from app.core.plan.state.candidates import candidates
+from app.core.plan.state.context import Context, Reduced, Unit
+from app.core.plan.state.cuts import CutPoint
+from app.core.plan.state.drops import drop_units
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.stubs import apply_stubs, stubs_for
+from app.core.policy.evictions import Cut, Retention
+from app.core.policy.overflow import auto_keep
+from app.core.policy.policy import Policy
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import Budget
 
@@ -87,3 +91,85 @@ class SummaryCapReducer:
 
 def _dialogue_tokens(unit: Unit) -> int:
     return sum(item.tokens for item in unit.items)
+
+
+ALWAYS: Final = (cuts.pairing, cuts.reasoning)
+KEEP_TOKENS_MAX: Final = 16_000
+"""The maximum that stays unsummarized in a large window, unless a cut says otherwise. A smaller view may need the
+summaries, and summarized events are still shown verbatim while there is room."""
+
+
+def newest_part(policy: Policy, budget: Budget) -> Cut:
+    """Return the cut of a policy; if it has no size, a cut that keeps `summarize.keep_ratio` of the target.
+
+    A tightened budget, which may have less room (`room_for_newest`), does not change it.
+    """
+    return policy.cut if policy.cut.has_size else part_by_room(policy, budget)
+
+
+def part_by_room(policy: Policy, budget: Budget) -> Cut:
+    """Return the cut that keeps `summarize.keep_ratio` of the target, at most KEEP_TOKENS_MAX."""
+    keep = min(int(max(budget.target, budget.fallback_target) * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
+    return Cut(keep_tokens=max(1, budget.shown(keep)), split_turn="prefix")
+
+
+def room_for_newest(context: Context, budget: Budget) -> int:
+    """Return the maximum tokens of the newest part that leave room for summaries."""
+    return max(1, budget.low - sum(event.tokens for event in context.prefix))
+
+
+def newest_from(context: Context, budget: Budget, policy: Policy) -> int | None:
+    """Return the first seq of the newest part that the policy keeps, as far as `budget.low` has room for it; None if
+    that is the whole context."""
+    point = find(context, budget, newest_part(policy, budget), room_for_newest(context, budget))
+    return None if point is None else context.items[point.index].event.seq
+
+
+def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
+    """Return the policy's cut of this context, None without one; `most` limits the tokens kept by a rule in tokens."""
+    items = context.items
+    turns = [item.event.turn for item in items]
+    legal = cuts.legal(context, (*ALWAYS, cuts.speakers) if cut.lean == "forward" else ALWAYS)
+    starts = cuts.legal(context, (*ALWAYS, cuts.turn_starts))
+    if cut.keep_messages is not None:
+        stop = cuts.stop_by_count(len(items), cut.keep_messages)
+    elif cut.keep_turns is not None:
+        stop = cuts.stop_by_turns(turns, cut.keep_turns)
+    else:
+        keep = _keep_tokens(context, budget, cut, most)
+        if keep is None:
+            return None
+        stop = cuts.stop_by_tokens([item.tokens for item in items], keep)
+    if stop is None:
+        return None
+    if cut.lean == "forward":
+        bridges = {index for index, item in enumerate(items) if item.event.type in BRIDGES}
+        index = cuts.forward(stop, legal, bridges)
+    else:
+        index = cuts.back(stop, legal)
+    return cuts.choose(index, turns, cut.split_turn, context.turn, starts)
+
+
+def keep_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
+    """Return the number of newest tokens that a policy keeps besides `prefix`; None if its rule is not in tokens."""
+    if cut.keep_tokens is not None:
+        return budget.own(auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens)
+    if cut.keep_ratio is None:
+        return None
+    return max(1, int((budget.own(budget.window) - prefix) * cut.keep_ratio))
+
+
+def _keep_tokens(context: Context, budget: Budget, cut: Cut, most: int | None) -> int | None:
+    """Return `keep_tokens` within `most`, raised to the tokens of `keep_recent_turns` if these fit."""
+    prefix = sum(event.tokens for event in context.prefix)
+    keep = keep_tokens(budget, cut, prefix)
+    if keep is None:
+        return None
+    keep = keep if most is None else min(keep, most)
+    if cut.keep_recent_turns:
+        recent = sorted({item.event.turn for item in context.items})[-cut.keep_recent_turns :]
+        taken = sum(item.tokens for item in context.items if item.event.turn in recent)
+        room = (budget.low if budget.fallback_target else budget.own(budget.window)) - prefix
+        if keep < taken <= room:
+            keep = taken
+    return keep

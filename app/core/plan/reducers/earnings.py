@@ -1,9 +1,4 @@
-"""The past earnings of evictions against sending everything, and the cost of the next cache rewrite.
-
-Both are in input tokens at full price, and pessimistic. Earnings are rather too low: each call is assumed to have saved
-the read price of the evicted tokens, although a cold cache would have written them. Rewriting is rather too high: a
-cache entry that is not known to exist is assumed to be gone.
-"""
+"""Earnings: what evictions cost and save, by the prices of cached reads and writes."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -11,10 +6,33 @@ from dataclasses import replace
 from itertools import accumulate, takewhile
 from math import floor
 
-from app.core.plan.context.context import Context, Unit
-from app.core.plan.context.frontier import Frontier, first_changed
-from app.core.plan.context.item import Item
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.plan.state.context import Context, Reduced, Unit
+from app.core.plan.state.frontier import Frontier, first_changed
+from app.core.plan.state.items import Item
+from app.core.tokens.budget import ROOM_SHARE, Budget
+from app.core.tokens.models import CacheProfile
+
+
+def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
+    """Return the reason not to make a reduction of a context within its target; None if it is made.
+
+    A reduction that leaves little room below the threshold would soon be repeated. So it must save at least as much as
+    all earlier ones did, and ROOM_SHARE of the threshold, unless it folds more, which is not repeated until there is
+    another summary.
+    """
+    limit, room = budget.trigger, budget.trigger - reduced.context.tokens
+    if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
+        return None
+    if room >= 0 and reduced.state.folded_to > before.state.folded_to:
+        return None
+    saved = before.context.tokens - reduced.context.tokens
+    gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
+    if saved >= max(gone, ROOM_SHARE * limit):
+        return None
+    shown = budget.shown
+    return (
+        f"what may go would save {shown(saved)} tokens only, and {shown(before.context.tokens)} are above the threshold"
+    )
 
 
 def last_unit_seq(context: Context) -> int:

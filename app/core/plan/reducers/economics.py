@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
 
-from app.core.plan.context.candidates import Candidate, candidates
-from app.core.plan.context.context import Context, Reduced
-from app.core.plan.context.frontier import START, Frontier
-from app.core.plan.context.stubs import apply_stubs, stubs_for
-from app.core.plan.context.working_set import held_content, ranked
 from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost, with_credit
 from app.core.plan.reducers.once import OnceReducer
+from app.core.plan.state.candidates import Candidate, candidates
+from app.core.plan.state.context import Context, Reduced
+from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.rounds import held_content, ranked
+from app.core.plan.state.stubs import apply_stubs, stubs_for
 from app.core.policy.evictions import Economics, Retention
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 
 REDUCER = "economics"
 USUAL: Final = 1.15

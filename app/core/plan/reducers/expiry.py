@@ -9,12 +9,12 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import Context, Reduced, Unit
-from app.core.plan.context.drops import EXPIRY, drop_units
-from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.item import Item
-from app.core.plan.context.stubs import apply_stubs
 from app.core.plan.reducers.visibility import show_as_stub
+from app.core.plan.state.context import Context, Reduced, Unit
+from app.core.plan.state.drops import EXPIRY, drop_units
+from app.core.plan.state.frontier import Frontier, Stub
+from app.core.plan.state.items import Item
+from app.core.plan.state.stubs import apply_stubs
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 

@@ -4,18 +4,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.cover.summaries import COVER_SHARE, Summary, clip, ends, refine, tiling
 from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.log.lazy import lazy
-from app.core.plan.context import wording
-from app.core.plan.context.context import Context, Reduced
-from app.core.plan.context.demanded import kept_from_folding
-from app.core.plan.context.drops import EXPIRY, rebuild_note
-from app.core.plan.context.frontier import Drop, Fold, Frontier
-from app.core.plan.context.item import Item
-from app.core.plan.context.summary_blocks import summary_blocks
-from app.core.plan.context.working_set import held_content
+from app.core.memory.cover import COVER_SHARE, Summary, clip, ends, refine, tiling
+from app.core.plan.state import wording
+from app.core.plan.state.context import Context, Reduced
+from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
+from app.core.plan.state.frontier import Drop, Fold, Frontier
+from app.core.plan.state.items import Item
+from app.core.plan.state.rounds import held_content
+from app.core.plan.state.summaries import summary_blocks
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, allowed_excess
 from app.core.tokens.counter import Counter

@@ -17,14 +17,14 @@ from typing import Final
 
 from app.core.log.event import content_text
 from app.core.log.events import EventType
-from app.core.plan.context.candidates import SUPERSEDED
-from app.core.plan.context.context import Context, Reduced, Unit
-from app.core.plan.context.drops import drop_units, trim_note
-from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.item import Item
-from app.core.plan.context.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 from app.core.plan.reducers import economics
-from app.core.plan.reducers.cut import find
+from app.core.plan.reducers.caps import find
+from app.core.plan.state.candidates import SUPERSEDED
+from app.core.plan.state.context import Context, Reduced, Unit
+from app.core.plan.state.drops import drop_units, trim_note
+from app.core.plan.state.frontier import Frontier, Stub
+from app.core.plan.state.items import Item
+from app.core.plan.state.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
 from app.core.policy.evictions import Cut
 from app.core.tokens.budget import SLACK, Budget, allowed_excess
 

@@ -14,17 +14,17 @@ from typing import Final
 from app.core.lexicon.tools import is_recall_tool
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.candidates import LISTING_TOKENS_MAX, Candidate
-from app.core.plan.context.context import Context, Reduced
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.item import Item
-from app.core.plan.context.stubs import apply_stubs, stubs_for
-from app.core.plan.context.working_set import use_of
 from app.core.plan.reducers.earnings import earnings_so_far, last_unit_seq
+from app.core.plan.state.candidates import LISTING_TOKENS_MAX, Candidate
+from app.core.plan.state.context import Context, Reduced
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.items import Item
+from app.core.plan.state.rounds import use_of
+from app.core.plan.state.stubs import apply_stubs, stubs_for
 from app.core.policy.evictions import Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.models import CacheProfile
 
 REDUCER: Final = "once"
 REASON: Final = "seen_once"

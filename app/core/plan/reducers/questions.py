@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from app.core.digest.answers import asking_part
 from app.core.log.events import EventType
-from app.core.plan.context.context import Context, Reduced
-from app.core.plan.context.frontier import Stub
-from app.core.plan.context.item import Item
+from app.core.memory.digest.answers import asking_part
+from app.core.plan.state.context import Context, Reduced
+from app.core.plan.state.frontier import Stub
+from app.core.plan.state.items import Item
 from app.core.tokens.budget import ROOM_SHARE, Budget
 from app.core.tokens.counter import Counter
 

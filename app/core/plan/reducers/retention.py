@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from app.core.plan.context.candidates import Candidate, candidates
-from app.core.plan.context.context import Context, Reduced
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.context.stubs import apply_stubs, stubs_for
+from app.core.plan.state.candidates import Candidate, candidates
+from app.core.plan.state.context import Context, Reduced
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.stubs import apply_stubs, stubs_for
 from app.core.policy.evictions import Retention
 from app.core.tokens.budget import Budget
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.plan.context.context import Context, Reduced
-from app.core.plan.context.frontier import Frontier, Stub
-from app.core.plan.context.item import Item
-from app.core.plan.context.stubs import VISIBILITY, apply_stubs
+from app.core.plan.state.context import Context, Reduced
+from app.core.plan.state.frontier import Frontier, Stub
+from app.core.plan.state.items import Item
+from app.core.plan.state.stubs import VISIBILITY, apply_stubs
 from app.core.tokens.budget import ROOM_SHARE, Budget
 from app.core.tokens.counter import SYSTEM_TOKENS, Counter
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from app.core.plan.context.context import Context, Reduced, Unit
-from app.core.plan.context.drops import drop_units
-from app.core.plan.context.frontier import Frontier
+from app.core.plan.state.context import Context, Reduced, Unit
+from app.core.plan.state.drops import drop_units
+from app.core.plan.state.frontier import Frontier
 from app.core.policy.evictions import DialogueWindow
 from app.core.tokens.budget import Budget
 

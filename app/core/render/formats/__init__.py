@@ -10,16 +10,15 @@ from app.core.log.events import Json
 from app.core.render.formats import (
     anthropic,
     anthropic_parts,
-    blocks,
     gemini,
     gemini_parts,
+    layout,
     openai_chat,
     openai_responses,
 )
-from app.core.render.formats.layout import Layout
+from app.core.render.formats.layout import Layout, Writer
 from app.core.render.formats.tools import NativeFormat
-from app.core.render.formats.writer import Writer
-from app.core.tokens.cache_profiles import ANTHROPIC, UNKNOWN, CacheProfile
+from app.core.tokens.models import ANTHROPIC, UNKNOWN_CACHE, CacheProfile
 
 FormatName = Literal[NativeFormat, "blocks"]
 
@@ -49,7 +48,7 @@ class Format:
     independent_messages: bool = False
     marked: bool = False
     excludes_cached_tokens: bool = False
-    cache: CacheProfile = UNKNOWN
+    cache: CacheProfile = UNKNOWN_CACHE
     native: bool = True
 
     def read(self, messages: Sequence[Any]) -> list[dict[str, Json]]:
@@ -91,6 +90,6 @@ FORMATS: Final[Mapping[str, Format]] = {
             gemini.read,
             sdk_only=frozenset({"audioTranscription", "audio_transcription"}),
         ),
-        Format(blocks.NAME, blocks.BlocksWriter, native=False),
+        Format(layout.NAME, layout.BlocksWriter, native=False),
     )
 }

@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import Block, Kind
+from app.core.log.block import REASONING_PARTS, Block, Kind
 from app.core.log.events import Json, Part, arguments_object
-from app.core.log.parts import REASONING_PARTS
 from app.core.render.formats.anthropic_parts import (
     NAME,
     message_parts,
@@ -21,12 +20,33 @@ from app.core.render.formats.anthropic_parts import (
     text_part,
     unmarked,
 )
-from app.core.render.formats.layout import Breakpoint, Layout, Place, Places
-from app.core.render.formats.names import CallIds, tool_name
-from app.core.render.formats.parts import BEGINNING, EMPTY, head_of, is_own, native, part_of, plain_text, without
-from app.core.render.formats.reading import content_field, leading, message_object, text_field
-from app.core.render.formats.tools import tool_names, write_tools
-from app.core.render.formats.writer import Frame, Mark, Marked, Writer, framed, sendable
+from app.core.render.formats.layout import (
+    Breakpoint,
+    Frame,
+    Layout,
+    Mark,
+    Marked,
+    Place,
+    Places,
+    Writer,
+    framed,
+    sendable,
+)
+from app.core.render.formats.parts import (
+    BEGINNING,
+    EMPTY,
+    content_field,
+    head_of,
+    is_own,
+    leading,
+    message_object,
+    native,
+    part_of,
+    plain_text,
+    text_field,
+    without,
+)
+from app.core.render.formats.tools import CallIds, tool_name, tool_names, write_tools
 
 CALL_ID_CHARS_MAX: Final = 64
 MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral"}

@@ -14,7 +14,7 @@ from typing import Final
 
 from app.core.log.block import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
-from app.core.plan.context.wording import RENDER_VERSION
+from app.core.plan.state.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts, openai_responses
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.parts import is_opaque, is_own, without

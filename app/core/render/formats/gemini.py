@@ -28,8 +28,7 @@ from app.core.render.formats.gemini_parts import (
     typed,
     untyped,
 )
-from app.core.render.formats.layout import Layout
-from app.core.render.formats.names import dotted_name
+from app.core.render.formats.layout import Layout, Writer, framed, sendable
 from app.core.render.formats.parts import (
     BEGINNING,
     EMPTY,
@@ -37,15 +36,16 @@ from app.core.render.formats.parts import (
     Image,
     head_of,
     is_own,
+    leading,
+    message_object,
     native,
     part_of,
     pieces,
     plain_text,
+    text_field,
     without,
 )
-from app.core.render.formats.reading import leading, message_object, text_field
-from app.core.render.formats.tools import tool_names, write_tools
-from app.core.render.formats.writer import Writer, framed, sendable
+from app.core.render.formats.tools import dotted_name, tool_names, write_tools
 
 ROLES: Final = ("user", "function", "tool")
 """Roles of contents that are not the model's; the last two are other names for the user's when it has results."""

@@ -18,11 +18,11 @@ from app.core.render.formats.parts import (
     content_or_refusal,
     is_only_reasoning,
     is_own,
+    message_object,
     pieces,
     plain_text,
     without,
 )
-from app.core.render.formats.reading import message_object
 
 NAME: Final = "gemini"
 CALLS: Final = ("functionCall", "function_call")

@@ -1,16 +1,13 @@
-"""The input of a provider format: the context in its final order, one block for each visible event.
+"""The layout that formats write, the writer that they share, and the neutral format."""
 
-Everything common to all formats is decided before a format gets the layout: which events are left out or shown as
-stubs, and that results directly follow the assistant's blocks with their calls (an open call has a pending result
-there). A format only puts blocks into its provider's shapes.
-"""
-
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from app.core.log.block import Block
-from app.core.log.events import Json
+from app.core.log.events import REPLACEMENT, Json, canonical_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +52,132 @@ class Place(NamedTuple):
 
 Places = dict[int, Place]
 """Places by their event's seq, in the order of their blocks."""
+
+
+_ESCAPES: Final = re.compile(r"\\(?:ud[89a-f][0-9a-f]{2}|.)")
+
+
+class Frame(NamedTuple):
+    """The text of a request before and after its messages."""
+
+    opening: bytes
+    closing: bytes
+
+
+class Marked(NamedTuple):
+    """A request's cache markers: the frame and, by number, the messages that carry them, and the breakpoints set."""
+
+    frame: Frame
+    messages: Mapping[int, bytes]
+    placed: tuple[Breakpoint, ...]
+
+
+class Mark(NamedTuple):
+    """The state of a writer at some time: the number of settled messages, and its other attributes."""
+
+    messages: int
+    attributes: Mapping[str, Any]
+
+
+class Writer(ABC):
+    """Writes the messages of a request, block by block.
+
+    Only the newest message can still change; the others are settled, and `texts` holds their JSON. Blocks are added to
+    a copy of a writer that is kept for later contexts, never to the writer itself.
+    """
+
+    frame: Frame
+    """The frame without cache markers."""
+
+    def __init__(self) -> None:
+        self.texts: list[bytes] = []
+        self._newest: Any = None
+
+    @abstractmethod
+    def add(self, block: Block) -> None:
+        """Add the next block."""
+
+    def end(self) -> None:
+        """Settle the newest message; no block may follow."""
+        self._settle()
+
+    def copy(self) -> Self:
+        """Return an independent writer with the same messages."""
+        return self.restored(self.mark())
+
+    def mark(self) -> Mark:
+        """Return a mark for `restored`; its size does not depend on the number of messages."""
+        return Mark(len(self.texts), self._attributes())
+
+    def restored(self, mark: Mark) -> Self:
+        """Return the writer as of one of its marks. Blocks may be added to its copy only."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.__dict__.update(mark.attributes)
+        other.texts = self.texts[: mark.messages]
+        return other
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return the attributes, other than the settled messages, that added blocks change."""
+        return {"_newest": self._newest}
+
+    @property
+    def places(self) -> Places:
+        """The places for cache markers in the settled messages, by their event's seq, in order."""
+        return {}
+
+    def marked(self, points: Sequence[Breakpoint], places: Places) -> Marked:
+        """Return the markers for these breakpoints at their places; none in formats without markers."""
+        return Marked(self.frame, {}, ())
+
+    def _begin(self, message: Any) -> None:
+        """Settle the newest message and begin the next."""
+        self._settle()
+        self._newest = message
+
+    def _settle(self) -> None:
+        if self._newest is not None:
+            self.texts.append(sendable(self._newest))
+            self._newest = None
+
+
+def framed(before: Mapping[str, Json], messages: str, after: Mapping[str, Json]) -> Frame:
+    """Return the frame of a request with these fields before and after the field `messages`."""
+    opening = sendable({**before, messages: []}).removesuffix(b"]}")
+    return Frame(opening, b"]" + (b"," + sendable(after)[1:] if after else b"}"))
+
+
+def sendable(value: Json) -> bytes:
+    """Return canonical JSON in which lone surrogates, which no provider accepts, are replaced."""
+    text = canonical_json(value)
+    if "\\ud" in text:
+        text = _ESCAPES.sub(lambda found: REPLACEMENT if found[0].startswith("\\ud") else found[0], text)
+    return text.encode()
+
+
+NAME: Final = "blocks"
+
+
+class BlocksWriter(Writer):
+    """Writes the tools and the system prompts, then the conversation."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self.frame = framed({}, "blocks", {})
+        if layout.tools_seq:
+            self._begin({"seq": layout.tools_seq, "kind": "tools", "content": list(layout.tools)})
+        for block in layout.system:
+            self.add(block)
+
+    def add(self, block: Block) -> None:
+        """Add the next block."""
+        fields: dict[str, Json] = {
+            "content": block.content,
+            "call_id": block.call_id,
+            "tool": block.tool,
+            "arguments": block.arguments,
+            "is_error": block.is_error or None,
+            "replaced": block.replaced or None,
+        }
+        shown = {name: value for name, value in fields.items() if value is not None}
+        self._begin({"seq": block.seq, "kind": block.kind.value, **shown})

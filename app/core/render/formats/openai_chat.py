@@ -6,38 +6,34 @@ from typing import Any, Final
 from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
 from app.core.log.events import Json, Part
-from app.core.render.formats.layout import Layout
-from app.core.render.formats.names import CallIds, tool_name
+from app.core.render.formats.layout import Layout, Writer, framed, sendable
 from app.core.render.formats.parts import (
     BEGINNING,
     EMPTY,
     NO_OUTPUT,
+    SYSTEM_ROLES,
     Image,
     Piece,
     Text,
     arguments_text,
+    content_field,
     content_or_refusal,
     head_of,
+    input_field,
     is_blank,
     is_only_reasoning,
     is_own,
+    leading,
+    message_object,
     native,
     non_blank,
     part_of,
     pieces,
     plain_text,
+    text_field,
     without,
 )
-from app.core.render.formats.reading import (
-    SYSTEM_ROLES,
-    content_field,
-    input_field,
-    leading,
-    message_object,
-    text_field,
-)
-from app.core.render.formats.tools import tool_names, write_tools
-from app.core.render.formats.writer import Writer, framed, sendable
+from app.core.render.formats.tools import CallIds, tool_name, tool_names, write_tools
 
 NAME: Final = "openai"
 CALL_ID_CHARS_MAX: Final = 40

@@ -1,0 +1,310 @@
+"""Assemble a context: one pure function from its inputs to the request that is sent and the record that is kept."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from app.core.assembly.budget import calibration_of
+from app.core.assembly.inputs import ContextInputs, ViewRow, changed_setting, plan_inputs
+from app.core.errors import NothingToSend
+from app.core.log.events import Json
+from app.core.plan.pipeline import PREFIX_CAUSES, Plan, PlanStart, begin, finish, finish_unchanged
+from app.core.plan.state import wording
+from app.core.plan.state.frontier import Frontier, first_changed
+from app.core.record.evictions import Eviction, evicted, evictions, format_evictions, stable_tokens, tokens_up_to
+from app.core.record.manifest import AppliedCalibration, CallManifest, RecordedBreakpoint
+from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose_breakpoints
+from app.core.render.formats import FORMATS
+from app.core.render.formats.layout import Breakpoint, Layout
+from app.core.render.request import Request, ephemeral_content
+from app.core.render.text import Settled, WrittenContext, write_text
+from app.core.tokens.models import ANTHROPIC
+
+
+@dataclass(frozen=True, slots=True)
+class NewEpoch:
+    """A new epoch; it becomes the view's current epoch if `current`.
+
+    `tokens_before`, `tokens_after` and `stable_tokens` are in the provider's tokens, `target` and `carry_tokens` in our
+    own. `evicted` are the (first, last) seqs of ranges that are not shown as logged.
+    """
+
+    epoch: int
+    head: int
+    cause: str
+    frontier: Frontier
+    tokens_before: int
+    tokens_after: int
+    settings: ViewRow
+    target: int
+    carry_tokens: int
+    current: bool
+    evictions: tuple[Eviction, ...]
+    evicted: Sequence[tuple[int, int]]
+    changed_seq: int
+    stable_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """The record of a call. `counted` is in our own tokens; `estimate`, `target` and `evicted_tokens` are in the
+    provider's."""
+
+    call_id: UUID
+    view: str
+    head: int
+    epoch: int
+    policy: tuple[str, int]
+    format: str
+    model: str | None
+    render_version: int
+    manifest: CallManifest
+    breakpoints: tuple[int, ...]
+    estimate: int
+    target: int
+    sha256: bytes
+    counted: int
+    evicted_tokens: int
+    retry_of: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCall(CallRecord):
+    """A call to record. `keep_days` is the minimum time that the record is kept, None for no limit."""
+
+    keep_days: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A planned context as written: `layout` in its final order, `request` in its format.
+
+    `settled` is the part that later contexts of the epoch repeat. `evictions` are the plan's, `format_evictions` is
+    content that the format cannot express. `tokens` and `by_source` count the plan's context and the injections, by the
+    inputs' counter.
+    """
+
+    plan: Plan
+    layout: Layout
+    settled: Settled
+    request: Request
+    tokens: int
+    by_source: Mapping[str, int]
+    evictions: tuple[Eviction, ...]
+    unfit: tuple[Eviction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A context with its record. `epoch` is the epoch that it opens; None if the view's current epoch continues."""
+
+    inputs: ContextInputs
+    rendered: Rendered
+    call: NewCall
+    epoch: NewEpoch | None
+
+
+def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
+    """Plan, arrange and write a context, and make its record as the call `call_id`.
+
+    Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
+    """
+    return finish_assembly(inputs, begin_plan(inputs), call_id)
+
+
+def begin_plan(inputs: ContextInputs) -> PlanStart:
+    """Update the context and determine the moment that it is planned for: the first part of `assemble`."""
+    read, state = plan_inputs(inputs)
+    return begin(read, inputs.budget, inputs.settings.policy, state, force=inputs.request.force)
+
+
+def finish_assembly(inputs: ContextInputs, begun: PlanStart, call_id: UUID) -> Assembled:
+    """Finish a plan and assemble its context: the second part of `assemble`."""
+    return _assemble(inputs, finish(begun), call_id)
+
+
+def continue_assembly(inputs: ContextInputs, begun: PlanStart, call_id: UUID) -> Assembled | None:
+    """Assemble the context if nothing is evicted and the epoch continues, which is cheap; else return None."""
+    planned = finish_unchanged(begun)
+    return None if planned is None else _assemble(inputs, planned, call_id)
+
+
+def _assemble(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
+    rendered = _render(inputs, planned)
+    epoch = _epoch(inputs, rendered)
+    number = inputs.loaded.epoch if epoch is None else epoch.epoch
+    return Assembled(inputs, rendered, _call(inputs, rendered, call_id, number), epoch)
+
+
+def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
+    form = inputs.request.format
+    if not any(item.shown for item in planned.context.items) and FORMATS[form].native:
+        raise NothingToSend("the session holds nothing yet that could be sent to a model")
+    injections = [(injection.name, injection.content) for injection in inputs.request.injections]
+    injected = ephemeral_content(planned.notice, injections, inputs.layers)
+    standing = inputs.last_context
+    continues = standing is not None and planned.state is standing.plan.state
+    planned = planned if continues else replace(planned, context=planned.context.without_unshown())
+    text = write_text(form, planned.context, planned.state, injected, standing.settled if standing else None)
+    by_source = planned.context.by_source
+    return Rendered(
+        plan=planned,
+        layout=text.layout,
+        settled=text.settled,
+        request=text.request(_breakpoints(inputs, planned, text)),
+        tokens=planned.context.tokens + inputs.injected_tokens,
+        by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
+        evictions=standing.evictions if standing and continues else evictions(planned.state, planned.context),
+        unfit=format_evictions(text.losses, form),
+    )
+
+
+def _opens(inputs: ContextInputs, planned: Plan) -> bool:
+    return planned.cause is not None or inputs.loaded.view is None or inputs.from_scratch
+
+
+def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
+    """Return the epoch that a plan opens; None if the view's current epoch continues."""
+    view = inputs.loaded.view
+    if not _opens(inputs, rendered.plan):
+        return None
+    number = (view.epochs if view else 0) + 1
+    loaded, planned = inputs.loaded, rendered.plan
+    shown = inputs.budget.shown
+    settings = ViewRow(inputs.settings.policy_ref, inputs.settings.model, inputs.settings.window_tokens, number, number)
+    changed_seq = 0 if inputs.from_scratch else first_changed(loaded.frontier, planned.state)
+    stable = 0 if inputs.from_scratch else stable_tokens(planned.context, planned.state, loaded.frontier, changed_seq)
+    return NewEpoch(
+        epoch=number,
+        head=loaded.head,
+        cause=_cause(inputs, planned),
+        frontier=planned.state,
+        tokens_before=shown(planned.tokens_before),
+        tokens_after=shown(planned.context.tokens),
+        settings=settings,
+        target=max(inputs.budget.target, inputs.budget.fallback_target),
+        carry_tokens=planned.context.tokens - loaded.log_tokens,
+        current=inputs.request.at is None or inputs.request.at == loaded.real_head,
+        evictions=shown_evictions(inputs, rendered.evictions),
+        evicted=evicted(planned.state),
+        changed_seq=changed_seq,
+        stable_tokens=shown(stable),
+    )
+
+
+def _cause(inputs: ContextInputs, planned: Plan) -> str:
+    loaded, request = inputs.loaded, inputs.request
+    if request.retry is not None:
+        return "overflow"
+    if loaded.view is None:
+        return "start" if planned.cause in (None, *PREFIX_CAUSES) else planned.cause
+    if inputs.from_scratch and not inputs.fresh:
+        return loaded.view.afresh or "policy"
+    difference = changed_setting(loaded.view, inputs.settings)
+    if inputs.fresh and difference is None:
+        # At an earlier seq the cause is a redaction: the requested epoch shows a summary of the redacted event.
+        return "healed" if request.at is None else "redaction"
+    return difference or planned.cause or "start"
+
+
+def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) -> NewCall:
+    request = inputs.request
+    return NewCall(
+        call_id=call_id,
+        view=request.view,
+        head=inputs.loaded.head,
+        epoch=epoch,
+        policy=inputs.settings.policy_ref,
+        format=request.format,
+        model=inputs.settings.model,
+        render_version=wording.RENDER_VERSION,
+        manifest=_manifest(inputs, rendered),
+        breakpoints=tuple(point.seq for point in rendered.request.breakpoints),
+        estimate=inputs.budget.shown(rendered.tokens),
+        target=inputs.budget.applied_target(rendered.tokens),
+        sha256=rendered.request.sha256,
+        counted=rendered.tokens,
+        evicted_tokens=inputs.budget.shown(sum(row.tokens_saved for row in rendered.evictions)),
+        keep_days=inputs.keep_days,
+        retry_of=None if request.retry is None else request.retry.call_id,
+    )
+
+
+def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
+    """Return the part of a call's record that has no columns of its own."""
+    budget, request, planned = inputs.budget, inputs.request, rendered.plan
+    points = rendered.request.breakpoints
+    seqs = [point.seq for point in points]
+    tokens = tokens_up_to(planned.context, planned.state, seqs) if points else {}
+    return CallManifest(
+        window=budget.window,
+        reserve=budget.reserve,
+        injection_reserve=budget.injection_reserve,
+        estimator=inputs.counter.estimator.name,
+        outside=budget.outside if inputs.outside_by else 0,
+        outside_by=inputs.outside_by,
+        by_source=budget.parts(rendered.by_source),
+        prefix_sha256=rendered.request.prefix_sha256,
+        breakpoints=tuple(RecordedBreakpoint(p.kind, budget.shown(tokens.get(p.seq, 0)), p.at) for p in points),
+        hour=any(point.hour for point in points),
+        unfit=shown_evictions(inputs, rendered.unfit),
+        summaries=sum(fold.shown for fold in planned.state.folds),
+        calibration=_calibration(inputs),
+        redactions=inputs.loaded.redactions,
+        ttl_pruning=planned.pruning,
+        notice=planned.notice,
+        stalled=planned.stalled,
+        now=request.now,
+        layers={layer.kind: layer.version for layer in inputs.layers},
+        recall=request.recall,
+        cache_last=request.cache_last,
+        injections=tuple((injection.name, injection.content) for injection in request.injections),
+    )
+
+
+def _calibration(inputs: ContextInputs) -> AppliedCalibration | None:
+    """Return the calibration that was applied; None if no usage was ever reported."""
+    known, reported = calibration_of(inputs.loaded, inputs.settings.model, inputs.counter), inputs.loaded.reported
+    if (known is None or not (known.version or known.samples)) and reported is None:
+        return None
+    margin = inputs.counter.estimator.margin if known is None else known.margin
+    return AppliedCalibration(round(inputs.budget.ratio, 4), margin, known.samples if known else 0)
+
+
+def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
+    """Return the summaries whose text the context shows, in order."""
+    shown = (fold for fold in rendered.plan.state.folds if fold.shown)
+    return [
+        {
+            "id": f.id,
+            "from_seq": f.from_seq,
+            "to_seq": f.to_seq,
+            "depth": f.depth,
+            "tokens": inputs.budget.shown(f.tokens),
+        }
+        for f in shown
+    ]
+
+
+def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Eviction, ...]:
+    """Return evictions as recorded and returned, in the provider's tokens."""
+    return tuple(replace(row, tokens_saved=inputs.budget.shown(row.tokens_saved)) for row in rows)
+
+
+def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> tuple[Breakpoint, ...]:
+    if not FORMATS[inputs.request.format].marked:
+        return ()
+    same_epoch = planned.cause is None and not inputs.from_scratch
+    changed = 0 if same_epoch or inputs.from_scratch else first_changed(inputs.loaded.frontier, planned.state)
+    marking = Marking(
+        markers=inputs.settings.policy.markers,
+        markers_max=inputs.cache.markers,
+        lookback=inputs.cache.lookback_blocks or LOOKBACK_BLOCKS,
+        changed_seq=changed,
+        turn_seq=planned.context.turn_seq,
+        uncached_from=planned.once_from,
+        tail=inputs.request.cache_last,
+    )
+    points = choose_breakpoints(text.layout, text.places, inputs.loaded.last_breakpoints if same_epoch else (), marking)
+    hour = inputs.cache.ttl_seconds > ANTHROPIC.ttl_seconds
+    return tuple(replace(point, hour=True) for point in points) if hour else points

@@ -1,0 +1,188 @@
+"""The budget of a context: window, reserves, injections, and the target."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from app.core.assembly.inputs import ContextRequest, Injection, Retry, ViewSettings
+from app.core.errors import InjectionOverReserve
+from app.core.log.event import Event
+from app.core.log.events import PREFIX, Draft, EventType
+from app.core.render.request import enclose_injection
+from app.core.tokens.budget import Budget, budget_for
+from app.core.tokens.calibration import RATIO_LEAST, Calibration, Reported, Sample, local_ratio, retry_target
+from app.core.tokens.counter import Counter
+from app.core.tokens.learned import Learned, applied_calibration
+
+
+def injections_counted(injections: tuple[Injection, ...], counter: Counter) -> list[int]:
+    """Return the tokens of each injection, by the counter's estimator."""
+    drafts = (Draft(EventType.ANNOUNCE, content=enclose_injection(one.name, one.content)) for one in injections)
+    return [counter.event(draft) for draft in drafts]
+
+
+def injected_tokens(injections: tuple[Injection, ...], counts: Sequence[int], budget: Budget) -> int:
+    """Return the total of `counts`. Raises InjectionOverReserve, naming the first injection that is too large."""
+    total, reserve = 0, budget.injection_reserve
+    for injection, counted in zip(injections, counts, strict=True):
+        total += counted
+        tokens, taken = budget.shown(counted), budget.shown(total)
+        ceiling = min(reserve, injection.max_tokens) if injection.max_tokens is not None else reserve
+        if tokens > ceiling or taken > reserve:
+            raise InjectionOverReserve(
+                f"injection {injection.name!r} takes {tokens} of {ceiling} reserved tokens, all up to it {taken}",
+                name=injection.name,
+                tokens=tokens,
+                reserve=ceiling,
+            )
+    return total
+
+
+LEARNED_SHARE: Final = 0.5
+"""The largest share of the window for an `outside` that was only learned."""
+
+
+class BudgetFacts(Protocol):
+    """The stored facts that determine a view's budget."""
+
+    @property
+    def epoch(self) -> int:
+        """The view's current epoch; 0 before the first is written."""
+
+    @property
+    def outside_tokens(self) -> int | None:
+        """The tokens that the session states are sent outside its requests; None if it states none."""
+
+    @property
+    def calibrations(self) -> tuple[Calibration, ...]:
+        """The calibrations of the requested model."""
+
+    @property
+    def reported(self) -> Reported | None:
+        """The view's last call that reported usage."""
+
+    @property
+    def learned(self) -> Learned | None:
+        """The facts learned from the view's own calls."""
+
+
+class Outside(NamedTuple):
+    """The provider's tokens sent outside a request, and their source: call, policy, session, learned or None."""
+
+    tokens: int
+    source: str | None
+
+
+def outside_of(view: BudgetFacts, settings: ViewSettings, request: ContextRequest) -> Outside:
+    """Return the tokens stated by the call, else the policy, else the session, else learned from the view; else 0."""
+    for stated, source in (
+        (request.outside_tokens, "call"),
+        (settings.policy.outside_tokens, "policy"),
+        (view.outside_tokens, "session"),
+    ):
+        if stated is not None:
+            return Outside(stated, source)
+    own = view.learned
+    if own is None or own.model != settings.model or own.outside is None:
+        return Outside(0, None)
+    return Outside(min(own.outside, int(settings.window_tokens * LEARNED_SHARE)), "learned")
+
+
+def calibration_of(view: BudgetFacts, model: str | None, counter: Counter) -> Calibration | None:
+    """Return the model's calibration unless the view's own calls contradict it; None if there is none."""
+    known = next((known for known in view.calibrations if known.estimator == counter.estimator.name), None)
+    return applied_calibration(known, _own(view, model, counter))
+
+
+def _own(view: BudgetFacts, model: str | None, counter: Counter) -> Learned | None:
+    own = view.learned
+    return own if own and (own.model, own.known.estimator) == (model, counter.estimator.name) else None
+
+
+def real_window(view: BudgetFacts, model: str | None, asked: int, now: float) -> int:
+    """Return the window to plan for: `asked`, or a smaller one that a provider has reported."""
+    own = view.learned
+    known = (*view.calibrations, own.known) if own is not None and own.model == model else view.calibrations
+    return min((calibration.window(asked, now) for calibration in known), default=asked)
+
+
+def measured_from(view: BudgetFacts, request: ContextRequest, counter: Counter, *, fresh: bool) -> Reported | None:
+    """Return the reported call from which the view's next budget is extrapolated; None if there is none.
+
+    It must be of the current epoch and counted by the same estimator. `fresh`: the epoch is disregarded.
+    """
+    reported, own = view.reported, view.learned
+    if own is not None and own.known.estimator != counter.estimator.name:
+        return None
+    if reported is None or fresh or request.at is not None or reported.epoch != view.epoch:
+        return None
+    return reported
+
+
+def budget_of(
+    view: BudgetFacts,
+    settings: ViewSettings,
+    request: ContextRequest,
+    counter: Counter,
+    events: Sequence[Event],
+    *,
+    fresh: bool,
+    injected: int = 0,
+) -> Budget:
+    """Return the budget for `events` and `injected` tokens of injections. Raises the errors of `budget_for`."""
+    outside = outside_of(view, settings, request)
+    known = calibration_of(view, settings.model, counter)
+    if request.retry is not None and known is not None and not known.samples:
+        known = None  # it was learned only from the refused call, which the retry starts from anyway
+    ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
+    reported = measured_from(view, request, counter, fresh=fresh)
+    if reported is not None:
+        outside_then = _outside_of_report(reported, outside)
+        if reported.tokens - outside_then >= RATIO_LEAST * reported.counted:
+            growth = _tokens_since(events, reported.head, settings)
+            ratio = local_ratio(_growth_ratio(view, counter, ratio), reported, growth, outside_then)
+    if request.retry is not None:
+        return _retry_budget(settings, margin, ratio, request.retry, known, outside, injected)
+    return budget_for(settings.policy, settings.window_tokens, margin, ratio, outside=outside.tokens, injected=injected)
+
+
+def _growth_ratio(view: BudgetFacts, counter: Counter, ratio: float) -> float:
+    """Return the ratio for events added since a view's last report: its model's if known, else `ratio`.
+
+    The view's own ratio may be high because of content that does not grow.
+    """
+    name = counter.estimator.name
+    return next((known.ratio for known in view.calibrations if known.estimator == name and known.version), ratio)
+
+
+def _outside_of_report(reported: Reported, outside: Outside) -> int:
+    """Return the tokens of a view's last report that were outside the request: as stated then, else as known now."""
+    return outside.tokens if reported.outside is None else reported.outside
+
+
+def _retry_budget(
+    settings: ViewSettings,
+    margin: float,
+    ratio: float,
+    retry: Retry,
+    known: Calibration | None,
+    outside: Outside,
+    injected: int,
+) -> Budget:
+    policy, window = settings.policy, settings.window_tokens
+    refused = Sample(retry.counted, (retry.tokens or 0) - outside.tokens)
+    if refused.sensible:
+        budget = budget_for(policy, window, margin, refused.ratio, outside=outside.tokens, injected=injected)
+        return budget.tightened(budget.target if budget.target < retry.counted else max(1, retry.counted // 2))
+    budget = budget_for(policy, window, margin, ratio, outside=outside.tokens, injected=injected)
+    return budget.tightened(retry_target(budget.limit, retry.counted, window, known))
+
+
+def _tokens_since(events: Sequence[Event], head: int, settings: ViewSettings) -> int:
+    shows, total = settings.policy.shows, 0
+    for event in reversed(events):
+        if event.seq <= head:
+            break
+        hidden = shows.leaves_out(event.type, event.author)
+        if event.rendered and event.type not in PREFIX and not hidden:
+            total += event.tokens
+    return total

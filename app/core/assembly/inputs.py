@@ -1,0 +1,312 @@
+"""The inputs of a context: the request, the loaded view, and what must be read of the log."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from app.core.log.event import Event
+from app.core.memory.cover import Summary, cover_id
+from app.core.plan.reducers.fold import FoldReducer
+from app.core.plan.reducers.visibility import NewestDecision
+from app.core.plan.state.context import Unread
+from app.core.plan.state.drops import EXPIRY, UNREAD
+from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.update import EarlierPlan, PlanInputs, update_context
+from app.core.policy.policy import Policy
+from app.core.recall.tool import has_recall
+from app.core.record.evictions import Eviction
+from app.core.render.layers import Content, Layer
+from app.core.render.text import Settled
+from app.core.tokens.budget import Budget, own_window
+from app.core.tokens.calibration import Calibration, Reported
+from app.core.tokens.counter import Counter
+from app.core.tokens.learned import Learned
+from app.core.tokens.models import CacheProfile
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRow:
+    """A view's settings and current epoch; `epochs` is the highest epoch number in use.
+
+    `afresh` is the cause of the next epoch if the next context must be planned from scratch, else None.
+    """
+
+    policy: tuple[str, int]
+    model: str | None
+    window_tokens: int
+    epoch: int
+    epochs: int
+    afresh: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedView:
+    """Everything read of a session for one context. `head` and `turn` are as of the requested seq, `real_head` the
+    log's.
+
+    `head` and `version` together identify the session's state: every change other than an append raises `version`.
+    `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock.
+
+    `cover` are the live summaries of every author filter, `finer` their sources (None: not read), `folded` those that
+    the frontier names. `compaction` is none, scheduled, running or failed. `requested_to` is the last seq summarized by
+    compactions that clients requested, 0 without one; `requested_error` is why the last compaction failed, if a client
+    requested it. `redactions` is the number of the session's redacted events.
+
+    `calibrations` are those of the requested model, `reported` is the view's last call with reported usage, `learned`
+    the facts learned from the view's own calls, `outside_tokens` the tokens stated to be sent outside the requests.
+
+    `pinned` are the pinned seqs, `decided` the newest visibility decision on each event read, `decisions` the number of
+    all decisions. `layers` are the newest of each kind, even if their turn is over; a context of an earlier seq has
+    none. `moved_to` is the id of the line that the session's name means, None for that line and for any but the first.
+    """
+
+    session_id: UUID
+    version: int
+    session_model: str | None
+    session_policy: tuple[str, int]
+    estimator: str
+    log_tokens: int
+    head: int
+    real_head: int
+    turn: int
+    view: ViewRow | None
+    epoch: int
+    epoch_head: int
+    frontier: Frontier
+    last_breakpoints: tuple[int, ...]
+    used_at: float | None
+    created_at: datetime
+    events: tuple[Event, ...]
+    unread: Unread
+    cover: tuple[Summary, ...] = ()
+    folded: tuple[Summary, ...] = ()
+    finer: tuple[Summary, ...] | None = None
+    compaction: str = "none"
+    requested_to: int = 0
+    requested_error: str | None = None
+    redactions: int = 0
+    calibrations: tuple[Calibration, ...] = ()
+    reported: Reported | None = None
+    pinned: tuple[int, ...] = ()
+    decided: tuple[NewestDecision, ...] = ()
+    decisions: int = 0
+    layers: tuple[Layer, ...] = ()
+    outside_tokens: int | None = None
+    learned: Learned | None = None
+    learned_version: int = 0
+    moved_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """Content for this call only, shown with the user's message at the end."""
+
+    name: str
+    content: Content
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """An earlier call that was refused as too long: our count, and the provider's `tokens` (None: not reported)."""
+
+    call_id: UUID
+    counted: int
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRequest:
+    """A caller's request for a context; None means the view's own setting."""
+
+    view: str = "main"
+    format: str = "openai"
+    model: str | None = None
+    max_tokens: int | None = None
+    at: int | None = None
+    policy: str | Mapping[str, Any] | None = None
+    force: bool = False
+    now: datetime | None = None
+    injections: tuple[Injection, ...] = ()
+    wait_ms: int | None = None
+    retry: Retry | None = None
+    outside_tokens: int | None = None
+    recall: bool = False
+    cache_last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSettings:
+    """The policy, model and window with which a view is read."""
+
+    policy_ref: tuple[str, int]
+    policy: Policy
+    model: str | None
+    window_tokens: int
+
+
+def changed_setting(view: ViewRow | None, settings: ViewSettings) -> str | None:
+    """Return the setting of a view that `settings` changes, after which nothing is cached for it; None if none."""
+    if view is None:
+        return None
+    if view.model != settings.model:
+        return "model"
+    if view.window_tokens != settings.window_tokens:
+        return "window"
+    return "policy" if view.policy != settings.policy_ref else None
+
+
+def window_of(
+    view: ViewRow | None, policy_ref: tuple[str, int], policy: Policy, model: str | None, asked: int | None = None
+) -> int:
+    """Return `asked`, else the view's window if policy and model are unchanged, else that of the policy and model."""
+    if asked is not None:
+        return asked
+    if view is not None and (view.model, view.policy) == (model, policy_ref):
+        return view.window_tokens
+    return own_window(policy, model)
+
+
+@dataclass(frozen=True, slots=True)
+class LastContext:
+    """The last context of an epoch: its plan, the settled part of its text, and its evictions.
+
+    `chars` is the number of characters in the events read for it.
+    """
+
+    plan: EarlierPlan
+    settled: Settled
+    evictions: tuple[Eviction, ...]
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInputs:
+    """All inputs of a context.
+
+    `fresh`: the view's epoch is disregarded. `layers` are the layers to show, which take `layer_tokens` of the target;
+    the tokens of injections have a reserve of their own and do not enter the plan. `keep_days` is the minimum time that
+    the call's record is kept, None for no limit. `last_context` is the epoch's last context, None if it is not in
+    memory. `outside_by` is the source of the tokens sent outside the request (`core/assembly/budget`).
+    """
+
+    events: tuple[Event, ...]
+    loaded: LoadedView
+    settings: ViewSettings
+    counter: Counter
+    budget: Budget
+    fresh: bool
+    request: ContextRequest
+    injected_tokens: int = 0
+    layers: tuple[Layer, ...] = ()
+    layer_tokens: int = 0
+    last_context: LastContext | None = None
+    now: float = 0.0
+    cache: CacheProfile = CacheProfile()
+    keep_days: int | None = None
+    outside_by: str | None = None
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether the plan starts from an empty frontier: the epoch is disregarded, or the view has no current one."""
+        return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
+
+
+def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
+    """Return the inputs of the plan, and the frontier that it starts from."""
+    loaded = inputs.loaded
+    used_at = loaded.used_at
+    state = loaded.frontier
+    if inputs.from_scratch:
+        state = replace(START, began=loaded.head)
+        used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
+    read = PlanInputs(
+        inputs.events,
+        loaded.turn,
+        inputs.counter,
+        loaded.unread,
+        inputs.layer_tokens,
+        inputs.last_context.plan if inputs.last_context else None,
+        inputs.now,
+        used_at,
+        inputs.cache,
+        summary_tree(inputs),
+        () if inputs.from_scratch else loaded.folded,
+        loaded.decided,
+        loaded.decisions,
+        inputs.budget.outside,
+        inputs.request.recall or inputs.settings.policy.recall or has_recall(_with_tools(inputs)),
+        loaded.learned is None or loaded.learned.caches is not False,
+        loaded.requested_to if inputs.request.at is None else 0,
+    )
+    return read, state
+
+
+def _with_tools(inputs: ContextInputs) -> Sequence[Event]:
+    """Return enough of the events to include the current tools."""
+    if inputs.last_context is None:
+        return inputs.events
+    known = inputs.last_context.plan
+    return (*known.context.prefix, *inputs.events[known.count :])
+
+
+def summary_tree(inputs: ContextInputs) -> tuple[Summary, ...]:
+    """Return the live summaries of the events that the view shows, and their sources."""
+    loaded = inputs.loaded
+    own = str(cover_id(loaded.session_id, inputs.settings.policy.shows))
+    return tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head)
+
+
+def may_heal(state: Frontier) -> bool:
+    """Return whether events were dropped that a summary may cover by now."""
+    return any(drop.reducer != EXPIRY for drop in state.drops)
+
+
+def covered(inputs: ContextInputs) -> tuple[UUID, int]:
+    """Return the view's cover, and the last seq that its loaded live summaries reach (0 without one)."""
+    own = cover_id(inputs.loaded.session_id, inputs.settings.policy.shows)
+    return own, max((one.to_seq for one in inputs.loaded.cover if one.cover_id == str(own)), default=0)
+
+
+def heals(inputs: ContextInputs) -> bool:
+    """Return whether the summaries that were read cover some of the dropped events."""
+    return FoldReducer(summary_tree(inputs), inputs.settings.policy.summarize).heal_to(inputs.loaded.frontier) > 0
+
+
+def heals_in_part(inputs: ContextInputs) -> bool:
+    """Return whether summaries now cover some of the dropped events, but not all.
+
+    Healing rewrites everything shown, so the other dropped events may return and must be read.
+    """
+    if inputs.request.at is not None or not may_heal(inputs.loaded.frontier):
+        return False
+    folding = FoldReducer(summary_tree(inputs), inputs.settings.policy.summarize)
+    lost_to, drops = folding.heal_to(inputs.loaded.frontier), inputs.loaded.frontier.drops
+    return lost_to > 0 and any(drop.to_seq > folding.last and drop.reducer != EXPIRY for drop in drops)
+
+
+def may_fold(inputs: ContextInputs) -> bool:
+    """Return whether this context may fold summaries, or replace those that are folded."""
+    loaded, before = inputs.loaded, inputs.last_context.plan if inputs.last_context else None
+    if not loaded.cover:
+        return False
+    if inputs.from_scratch or inputs.request.at is not None or inputs.request.force or may_heal(loaded.frontier):
+        return True
+    if loaded.requested_to > loaded.frontier.folded_to:
+        return True
+    start = 0 if before is None else before.count
+    tokens = loaded.frontier.summary_tokens if before is None else before.context.tokens
+    return tokens + sum(event.tokens for event in inputs.events[start:]) > inputs.budget.goal
+
+
+def wants_more(inputs: ContextInputs) -> bool:
+    """Return whether unread older events may still fit: the events read need no reduction, or include only a part of
+    the newest round."""
+    read, state = plan_inputs(inputs)
+    planned = update_context(read, inputs.budget, inputs.settings.policy, state)
+    newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)
+    cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in planned.state.drops)
+    return cut or planned.context.tokens <= inputs.budget.trigger

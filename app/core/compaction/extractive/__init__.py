@@ -1,1 +1,0 @@
-"""Summaries written without a model."""

@@ -1,1 +1,0 @@
-"""The digest of a span: facts that are extracted mechanically and never left to a model."""

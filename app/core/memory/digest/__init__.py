@@ -1,0 +1,1 @@
+"""Digest: the facts of a span that rules find, such as files, commands, checks, names and the words of users."""

@@ -1,0 +1,343 @@
+"""The part of a summary that is made by rules, packed into its room."""
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from typing import Final
+
+from app.core.memory.digest.commands import programs
+from app.core.memory.digest.outcomes import ERROR, OK, UNKNOWN, is_check, is_idle
+from app.core.memory.digest.record import Command, Digest, Search
+from app.core.memory.digest.sentences import shorten
+from app.core.tokens.counter import Counter, TextKind
+
+LENGTH_COUNTS: Final = 0.6
+"""The power of the length by which worth is divided. Measured: anything from 0.6 to 0.9 is within a point."""
+
+
+class Packing:
+    """Names with their worth. A name that occurs within a chosen name need not be chosen itself.
+
+    So a full path includes the worth of its relative forms, and a dotted name that of its parts. Takes time linear in
+    the number of names times their length together.
+    """
+
+    def __init__(self, worth: Mapping[str, float], before: str, listed: Set[str] = frozenset()) -> None:
+        """Leave out the names that occur in `before`, the text that precedes them, except the `listed` ones."""
+        self._worth = {name: weight for name, weight in worth.items() if name in listed or name not in before}
+        self._parts = _parts_of(list(self._worth))
+        self._wholes: dict[str, list[str]] = {}
+        for name, parts in self._parts.items():
+            for part in parts:
+                self._wholes.setdefault(part, []).append(name)
+
+    def best(self, chars: int) -> Sequence[str]:
+        """Return the best names in at most `chars` characters with a space between names, the best first."""
+        covered: set[str] = set()
+        chosen: dict[str, None] = {}
+        heap = [(-self._density(name, covered, chosen), at, name) for at, name in enumerate(self._worth)]
+        places = {name: at for _, at, name in heap}
+        heapify(heap)
+        while heap:
+            estimate, at, name = heappop(heap)
+            if name in covered:
+                continue
+            parts = self._parts[name]
+            cost = len(name) + 1 if len(parts) == 1 else self._cost(name, chosen)
+            if cost > chars + 1:
+                continue
+            if len(parts) > 1 and (density := -self._density(name, covered, chosen)) > estimate:
+                # Some of its parts are covered by a name that was chosen since.
+                heappush(heap, (density, at, name))
+                continue
+            chars -= cost
+            for part in parts:
+                chosen.pop(part, None)
+            chosen[name] = None
+            covered.update(parts)
+            for whole in self._wholes[name]:
+                # A longer name that contains this one would replace it, so it costs less now.
+                if whole not in covered:
+                    heappush(heap, (-self._density(whole, covered, chosen), places[whole], whole))
+        return list(chosen)
+
+    def _cost(self, name: str, chosen: Mapping[str, None]) -> int:
+        """Return the characters of the name, less those of the chosen parts that it would replace."""
+        replaced = [len(part) + 1 for part in self._parts[name] if part in chosen] if chosen else ()
+        return len(name) + 1 - sum(replaced)
+
+    def _density(self, name: str, covered: Set[str], chosen: Mapping[str, None]) -> float:
+        worth = math.fsum([self._worth[part] for part in self._parts[name] if part not in covered])
+        return worth / math.pow(max(1, self._cost(name, chosen)), LENGTH_COUNTS)
+
+
+def _parts_of(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """Return the parts of each name: the names that occur in it, including itself."""
+    parts: Mapping[str, list[str]] = {name: [] for name in names}
+    text = "\n".join(names)
+    ends = list(accumulate((len(name) + 1 for name in names), initial=0))
+    for part in names:
+        at = text.find(part)
+        while at >= 0:
+            index = bisect_right(ends, at) - 1
+            if at + len(part) < ends[index + 1]:  # it does not reach into the next name
+                parts[names[index]].append(part)
+                at = text.find(part, ends[index + 1])
+            else:
+                at = text.find(part, at + 1)
+    return parts
+
+
+FOUND_SHOWN: Final = 3
+REPLACEMENT_CHARS: Final = 120
+COMMAND_CHARS_MAX: Final = 100
+PASSES: Final = 4
+SPARE: Final = 16
+"""Tokens that may stay empty."""
+
+READ_FILES_TRIED: Final = 100
+REQUESTS_SHARE: Final = 0.5
+"""The maximum share of the room for the user's requests, which are shortened to it."""
+REQUEST_CHARS_MIN: Final = 40
+NAMES_TRIED: Final = 8
+NAMES_SPARE: Final = 0.01
+"""The number of attempts to choose names, and the share of their room that may stay empty."""
+UNKNOWN_WORTH: Final = 1e-9
+"""The worth of a name whose weight is unknown."""
+
+_SHARES: Final = {
+    "hidden": 0.15,
+    "artifacts": 0.15,
+    "repository": 0.06,
+    "errors": 0.04,
+    "commands": 0.02,
+    "searches": 0.01,
+}
+"""The maximum share of each list in the room left after constraints and modified files; names take the rest."""
+_LEAST_TOKENS: Final = {"repository": 80, "commands": 60}
+"""The minimum room in a small appendix, for a few commits and for the newest run of every check."""
+TAGS: Final = (
+    "requests",
+    "constraints",
+    "modified-files",
+    "read-files",
+    "artifacts",
+    "hidden",
+    "searches",
+    "repository",
+    "commands",
+    "errors",
+    "identifiers",
+)
+"""The sections of an appendix, in their order."""
+
+_TAG: Final = re.compile(rf"</?(?:{'|'.join(TAGS)})>", re.I)
+
+_MAKING: Final = re.compile(r"(?:git add [^&]{0,300}&& )?git (?:commit|push|reset|restore)\b|gh (?:pr|issue) create\b")
+
+Measure = Callable[[str], int]
+
+
+def appendix(digest: Digest, counter: Counter, tokens: int, body: str = "") -> str:
+    """Write the non-empty parts of a digest as tagged sections, in at most `tokens` tokens by the counter's estimator.
+
+    `body` is the summary's own text; requests, constraints and names that occur in it are not repeated. Requests come
+    first, shortened to their share if necessary. All constraints, with the directives at their end, and all modified
+    files are included. Only if these alone exceed `tokens` are the oldest constraints and the least used files replaced
+    by their number.
+    """
+    room, measure = tokens, _measure(counter)
+    best = ""
+    for _ in range(PASSES):
+        text = _write_sections(digest, measure, room, body)
+        excess = measure(text) - tokens
+        if excess <= 0 and len(text) > len(best):
+            best = text
+        if -SPARE <= excess <= 0 or not text:
+            break
+        # A tokenizer may count two joined texts as more, or as less, than the two apart.
+        room -= excess + SPARE // 2
+    return best
+
+
+def requests_tokens(digest: Digest, counter: Counter, beside: str = "") -> int:
+    """Return the size of an appendix, in tokens, whose share for requests holds those that the summary's text lacks."""
+    missing = _missing_requests(digest, beside)
+    section = _section("requests", [f"- {request}" for request in missing])
+    return math.ceil(counter.estimator.count(section, TextKind.PROSE) / REQUESTS_SHARE) if missing else 0
+
+
+def _missing_requests(digest: Digest, beside: str) -> Sequence[str]:
+    words = " ".join(beside.split())
+    return [request for request in digest.requests if request not in words]
+
+
+def _measure(counter: Counter) -> Measure:
+    # The message that carries a summary is counted as prose; by OpenAI's tokenizer a summary is as dense as prose.
+    return cache(lambda text: counter.estimator.count(text, TextKind.PROSE))  # repeated texts are counted once
+
+
+@dataclass(slots=True)
+class _Page:
+    """The sections written so far, by tag, and the `room` left for more, in tokens."""
+
+    measure: Measure
+    room: int
+    sections: dict[str, str]
+
+    def add(self, tag: str, lines: Sequence[str], limit: int, order: Callable[[str], str] | None = None) -> int:
+        """Add as many of the last lines as fit `limit` tokens, sorted by `order` if given; return their number."""
+        low, high = 0, len(lines)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.measure(_section(tag, lines[-middle:])) <= min(limit, self.room):
+                low = middle
+            else:
+                high = middle - 1
+        if low:
+            chosen = lines[-low:]
+            self.sections[tag] = _section(tag, sorted(chosen, key=order) if order else chosen)
+            self.room -= self.measure(self.sections[tag])
+        return low
+
+    def add_all(self, tag: str, lines: Sequence[str], limit: int, order: Callable[[str], str] | None = None) -> None:
+        """Add every line; if they do not fit, add the last ones and the number of the others."""
+        if not lines or self.measure(_section(tag, lines)) <= min(limit, self.room):
+            self.add(tag, lines, limit, order)
+            return
+        note = f"(and {len(lines)} others)"
+        note_tokens = self.measure(note) + 1
+        fitting = self.add(tag, lines, min(limit, self.room) - note_tokens, order)
+        if fitting:
+            shown = self.sections[tag].splitlines()[1:-1]
+            self.room += self.measure(self.sections[tag])
+            self.sections[tag] = _section(tag, (*shown, f"(and {len(lines) - fitting} others)"))
+            self.room -= self.measure(self.sections[tag])
+
+    @property
+    def text(self) -> str:
+        return "".join(self.sections[tag] for tag in TAGS if tag in self.sections).rstrip("\n")
+
+
+def _section(tag: str, lines: Sequence[str]) -> str:
+    return "\n".join((f"<{tag}>", *map(_escape_tags, lines), f"</{tag}>", ""))
+
+
+@lru_cache(maxsize=4_096)
+def _escape_tags(line: str) -> str:
+    """Return a line made safe for a section; cached, since the same lines are tried in sections of several lengths."""
+    # A line of tool output that closed its section would be read as text outside it.
+    return _TAG.sub("[tag]", " ".join(line.splitlines()))
+
+
+def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
+    page = _Page(measure, tokens, {})
+    _add_requests(digest, page, beside)
+    beside += page.text
+    rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in beside]
+    # If constraints and modified files do not both fit, neither takes all the room.
+    modified = _by_weight(digest, _distinct(digest.files_modified))
+    files_tokens = measure(_section("modified-files", modified)) if modified else 0
+    page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
+    page.add_all("modified-files", modified, tokens, order=str)
+    rest = page.room
+    lists = {
+        "hidden": [shorten(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
+        "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
+        "repository": digest.made,
+        "errors": digest.errors,
+        "commands": _commands(digest, beside),
+        "searches": [_search(search) for search in digest.searches if search.hits],
+    }
+    for tag, lines in lists.items():
+        page.add(tag, lines, max(int(rest * _SHARES[tag]), _LEAST_TOKENS.get(tag, 0)))
+    _add_names(digest, page, beside)
+    return page.text
+
+
+def _add_requests(digest: Digest, page: _Page, beside: str) -> None:
+    """Add the requests that the summary lacks, the longest shortened until all fit their share."""
+    missing = _missing_requests(digest, beside)
+    limit = int(page.room * REQUESTS_SHARE)
+    chars = max(map(len, missing), default=0)
+    lines = [f"- {request}" for request in missing]
+    while chars > REQUEST_CHARS_MIN and page.measure(_section("requests", lines)) > min(limit, page.room):
+        chars = chars * 3 // 4
+        lines = [f"- {shorten(request, chars)}" for request in missing]
+    page.add("requests", lines, limit)
+
+
+def _by_weight(digest: Digest, files: Sequence[str]) -> Sequence[str]:
+    """Return the files, sorted so that the likeliest to be used again comes last."""
+    weights = dict(digest.identifiers)
+    return sorted(files, key=lambda path: weights.get(path, 0.0))
+
+
+def _distinct(files: Sequence[str]) -> Sequence[str]:
+    """Return the files without those whose path is the end of another's, which contains it verbatim."""
+    ends = {file[at + 1 :] for file in files for at, char in enumerate(file) if char == "/"}
+    return [file for file in files if file not in ends]
+
+
+def _commands(digest: Digest, beside: str) -> Sequence[str]:
+    """Return the commands that had an effect, then the checks."""
+    # The text of a here-document is not a command, but on one line it cannot be told apart.
+    bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
+    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_in_repository(one, digest))]
+    others = [
+        one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at + 1 :]))
+    ]
+    stated = (f"[{one.state}] {shorten(one.text, COMMAND_CHARS_MAX)}" for one in others)
+    checks = [run.line(beside) for run in digest.checks]
+    # If there are checks, only failed commands are worth the room.
+    return [*(one for one in stated if not checks or one.startswith(f"[{ERROR}]")), *checks]
+
+
+def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
+    """Return whether a later command of the same programs succeeded."""
+    ran = {*programs(failed.text)}
+    return any(one.state == OK and ran == {*programs(one.text)} for one in later)
+
+
+def _is_in_repository(command: Command, digest: Digest) -> bool:
+    """Return whether the repository section covers a command."""
+    return bool(digest.made) and command.state == OK and _MAKING.match(command.text) is not None
+
+
+def _search(search: Search) -> str:
+    found = f": {', '.join(search.found[:FOUND_SHOWN])}" if search.found else ""
+    return f"{search.tool} {search.query}: {search.hits} lines{found}"
+
+
+def _add_names(digest: Digest, page: _Page, beside: str) -> None:
+    """Fill the page with the names that are worth most for their length; read files get a section of their own."""
+    read, names = frozenset(digest.files_read), dict(digest.identifiers)
+    # A read file that is no longer among the best names comes after them, the newest first.
+    worth = dict(digest.identifiers) | {
+        path: UNKNOWN_WORTH for path in digest.files_read[: -READ_FILES_TRIED - 1 : -1] if path not in names
+    }
+    sample = " ".join(worth)
+    chars = page.room * len(sample) // max(1, page.measure(sample))
+    packing = Packing(worth, f"{beside}\n{page.text}", read)
+    best: dict[str, str] = {}
+    for _ in range(NAMES_TRIED):
+        if chars <= 0:
+            break
+        chosen = packing.best(chars)
+        files = sorted(name for name in chosen if name in read)
+        others = " ".join(name for name in chosen if name not in read)
+        sections = {"read-files": files, "identifiers": [others] if others else []}
+        texts = {tag: _section(tag, lines) for tag, lines in sections.items() if lines}
+        taken = page.measure("".join(texts.values()))
+        if taken <= page.room and len("".join(texts.values())) > len("".join(best.values())):
+            best = texts
+        spare = page.room - taken
+        if best and 0 <= spare <= page.room * NAMES_SPARE:
+            break
+        chars += spare * len(sample) // max(1, page.measure(sample)) or -1
+    page.sections |= best

@@ -1,0 +1,287 @@
+"""Files and the repository: read, modified, committed."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from app.core.lexicon.tools import FILE_LISTS, FILES
+from app.core.log.events import Json
+from app.core.memory.digest.commands import Step, steps, written_paths
+from app.core.memory.digest.outcomes import ERROR
+from app.core.memory.digest.sentences import shorten
+
+TEXT_CHARS_MAX: Final = 200_000
+
+_FILE: Final = re.compile(r"^--- ([^\t\n]{1,1000})[^\n]{0,200}\n\+\+\+ ([^\t\n]{1,1000})[^\n]{0,200}\n@@ -\d", re.M)
+_RENAMED: Final = re.compile(r"^rename to ([^\n]{1,1000})$", re.M)
+_NOTHING: Final = "/dev/null"
+_SHOWING: Final = re.compile(
+    r"\bgit\b[^|;&\n]{0,200}?\s(?:show|log|reflog|blame|format-patch|stash|range-diff|diff-tree)\b"
+    r"|\bgit\b[^|;&\n]{0,200}?\sdiff\b[^|;&\n]{0,200}?(?:\.\.|\s--no-index\b)"
+    r"|(?:^|[;&\n]\s{0,5})(?:gh|glab|cat|head|tail|less|more|sed -n|grep|rg|curl|wget|diff|interdiff)\s"
+)
+"""Commands whose diffs show history or other places, not a change that the command or the session made."""
+
+
+def diffed_paths(text: str) -> Iterator[str]:
+    """Yield the files of the unified diffs in a text, including deleted files and diffs inside JSON."""
+    text = text[:TEXT_CHARS_MAX]
+    if "+++ " not in text and "rename to " not in text:
+        return
+    if "\\n+++ " in text:
+        text = text.replace('"', "\n").replace("\\n", "\n").replace("\\t", "\t")
+    for old, new in _FILE.findall(text):
+        path = old.removeprefix("a/") if new.strip() == _NOTHING else new.removeprefix("b/")
+        if (path := path.strip()) and path != _NOTHING and len(path) <= PATH_CHARS_MAX:
+            yield path
+    yield from (path.strip() for path in _RENAMED.findall(text) if path.strip())
+
+
+def shows_own_change(tool: str, arguments: Mapping[str, Json]) -> bool:
+    """Return whether a diff in a call's result shows a change that this call or session made.
+
+    A call that reads, searches or looks into history shows other changes.
+    """
+    command = command_of(tool, arguments)
+    if command is not None:
+        return not _SHOWING.search(command)
+    if any(isinstance(arguments.get(name), str) for name in COMMANDS):
+        return arguments.get("command") != "view"
+    return not LOOKING.search(tool) and not LISTING.search(tool)
+
+
+_NAMES_FILES: Final = (*FILES, *FILE_LISTS)
+COMMANDS: Final = ("command", "cmd", "script")
+"""Arguments that hold a shell command."""
+PATH_CHARS_MAX: Final = 1000
+
+_MODIFYING: Final = re.compile(
+    r"write|edit|patch|create|replace|insert|append|save|delete|remove|rename|move(?!d)|notebook(?!_?read)", re.I
+)
+LOOKING: Final = re.compile(r"read|view|cat\b|open|show|get", re.I)
+LISTING: Final = re.compile(r"grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|exists|stat", re.I)
+_PATCHES: Final = ("patch", "diff", "input")
+_BODIES: Final = ("content", "contents", "text", "file_text", "new_source", "new_content")
+OLD_TEXTS: Final = ("old_string", "old_str", "oldText", "old_text", "search", "old")
+NEW_TEXTS: Final = ("new_string", "new_str", "newText", "new_text", "replace", "new")
+_PATCHED: Final = re.compile(
+    r"^(?:\*\*\* (?:Update|Add|Delete) File: |\*\*\* Move to: |\+\+\+ (?:b/)?|rename to )([^\t\n]{1,1000})", re.M
+)
+_TEMPORARY: Final = re.compile(r"(?:/private|/var)?/tmp(?:/|$)|/dev/")
+_SHELLS: Final = re.compile(r"bash|shell|exec|terminal|command|run", re.I)
+
+
+class FileUse(NamedTuple):
+    """The paths that a call reads and modifies, as the call names them, in order."""
+
+    read: tuple[str, ...] = ()
+    modified: tuple[str, ...] = ()
+
+
+def is_temporary(path: str) -> bool:
+    """Return whether a path is outside the work, in a folder for temporary files."""
+    return _TEMPORARY.match(path) is not None
+
+
+def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
+    """Return the files that a call uses. A folder that is searched or listed does not count."""
+    command = command_of(tool, arguments)
+    if command is not None:
+        return FileUse(modified=tuple(written_paths(command)))
+    paths = tuple(named_paths(arguments))
+    changed = tuple(_patched(arguments))
+    if changed:
+        return FileUse(modified=tuple(dict.fromkeys((*paths, *changed))))
+    if not paths:
+        return FileUse()
+    if _modifies(tool, arguments):
+        return FileUse(modified=paths)
+    if LOOKING.search(tool) or arguments.get("command") == "view" or not LISTING.search(tool):
+        return FileUse(read=paths)
+    return FileUse()
+
+
+def command_of(tool: str, arguments: Mapping[str, Json]) -> str | None:
+    """Return the shell command of a call, None if the call runs none. A list of words is joined into one command."""
+    if any(arguments.get(name) for name in _NAMES_FILES):
+        return None
+    found = next((arguments[name] for name in COMMANDS if arguments.get(name)), None)
+    if isinstance(found, list) and all(isinstance(word, str) for word in found):
+        # In `["bash", "-lc", "text"]` the text is the command.
+        return str(found[-1]) if len(found) > 1 and str(found[1]).startswith("-") else " ".join(found)
+    if not isinstance(found, str):
+        return None
+    return found if "command" in arguments or _SHELLS.search(tool) else None
+
+
+def _modifies(tool: str, arguments: Mapping[str, Json]) -> bool:
+    action = arguments.get("command")
+    if isinstance(action, str):
+        # An editor tool with several actions names the action in `command`.
+        return action != "view"
+    if _MODIFYING.search(tool):
+        return True
+    if (_has(arguments, OLD_TEXTS) and _has(arguments, NEW_TEXTS)) or isinstance(arguments.get("edits"), list):
+        return True
+    return _has(arguments, _BODIES) and not LOOKING.search(tool) and not LISTING.search(tool)
+
+
+def writes_whole(arguments: Mapping[str, Json]) -> bool:
+    """Return whether a call that modifies a file contains all of its text."""
+    return _has(arguments, _BODIES) and not _has(arguments, OLD_TEXTS)
+
+
+def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:
+    return any(isinstance(arguments.get(name), str) for name in names)
+
+
+def named_paths(arguments: Mapping[str, Json]) -> Iterable[str]:
+    """Yield the paths in a call's arguments, single or in a list."""
+    for name in _NAMES_FILES:
+        value = arguments.get(name)
+        for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):
+            path = item.get("path") if isinstance(item, Mapping) else item
+            if isinstance(path, str) and 0 < len(path) <= PATH_CHARS_MAX and "\n" not in path:
+                yield path
+
+
+def _patched(arguments: Mapping[str, Json]) -> Iterable[str]:
+    for name in _PATCHES:
+        text = arguments.get(name)
+        if isinstance(text, str):
+            yield from patched_paths(text)
+
+
+def patched_paths(text: str) -> Iterable[str]:
+    """Return the paths that a patch names, in order; none if the text is not a patch."""
+    return (path for path in _PATCHED.findall(text) if path != "/dev/null")
+
+
+TITLE_CHARS_MAX: Final = 72
+MADE_MAX: Final = 20
+COMMITTED: Final = "committed "
+AMENDED: Final = " (amended)"
+_UNDONE: Final = "undone: "
+
+_COMMITTED: Final = re.compile(r"^\[[^\]\n]{1,100}? ([0-9a-f]{7,40})\] ([^\n]{1,400})", re.M)
+_PUSHED: Final = re.compile(r"^ [ *+][^\n]{1,80}?(\S{1,120}) -> (\S{1,120})(?: \(forced update\))?$", re.M)
+_OPENED: Final = re.compile(r"https?://[^\s\"'<>]{1,200}/(?:pull|merge_requests|issues)/(\d{1,9})\b")
+_COMMITS_UNDONE: Final = re.compile(r"undone: (\d{1,3}) newest commits")
+_MAY_MAKE: Final = re.compile(r"\b(?:git|gh|glab)\b")
+_NEW_BRANCH: Final = re.compile(r"^Switched to a new branch '([^'\n]{1,120})'", re.M)
+_COMMITTING: Final = frozenset({"commit", "revert", "merge", "cherry-pick", "rebase"})
+_THINGS: Final = {"pr": "pull request", "mr": "merge request", "issue": "issue"}
+_EVERYTHING: Final = frozenset({".", "*", ":/"})
+
+
+class Undone(NamedTuple):
+    """Changes that a command took back: uncommitted ones of `paths`, or all of them without any; and commits."""
+
+    paths: tuple[str, ...] = ()
+    commits: int = 0
+    keeps_changes: bool = False
+
+
+def repository_lines(calls: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+    """Return the lines on work that commands made or undid, given their text, state and output; see `unite_lines`."""
+    return unite_lines(line for command, state, output in calls for line in _lines(command, state, output))
+
+
+def unite_lines(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines in order, the newest MADE_MAX, without the commits that later lines undo or replace.
+
+    Uncommitted changes that were undone before a commit are no longer mentioned.
+    """
+    made: list[str] = []
+    for line in lines:
+        found = _COMMITS_UNDONE.match(line)
+        wanted = int(found[1]) if found else int(line.endswith(AMENDED))
+        commits = [one for one in made if one.startswith(COMMITTED)]
+        gone = commits[len(commits) - min(wanted, len(commits)) :]
+        if line.startswith(COMMITTED):
+            gone += [one for one in made if one.startswith(_UNDONE) and not _COMMITS_UNDONE.match(one)]
+            line = line.removesuffix(AMENDED) if commits else line
+        elif found and gone:
+            line = f"{_UNDONE}{wanted - len(gone)} newest commits{line[found.end() :]}" if wanted > len(gone) else ""
+        made = [one for one in made if one not in gone and one != line] + ([line] if line else [])
+    return tuple(made)[-MADE_MAX:]
+
+
+def _lines(command: str, state: str, output: str) -> Iterator[str]:
+    parts = list(steps(command)) if _MAY_MAKE.search(command) else []
+    if any(step.words[:1] == ("cd",) and is_temporary(step.words[-1]) for step in parts):
+        return
+    for step in parts:
+        program, action, rest = _git(step)
+        if program == "git" and action in _COMMITTING:
+            end = AMENDED if "--amend" in rest else ""
+            yield from (f"{COMMITTED}{commit} {_quoted(title)}{end}" for commit, title in _COMMITTED.findall(output))
+            output = _COMMITTED.sub("", output)
+        elif program == "git" and action == "push":
+            pushed = dict.fromkeys(name for name, _ in _PUSHED.findall(output))
+            if pushed:
+                yield f"pushed {', '.join(pushed)}"
+        elif program == "git" and action in ("checkout", "switch") and (found := _NEW_BRANCH.search(output)):
+            yield f"created branch {found[1]}"
+        elif program in ("gh", "glab") and action in _THINGS and rest[:1] == ("create",):
+            title = next((word for before, word in pairwise(rest) if before in ("-t", "--title")), "")
+            for number in _OPENED.findall(output)[-1:]:
+                yield f"created {_THINGS[action]} #{number}" + (f" {_quoted(title)}" if title else "")
+    for back in undone_changes(command, state):
+        kept = ", their changes kept" if back.keeps_changes else ""
+        if back.commits:
+            yield f"undone: {back.commits} newest commits{kept}"
+        elif back.paths:
+            yield f"undone: uncommitted changes of {', '.join(back.paths)}"
+        else:
+            yield "undone: all uncommitted changes"
+
+
+def commits_in(command: str, output: str) -> bool:
+    """Return whether a command committed."""
+    return any(line.startswith(COMMITTED) for line in _lines(command, ERROR, output))
+
+
+def _quoted(title: str) -> str:
+    return f'"{shorten(title, TITLE_CHARS_MAX)}"'
+
+
+def undone_changes(command: str, state: str) -> Iterator[Undone]:
+    """Yield the earlier changes and commits that a command took back, if it did not fail."""
+    if state == ERROR or not _MAY_MAKE.search(command):
+        return
+    for step in steps(command):
+        program, action, rest = _git(step)
+        operands = tuple(word for word in rest if not word.startswith("-"))
+        if program != "git":
+            continue
+        if action == "reset":
+            found = re.fullmatch(r"(?:HEAD|@)(?:~(\d{1,3})|(\^{1,9}))", operands[0]) if operands else None
+            commits = 0 if found is None else int(found[1]) if found[1] else len(found[2])
+            if "--hard" in rest:
+                yield Undone(commits=commits)
+            elif commits:
+                yield Undone(commits=commits, keeps_changes=True)
+        elif action == "restore" and "--staged" not in rest:
+            yield Undone(_paths(operands))
+        elif action == "checkout" and operands and not {"-b", "-B", "-t", "--track", "--orphan"} & set(rest):
+            after = rest[rest.index("--") + 1 :] if "--" in rest else operands
+            if all(path in _EVERYTHING or "--" in rest or "." in path.rsplit("/", 1)[-1] for path in after):
+                yield Undone(_paths(after))
+        elif action == "stash" and operands[:1] in ((), ("push",), ("save",)):
+            yield Undone()
+
+
+def _paths(words: Sequence[str]) -> tuple[str, ...]:
+    return () if _EVERYTHING & set(words) else tuple(words)
+
+
+def _git(step: Step) -> tuple[str, str, tuple[str, ...]]:
+    """Return the program of a step, its subcommand and the words after it."""
+    words = step.words
+    program = words[0].rsplit("/", 1)[-1] if words else ""
+    at = 1
+    while program == "git" and at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at] in ("-C", "-c") else 1
+    return program, words[at] if at < len(words) else "", words[at + 1 :]

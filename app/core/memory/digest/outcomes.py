@@ -1,0 +1,357 @@
+"""Outcomes of commands, and the states of checks such as tests and builds."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from app.core.log.event import Event
+from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is_same
+from app.core.memory.digest.commands import Step, programs, steps, written_paths
+from app.core.memory.digest.sentences import is_rejected, shorten
+
+OK, ERROR, REJECTED, UNKNOWN = "ok", "error", "rejected", "unknown"
+
+COMMAND_CHARS_MAX: Final = 2_000
+"""The maximum characters read of a command to find the programs it runs."""
+RESULT_TAIL_CHARS: Final = 2_000
+_READERS_WORDS: Final = (
+    "awk cat column cut diff file find grep head jq less ls nl rg sed sort stat tail tr tree uniq wc which"
+)
+READERS: Final = frozenset(_READERS_WORDS.split())
+"""Programs whose output is existing text, which may include old errors."""
+_STAGING: Final = (["git", "add"], ["git", "reset"])
+_HELPERS_WORDS: Final = "chmod cp mkdir mv rm rmdir tee touch xargs kill pkill sleep test [ [["
+HELPERS: Final = READERS | frozenset(_HELPERS_WORDS.split())
+"""Programs that prepare the work of another, or cut its output."""
+
+_EXIT: Final = re.compile(
+    r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?|return ?code)\b[\"']?[ :=]{0,3}(-?\d{1,6})\b", re.I
+)
+_BROKEN: Final = re.compile(
+    r"^(?:[^\n]{0,200}?[:)\]] |npm )?(?:error|fatal|panic)\b(?: [A-Z]{1,4}\d{1,6}|\[\w{1,20}\])?"
+    r"(?::| \(| task failed| command failed| code )"
+    r"|^Traceback \(most recent call last\)|\bcommand not found\b|: No such file or directory|: Permission denied",
+    re.M | re.I,
+)
+"""Lines that a program prints when it fails."""
+_RED: Final = re.compile(
+    r"\b[1-9]\d{0,5} (?:tests? )?(?:failed|failing|failures?|errors?)\b|^[1-9]\d{0,5} issues?:|^\s{0,8}(?:--- )?FAIL\b"
+    r"|^make: \*\*\*|^error(?:\[\w+\])?:|\[build failed\]|^[\w./-]{1,200}\.\w{1,5}:\d{1,6}:\d{1,6}: ",
+    re.M | re.I,
+)
+"""Lines that a test or a build prints when it fails."""
+_GREEN: Final = re.compile(
+    r"^(?:=+ )?(?:\d{1,6} (?:tests? )?(?:passed|passing)\b|0 issues\.?$|ok[ \t]+\S+[ \t]+(?:\d|\(cached\))|PASS$"
+    r"|test result: ok\b|Success: no issues found|All checks passed)",
+    re.M,
+)
+"""The end of the output of a successful test, linter or build."""
+GREEN_TAIL_CHARS: Final = 300
+GREPS: Final = frozenset({"grep", "rg", "egrep", "ag"})
+NAME_CHARS_MAX: Final = 80
+NAMES_MAX: Final = 6
+ERROR_CHARS_MAX: Final = 120
+_COUNT: Final = re.compile(r"\b(\d{1,6}) (passed|failed|errors?|skipped|passing|failing)\b")
+_FAILING: Final = re.compile(
+    r"^\s{0,12}--- FAIL: (\S{1,200})|^FAILED (\S{1,200})|^test (\S{1,200}) \.\.\. FAILED|^\s{0,8}● (\S[^\n]{0,150})"
+    r"|^\s{0,8}[✕✗×] (\S[^\n]{0,150}?)(?: \(\d+ ?m?s\))?$|^rspec (\./\S{1,200})|^not ok \d{1,6} (?:- )?([^\n]{1,150})",
+    re.M,
+)
+"""Lines that name a failed test, of Go, pytest, Rust, Jest, Vitest, RSpec and TAP."""
+_ERROR_LINE: Final = re.compile(
+    r"^[\w./-]{1,200}\.\w{1,5}[:(]\d{1,6}[^\n]{1,300}"
+    r"|^[^\n]{0,200}\b(?:error|fatal|panic)\b(?: [A-Z]{1,4}\d{1,6}|\[\w{1,20}\])?:[^\n]{1,300}"
+    r"|^FAIL[ \t]+\S[^\n]{0,200}"
+    r"|^[^\n]{0,200}(?:directory not found|command not found|No such file or directory)[^\n]{0,100}",
+    re.M | re.I,
+)
+_NO_TESTS: Final = re.compile(r"no tests (?:to run|ran|found|collected)", re.I)
+_SOME_TESTS: Final = re.compile(
+    r"^(?:--- PASS|ok[ \t]+\S+[ \t]+\S+(?: \(cached\))?$)|\b[1-9]\d{0,5} (?:tests? )?pass", re.M
+)
+_RED_LINES: Final = r"^[\w./-]{1,200}\.\w{1,5}[:(]\d{1,6}[:,]\d{1,6}\)?: |^error\b|\berror [A-Z]{1,4}\d{1,6}:"
+_RED_OF: Final = {
+    "test": re.compile(
+        r"^\s{0,8}--- FAIL\b|^FAIL(?:ED)?\b|\b[1-9]\d{0,5} (?:tests? )?(?:failed|failing|failures?|errors?)\b"
+        r"|\bFAILED\b|\[build failed\]|^panic: ",
+        re.M,
+    ),
+    "lint": re.compile(
+        rf"{_RED_LINES}|\b[1-9]\d{{0,5}} (?:issues?|problems?|errors?|offenses?)\b|would reformat", re.M | re.I
+    ),
+    "types": re.compile(rf"{_RED_LINES}|: error:|\b[1-9]\d{{0,5}} errors?\b", re.M | re.I),
+    "build": re.compile(rf"{_RED_LINES}|^make: \*\*\*|\bBUILD FAILED\b|^\[ERROR\]|: error:", re.M | re.I),
+}
+"""Lines by which a failure is attributed to a test, a linter, a type checker or a build."""
+SILENT: Final = frozenset({"build", "types"})
+"""Kinds of checks that may print nothing on success."""
+_REFUSED: Final = re.compile(
+    r"(?:fatal|error): |[\w./-]{1,40}: [^\n]{0,200}(?:No such file|not found|Permission denied|cannot|invalid)", re.I
+)
+"""The first line of a reader's output when it could not read."""
+_HARMLESS: Final = frozenset({"cd", "export", "set", "source", ".", "echo", "printf", "sleep", "true", "pwd", "clear"})
+_FILTERS: Final = READERS | {"tee", "xargs", "more", "cat"}
+_TAILS: Final = frozenset({"tail", "tee", "cat"})
+_LOOKS_OF_GIT: Final = frozenset(
+    ["blame", "branch", "diff", "grep", "log", "ls-files", "ls-tree", "reflog", "remote", "rev-parse", "show", "status"]
+)
+
+
+class Outcome(NamedTuple):
+    """The outcome of a check; `report` are the tests that failed, or the first error line, or the counts of passes."""
+
+    check: Check
+    state: str
+    report: str
+
+
+def state_of(result: Event | None, command: str | None = None) -> str:
+    """Return the outcome of a call: `ok`, `error`, `rejected` by the user, or `unknown` if the log does not show it.
+
+    The status of a pipe is its last program's, and `||`, `;` and `&` hide earlier failures: without a sign of failure
+    in its output, the outcome of such a command is unknown, unless the end of its output is shown and reports success.
+    """
+    if result is None:
+        return UNKNOWN
+    if is_rejected(result):
+        return REJECTED
+    text = result.text
+    codes = _EXIT.findall(text[:300] + "\n" + text[-300:])
+    if result.is_error or is_refused(result) or (codes and codes[-1].lstrip("-").strip("0")):
+        return ERROR
+    if command is None:
+        return OK
+    if reads_only(command):
+        return ERROR if _REFUSED.match(text.lstrip()) else OK if shows_status(command) else UNKNOWN
+    sample = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:]
+    if is_check(command):
+        if _RED.search(sample):
+            return ERROR
+        if _reports_success(command, text):
+            return OK
+    if _BROKEN.search(sample):
+        return ERROR
+    return OK if shows_status(command) else UNKNOWN
+
+
+def is_refused(result: Event | None) -> bool:
+    """Return whether a harness refused a call."""
+    if result is None:
+        return False
+    # Judged by the first line; see `is_rejected`.
+    return (result.text if result.gist is None else result.gist).lstrip().startswith("<tool_use_error>")
+
+
+def is_check(command: str) -> bool:
+    """Return whether a command tests, builds, lints or checks types."""
+    return bool(checks_of(command[:COMMAND_CHARS_MAX]))
+
+
+def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
+    """Return the outcome of each check of a command.
+
+    If a chain failed, the failed check is the one whose failure is in the output: those before it passed, and those
+    after it did not run. Without such output all outcomes are unknown. A command that was refused ran no check.
+    """
+    if is_refused(result):
+        return ()
+    checks, state = checks_of(command[:COMMAND_CHARS_MAX]), state_of(result, command)
+    text = "" if result is None else result.text
+    if state == OK and _NO_TESTS.search(text) and not _SOME_TESTS.search(text):
+        state = UNKNOWN
+    if state != ERROR:
+        counts = counts_of(text) if state == OK and len(checks) == 1 else ""
+        return [Outcome(check, state, counts) for check in checks]
+    red = [number for number, check in enumerate(checks) if _RED_OF[check.kind].search(text)]
+    failed = next((number for number in red if checks[number].kind == "test"), red[-1] if red else -1)
+    if failed < 0:
+        alone = len(checks) == 1 and len([step for step in steps(command) if _does_work(step)]) == 1
+        kind = checks[0].kind if alone else ""
+        return [Outcome(check, ERROR if alone else UNKNOWN, _failure(text, kind) if alone else "") for check in checks]
+    parts = list(steps(command[:COMMAND_CHARS_MAX]))
+    passed: list[Outcome] = []
+    for number, check in enumerate(checks[:failed]):
+        chained = all(step.follows in ("&&", "|") for step in parts[check.at + 1 : checks[number + 1].at + 1])
+        passed.append(Outcome(check, OK if chained else UNKNOWN, ""))
+    return [*passed, Outcome(checks[failed], ERROR, _failure(text, checks[failed].kind))]
+
+
+def _does_work(step: Step) -> bool:
+    return bool(step.words) and step.follows != "|" and step.words[0] not in _HARMLESS
+
+
+def _failure(text: str, kind: str) -> str:
+    """Return the names of the tests that failed, else the first line with an error; empty without either."""
+    names = list(dict.fromkeys(next(filter(None, found)) for found in _FAILING.findall(text)))
+    whole = set(names)
+    names = [name for name in names if name.split("/", 1)[0] == name or name.split("/", 1)[0] not in whole]
+    if names:
+        shown = ", ".join(shorten(name, NAME_CHARS_MAX) for name in names[:NAMES_MAX])
+        report = shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
+    else:
+        found = _ERROR_LINE.search(text)
+        report = found[0] if found else _line_at(text, _RED_OF[kind].search(text))
+        report = shorten(" ".join(report.split()), ERROR_CHARS_MAX)
+    return report
+
+
+def _line_at(text: str, found: re.Match[str] | None) -> str:
+    if found is None:
+        return ""
+    end = text.find("\n", found.end())
+    return text[text.rfind("\n", 0, found.end()) + 1 : end if end >= 0 else len(text)]
+
+
+def counts_of(text: str) -> str:
+    """Return the last counts of tests in a program's output, such as `3 failed, 39 passed`."""
+    found = {word: number for number, word in _COUNT.findall(text[-RESULT_TAIL_CHARS:])}
+    return ", ".join(f"{number} {word}" for word, number in found.items())
+
+
+def _reports_success(command: str, text: str) -> bool:
+    """Return whether a check's output reports success at its shown end, or is empty where that means success."""
+    parts = list(steps(command[:COMMAND_CHARS_MAX]))
+    cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]
+    if not _shows(command, cut):
+        return False
+    if _GREEN.search(text[-GREEN_TAIL_CHARS:]):
+        return True
+    # A build that fails prints an error to one of the streams, if nothing filters it out.
+    filtered = any(step.follows == "|" and step.words and step.words[0] in GREPS for step in parts)
+    is_silent = all(check.kind in SILENT for check in checks_of(command[:COMMAND_CHARS_MAX]))
+    return is_silent and not text.strip() and "2>&1" in command and "timeout" not in command and not filtered
+
+
+def _passes_end(step: Step, text: str) -> bool:
+    """Return whether a filter's output includes the end of its input, or each line on a failure."""
+    if not step.words or step.words[0] in _TAILS:
+        return bool(step.words)
+    if step.words[0] == "head":
+        given = next((found[1] for word in step.words[1:] if (found := re.fullmatch(r"-?n?(\d{1,6})", word))), "10")
+        return text.count("\n") + 1 < int(given)
+    if step.words[0] in GREPS:
+        pattern = " ".join(step.words[1:])
+        return bool(re.search(r"fail", pattern, re.I)) and not re.search(r"(?:^| )-\w*[vcqlo]", pattern)
+    return False
+
+
+@lru_cache(maxsize=1_024)
+def reads_only(command: str) -> bool:
+    """Return whether all programs of a command only read."""
+    ran = list(programs(command[:COMMAND_CHARS_MAX]))
+    return bool(ran) and all(_is_reader(name.split(" ")) for name in ran) and not any(written_paths(command))
+
+
+@lru_cache(maxsize=1_024)
+def is_idle(command: str) -> bool:
+    """Return whether a command is not worth reporting: it reads, or prepares the work of another."""
+    ran = [name.split(" ") for name in programs(command[:COMMAND_CHARS_MAX])]
+    return all(_is_reader(words) or words[0] in HELPERS or words in _STAGING for words in ran)
+
+
+def _is_reader(words: Sequence[str]) -> bool:
+    return words[0] in READERS or (words[0] == "git" and words[-1] in _LOOKS_OF_GIT) or words[0] == "gh"
+
+
+@lru_cache(maxsize=1_024)
+def shows_status(command: str) -> bool:
+    """Return whether a command's exit status is not 0 if any part of it fails."""
+    return _shows(command, list(steps(command[:COMMAND_CHARS_MAX])))
+
+
+def _shows(command: str, parts: Sequence[Step]) -> bool:
+    if any(step.follows in ("||", "&") or (step.follows == "|" and "pipefail" not in command) for step in parts):
+        return False
+    ran = [step for step in parts if step.words]
+    hidden = (step for step, after in pairwise(ran) if after.follows in (";", "\n"))
+    return bool(ran) and all(step.words[0] in _HARMLESS for step in hidden)
+
+
+@lru_cache(maxsize=4_096)
+def bare_command(command: str) -> str:
+    """Return a command on one line without parts that do not affect its work or outcome, for finding repeated runs.
+
+    These are the folder, environment and time limit before it, its redirections, and the filters of its output.
+    """
+    kept: list[str] = []
+    for step in steps(command):
+        if not step.words or step.words[0] in _HARMLESS:
+            continue
+        if kept and step.follows == "|" and step.words[0].rsplit("/", 1)[-1] in _FILTERS:
+            continue
+        if kept:
+            kept.append(step.follows if step.follows in ("|", "||", "&&") else ";")
+        kept += step.words
+    return " ".join(" ".join(kept).split()) or " ".join(command.split())
+
+
+CHECKS_MAX: Final = 30
+BEFORE_EDITS: Final = "before the last edits"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """The newest run of a check; `state` is `ok`, `error` or `unknown`.
+
+    `told` is its report: the failed tests, the first error line, or the counts of passes. `folder` is the folder it ran
+    in if the command names it, `seq` is its call's. `is_before_edits`: files were modified after it.
+    """
+
+    text: str
+    state: str
+    told: str = ""
+    folder: str = ""
+    seq: int = 0
+    is_before_edits: bool = False
+
+    def line(self, body: str = "") -> str:
+        """Return the run as a line of a list of commands, with details as a shell comment.
+
+        The report is left out if the text around the list contains it.
+        """
+        told = self.told if self.told not in body else ""
+        about = [
+            *([f"failed: {told}" if self.state == ERROR else told] if told else []),
+            *([BEFORE_EDITS] if self.is_before_edits and self.state != UNKNOWN else []),
+        ]
+        stated = "" if self.state == UNKNOWN else f"[{self.state}] "
+        return f"{stated}{self.text}{' # ' if about else ''}{'; '.join(about)}"
+
+
+def run_of(outcome: Outcome, seq: int, *, is_before_edits: bool) -> CheckRun:
+    """Return the run that an outcome describes."""
+    check, state, told = outcome
+    return CheckRun(check.text, state, told, check.folder, seq, is_before_edits)
+
+
+def runs_in(commands: Iterable[tuple[str, str, int]]) -> Iterator[CheckRun]:
+    """Yield the run of each command that checks one thing only, given by its text, its state and its seq."""
+    for text, state, seq in commands:
+        checks = checks_of(text)
+        if len(checks) == 1 and state != REJECTED:
+            yield CheckRun(checks[0].text, state, "", checks[0].folder, seq)
+
+
+def newest_runs(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
+    """Return the newest run of each check in order, at most CHECKS_MAX.
+
+    A check also leaves once a later one that covers it has passed.
+    """
+    kept: list[CheckRun] = []
+    later: list[tuple[Check, str]] = []
+    for run in reversed(tuple(runs)):
+        check = check_of(run.text)
+        if check is not None:
+            check = check._replace(folder=run.folder)
+            if not any(is_same(new, check) or (state == OK and covers(new, check)) for new, state in later):
+                kept.append(run)
+                later.append((check, run.state))
+    return tuple(reversed(kept[:CHECKS_MAX]))
+
+
+def mark_before_edits(runs: Sequence[CheckRun]) -> Iterator[CheckRun]:
+    """Return the runs, marked as older than the last edits."""
+    return (replace(run, is_before_edits=True) for run in runs)

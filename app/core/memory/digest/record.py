@@ -1,0 +1,279 @@
+"""The digest as a record: its fields, the union of several, and its JSON."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain
+from typing import Final, TypeVar
+
+from app.core.log.events import Json
+from app.core.memory.digest.commands import PlanStep
+from app.core.memory.digest.files import unite_lines
+from app.core.memory.digest.names import Names, decay, heaviest
+from app.core.memory.digest.outcomes import CheckRun, bare_command, mark_before_edits, newest_runs, runs_in
+
+READ_FILES_MAX: Final = 1000
+ARTIFACTS_MAX: Final = 500
+SEARCHES_MAX: Final = 40
+FOUND_MAX: Final = 5
+COMMANDS_MAX: Final = 40
+ERRORS_MAX: Final = 20
+ASKS: Final = (2, 14)
+REQUESTS_MAX: Final = 8
+CONSTRAINTS: Final = (50, 150)
+"""The numbers of first and last constraints that are kept. Constraints may exceed the room of a summary: their cap only
+guards against a runaway log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A logged event that has a path and is not a tool call.
+
+    `tool` and `call_id` are those of a tool result. `visibility` and `sources_used` come from the event's metadata.
+    """
+
+    path: str
+    mime: str | None
+    seq: int
+    turn: int
+    tool: str | None = None
+    call_id: str | None = None
+    visibility: str | None = None
+    sources_used: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The number of one tool's results, and the number of errors among them."""
+
+    tool: str
+    results: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One search: the number of hits in its result, and the first paths and addresses there (at most FOUND_MAX).
+
+    `call_id`, `seq` and `result_seq` are the call's id and seq and its result's seq, 0 without one.
+    """
+
+    tool: str
+    query: str
+    hits: int
+    found: tuple[str, ...]
+    call_id: str | None = None
+    seq: int = 0
+    result_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One shell command, shortened; `state` is `ok`, `error` or `unknown`. The last three fields are as in `Search`."""
+
+    text: str
+    state: str
+    call_id: str | None = None
+    seq: int = 0
+    result_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The facts of a span of `events` events, extracted mechanically.
+
+    Every tuple is in the log's order, the newest last, without repeats; only `identifiers` has the best first, each
+    with its weight as of the span's end. A modified file is not listed among the read files. `hidden` pairs the seqs of
+    hidden events with their replacement texts. `constraints` and `asks` are the user's own words, `directives` the
+    system messages, `plan` the agent's newest list of steps. `requests` are the user's messages in the turns that the
+    span's ends cut through. `checks` are the newest runs of checks, which are in `commands` too. `made` are commits,
+    pushes and the like, and reversals. `edits` is the number of calls that changed files.
+    """
+
+    events: int = 0
+    files_read: tuple[str, ...] = ()
+    files_modified: tuple[str, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    searches: tuple[Search, ...] = ()
+    commands: tuple[Command, ...] = ()
+    errors: tuple[str, ...] = ()
+    hidden: tuple[tuple[int, str], ...] = ()
+    identifiers: tuple[tuple[str, float], ...] = ()
+    constraints: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    directives: tuple[str, ...] = ()
+    plan: tuple[PlanStep, ...] = ()
+    requests: tuple[str, ...] = ()
+    checks: tuple[CheckRun, ...] = ()
+    made: tuple[str, ...] = ()
+    edits: int = 0
+
+
+_T = TypeVar("_T")
+
+
+def newest(items: Iterable[_T], key: Callable[[_T], Hashable], most: int | None = None) -> tuple[_T, ...]:
+    """Return the items without repeats by `key`, keeping the last occurrence, in order; at most the newest `most`."""
+    found: dict[Hashable, _T] = {}
+    for item in items:
+        found.pop(key(item), None)
+        found[key(item)] = item
+    values = tuple(found.values())
+    return values if most is None else values[-most:]
+
+
+def rules(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Return the constraints in order, without repeats that differ only in case or spaces; bounded by CONSTRAINTS."""
+    found: dict[str, str] = {}
+    for sentence in sentences:
+        found.setdefault(" ".join(sentence.lower().split()), sentence)
+    return ends(tuple(found.values()), CONSTRAINTS)
+
+
+def ends(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
+    """Return the first and the last items; `first_last` holds the number of each."""
+    first, last = first_last
+    return tuple(items) if len(items) <= first + last else (*items[:first], *items[-last:])
+
+
+def unite(digests: Sequence[Digest]) -> Digest:
+    """Unite the digests of adjacent spans, given oldest first. Uniting is associative, apart from the bounds.
+
+    No modified file, constraint or directive is lost. Weights of identifiers fade by the number of later events.
+    """
+    modified = newest(chain.from_iterable(d.files_modified for d in digests), str)
+    changed = set(modified)
+    read = newest((f for d in digests for f in d.files_read if f not in changed), str, READ_FILES_MAX)
+    outputs: dict[str, Output] = {}
+    names: Names = {}
+    for digest in digests:
+        names = decay(names, digest.events)
+        for name, weight in digest.identifiers:
+            names[name] = names.get(name, 0.0) + weight
+        for new in digest.outputs:
+            old = outputs.get(new.tool, Output(new.tool, 0, 0))
+            outputs[new.tool] = Output(new.tool, old.results + new.results, old.errors + new.errors)
+    return Digest(
+        events=sum(d.events for d in digests),
+        files_read=read,
+        files_modified=modified,
+        artifacts=newest(chain.from_iterable(d.artifacts for d in digests), _path, ARTIFACTS_MAX),
+        outputs=tuple(outputs.values()),
+        searches=newest(chain.from_iterable(d.searches for d in digests), _tool_and_query, SEARCHES_MAX),
+        commands=newest(chain.from_iterable(d.commands for d in digests), _bare, COMMANDS_MAX),
+        made=unite_lines(chain.from_iterable(d.made for d in digests)),
+        edits=sum(d.edits for d in digests),
+        checks=newest_runs(chain.from_iterable(_dated_checks(digests))),
+        errors=newest(chain.from_iterable(d.errors for d in digests), str, ERRORS_MAX),
+        hidden=newest(chain.from_iterable(d.hidden for d in digests), _seq),
+        identifiers=heaviest(names),
+        constraints=rules(chain.from_iterable(d.constraints for d in digests)),
+        asks=ends(newest(chain.from_iterable(d.asks for d in digests), str), ASKS),
+        directives=rules(chain.from_iterable(d.directives for d in digests)),
+        plan=next((d.plan for d in reversed(digests) if d.plan), ()),
+        requests=newest(chain.from_iterable(d.requests for d in digests), str, REQUESTS_MAX),
+    )
+
+
+def _path(artifact: Artifact) -> str:
+    return artifact.path
+
+
+def _tool_and_query(search: Search) -> tuple[str, str]:
+    return search.tool, search.query
+
+
+def _bare(command: Command) -> str:
+    return bare_command(command.text)
+
+
+def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
+    """Yield the checks of each digest, marked as older if a later digest has edits."""
+    for number, digest in enumerate(digests):
+        yield mark_before_edits(digest.checks) if any(d.edits for d in digests[number + 1 :]) else digest.checks
+
+
+def _seq(hidden: tuple[int, str]) -> int:
+    return hidden[0]
+
+
+_DETAILS: Final = {
+    "artifacts": ("tool", "call_id", "visibility", "sources_used"),
+    "searches": ("call_id", "seq", "result_seq"),
+    "commands": ("call_id", "seq", "result_seq"),
+}
+"""Fields stored apart from their entries, because version 0.3 refuses an entry with an unknown field."""
+
+
+def to_json(digest: Digest) -> dict[str, Json]:
+    """Return the digest as a JSON object of lists and plain values, as it is stored; `from_json` restores it."""
+    document: dict[str, Json] = {field.name: _as_json(getattr(digest, field.name)) for field in fields(Digest)}
+    details = {
+        name: [{known: entry.pop(known) for known in names} for entry in document[name]]
+        for name, names in _DETAILS.items()
+    }
+    return {**document, "details": details}
+
+
+def complete(document: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a stored digest with all fields of an entry in the entry. Older documents lack some fields."""
+    whole = {name: value for name, value in document.items() if name != "details"}
+    for name, details in document.get("details", {}).items():
+        whole[name] = [{**entry, **more} for entry, more in zip(whole[name], details, strict=True)]
+    return whole
+
+
+def _as_json(value: Json) -> Json:
+    if isinstance(value, tuple):
+        return [_as_json(inner) for inner in value]
+    return (
+        {field.name: _as_json(getattr(value, field.name)) for field in fields(value)} if is_dataclass(value) else value
+    )
+
+
+def from_json(document: Mapping[str, Json]) -> Digest:
+    """Return the digest that `to_json` wrote. Fields that an older document lacks are empty.
+
+    Raises TypeError for a document of another shape.
+    """
+    whole = complete(document)
+    values: dict[str, Json] = {
+        field.name: _MAKERS[field.name](whole[field.name]) for field in fields(Digest) if field.name in whole
+    }
+    if "checks" not in whole:
+        values["checks"] = newest_runs(runs_in((one.text, one.state, one.seq) for one in values.get("commands", ())))
+    return Digest(**values)
+
+
+def _pairs(values: Json) -> Json:
+    return tuple((first, second) for first, second in values)
+
+
+def _entries(shape: Callable[..., Json]) -> Callable[[Json], Json]:
+    """Return the reader of a list of entries; lists inside them become tuples."""
+    return lambda values: tuple(
+        shape(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
+        for entry in values
+    )
+
+
+_MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
+    "events": int,
+    "files_read": tuple,
+    "files_modified": tuple,
+    "artifacts": _entries(Artifact),
+    "outputs": lambda values: tuple(Output(**v) for v in values),
+    "searches": _entries(Search),
+    "commands": _entries(Command),
+    "errors": tuple,
+    "hidden": _pairs,
+    "identifiers": _pairs,
+    "constraints": tuple,
+    "asks": tuple,
+    "directives": tuple,
+    "plan": lambda values: tuple(PlanStep(*value) for value in values),
+    "requests": tuple,
+    "checks": _entries(CheckRun),
+    "made": tuple,
+    "edits": int,
+}

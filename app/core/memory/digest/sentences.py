@@ -1,0 +1,264 @@
+"""Sentences of users: constraints, rejections, and rules taken back."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from app.core.log.event import Event
+from app.core.log.events import EventType
+
+
+def own_messages(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the users' messages without those that a program wrote in their name."""
+    is_prompt = False
+    for event in events:
+        if event.type is not EventType.USER_MESSAGE or (is_prompt and not prompt_command(event.text)):
+            is_prompt = False
+        else:
+            is_prompt = bool(prompt_command(event.text))
+            if not is_loaded(event.text):
+                yield event
+
+
+_REJECTED: Final = re.compile(
+    r"\s{0,8}(?:The user doesn't want to (?:proceed with this tool use|take this action right now)\b"
+    r"|The user denied this operation\b|The user rejected permission to use this specific tool call\b)"
+)
+"""The beginning of such a call's result in Claude Code, Cline and its forks, and opencode."""
+_SAID: Final = re.compile(r"\bthe user said:\s{0,8}(.+)|<feedback>\s{0,8}(.+?)\s{0,8}</feedback>", re.S)
+
+
+def is_rejected(result: Event | None) -> bool:
+    """Return whether the user did not allow a result's call, which therefore had no effect."""
+    if result is None:
+        return False
+    # The first line is known even if the event's body was not read, so that every plan judges alike.
+    return _REJECTED.match(result.text if result.gist is None else result.gist) is not None
+
+
+def words_of(rejection: str) -> str:
+    """Return the user's words in the text of a rejection on one line; empty without any."""
+    found = _SAID.search(rejection)
+    return " ".join((found[1] or found[2]).split()) if found else ""
+
+
+MESSAGES_BACK: Final = 3
+"""The number of preceding messages that a reversal may refer to."""
+POINTING_WORDS: Final = 8
+"""The number of words below which a reversal refers to the preceding message, without naming its subject."""
+SHARED_WORDS: Final = 2
+REVERSAL_CHARS_MAX: Final = 120
+
+_POINTS: Final = re.compile(
+    r"\bnever ?mind\b|\bnvm\b|\bw?[oh]{1,2}ps\b|\bput (?:it|that|this|them) back\b"
+    r"|\bchanged my mind\b|\bon second thought\b"
+    r"|\b(?:undo|revert|scratch|forget|ignore) (?:that|it|this|those|them|my|the last)\b|\bactually,? no\b",
+    re.I,
+)
+"""Words that may take back the preceding message without naming its subject."""
+_BACK: Final = re.compile(
+    rf"{_POINTS.pattern}|\bactually,? (?:let'?s|do\b|don'?t|keep|use|leave|we (?:do|don'?t|can|should))"
+    r"|\b(?:no longer|not|n'?t) (?:necessary|needed|required|relevant) (?:any ?more|after all)\b",
+    re.I,
+)
+_OVER: Final = re.compile(r"\bno longer (?:necessary|needed|required|relevant|applies|used)\b", re.I)
+"""Words of a sentence about a rule's end, which is not a rule."""
+_WORD: Final = re.compile(r"[^\W\d_]{4,}")
+
+
+def rules_with_reversals(messages: Sequence[str]) -> Iterator[str]:
+    """Yield the rules in a user's messages, oldest first; one that was taken back quotes the words that did so."""
+    found: list[tuple[int, str]] = []
+    reversals: dict[int, str] = {}
+    for number, text in enumerate(messages):
+        for sentence in sentences(own_words(text)):
+            if _BACK.search(sentence) or _OVER.search(sentence):
+                for at in _matching_rules(sentence, number, found):
+                    reversals.setdefault(at, shorten(sentence, REVERSAL_CHARS_MAX))
+        found += [(number, rule) for rule in constraints_of(text) if not _OVER.search(rule)]
+    for at, (_, rule) in enumerate(found):
+        yield f'{rule} (taken back later: "{reversals[at]}")' if at in reversals else rule
+
+
+def _matching_rules(sentence: str, number: int, found: Sequence[tuple[int, str]]) -> Iterator[int]:
+    """Yield the places of the rules that a reversal in message `number` refers to."""
+    near = [at for at, (said, _) in enumerate(found) if number - MESSAGES_BACK <= said]
+    if len(sentence.split()) < POINTING_WORDS and _POINTS.search(sentence):
+        last = max((found[at][0] for at in near), default=-1)
+        yield from (at for at in near if found[at][0] == last == number - 1)
+        return
+    words = _words(sentence)
+    yield from (at for at in near if len(words & _words(found[at][1])) >= SHARED_WORDS)
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
+
+
+SENTENCE_CHARS_MAX: Final = 300
+CONSTRAINTS_EACH_MAX: Final = 12
+"""The maximum number of rules taken from one message."""
+ASK_CHARS_MAX: Final = 400
+REQUEST_CHARS_MAX: Final = 1_000
+TEXT_CHARS_MAX: Final = 20_000
+BLOCKS_MAX: Final = 50
+
+_TAG: Final = r"[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>"
+_OPENING: Final = re.compile(f"^{_TAG}", re.M)
+_FOLLOWING: Final = re.compile(_TAG)
+"""A tag directly after a block."""
+_LOADED: Final = re.compile(r"\s{0,8}(?:Base directory for this skill: |Operation stopped by hook: )")
+_PROMPT: Final = re.compile(r"\s{0,8}<command-message>")
+"""The beginning of Claude Code's record of a command that loads a prompt; the next message is that prompt."""
+_PROMPT_NAME: Final = re.compile(
+    r"<command-name>([^<]{1,100})</command-name>(?:\s*<command-args>([^<]{0,2000})</command-args>)?"
+)
+_MARKUP: Final = re.compile(r"\*\*|^\s{0,8}#{1,6} |^\s{0,8}[-*_]{3,20}\s", re.M)
+_FENCE: Final = "```"
+_BREAK: Final = re.compile(r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])")
+_BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
+_QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])")
+_STRONG: Final = re.compile(
+    r"\b(?:must|(?<!is )(?<!are )(?<!was )(?<!were )never|(?<!can )(?<!could )always"
+    r"|do not|don'?t (?!we|i\b|you\b|have|know|think|see)|cannot use|can'?t (?:use|change|touch)"
+    r"|please (?:keep|use|only|avoid|don'?t|do not|make)|make sure|ensure|from now on|not allowed|may not|forbidden"
+    r"|no more than|at most|at least|should(?:n'?t| not| always| only| never)|can only|has to|have to|required to"
+    r"|remember (?:to|that)|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"
+    r"|(?:i|we)(?:'d| would)? only (?:want|need)|(?:i|we) don'?t want|keep (?:it|the|them|this|all|using)|stick to"
+    r"|leave [^.]{1,60} (?:alone|untouched|as (?:it|they))"
+    r"|niemals|auf keinen fall|unbedingt|darf nicht|muss|jamais|toujours|il faut|nunca|siempre)\b",
+    re.I,
+)
+_WEAK: Final = re.compile(
+    r"\b(?:only|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b", re.I
+)
+_STATEMENT: Final = re.compile(
+    r"^(?:(?:but|and|also|so|ok|okay|yes|no|well|then|hmm)\b[ ,:]{0,3})*"
+    r"(?:i|i'm|i've|we|we're|it|it's|its|this|that|that's|the|these|those|they|there|he|she|you|my|our|your|a|an"
+    r"|right now|in|if|when|because|not|seems?|looks?|maybe)\b",
+    re.I,
+)
+_QUESTION: Final = re.compile(
+    r"^(?:why|what|how|does|do|did|is|are|was|were|where|when|who|which|would|could|should|can|will|has|have|isn'?t"
+    r"|aren'?t|shouldn'?t|wouldn'?t|don'?t we|question)\b",
+    re.I,
+)
+_FINDING: Final = re.compile(
+    r"\W{0,4}(?:root cause|cause|problem|bug|issue|reason|why|context|background)\W{0,4}: ?", re.I
+)
+"""The beginning of a sentence that describes a problem, in a plan or a report that the user pasted."""
+_BRACKETED: Final = re.compile(r"\[[^\]]{0,200}\]")
+_REQUEST: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
+_LOG_LINE: Final = re.compile(
+    r"^(?:\[[^\]\n]{0,80}\]|error|warn(?:ing)?|fail(?:ed)?|traceback|exception)\b.{0,3}:", re.I
+)
+
+
+def own_words(text: str) -> str:
+    """Return a message without the parts that programs put into it: blocks in tags that begin a line, and fenced code.
+
+    Only the first TEXT_CHARS_MAX characters are read.
+    """
+    return _without_fences(_without_blocks(text[:TEXT_CHARS_MAX])).strip()
+
+
+def is_loaded(text: str) -> bool:
+    """Return whether a program wrote a user's message: instructions that an agent loaded, or the words of a hook."""
+    return _LOADED.match(text) is not None
+
+
+def prompt_command(text: str) -> str:
+    """Return the command, with arguments, in the record of a command that loads a prompt; empty for other messages."""
+    found = _PROMPT_NAME.search(text, 0, TEXT_CHARS_MAX) if _PROMPT.match(text) else None
+    return " ".join(f"{found[1]} {found[2] or ''}".split()) if found else ""
+
+
+def plain(text: str) -> str:
+    """Return the text on one line, without Markdown's emphasis and heading marks."""
+    return " ".join(_MARKUP.sub("", text).split()).strip("*~| ")
+
+
+def _without_blocks(text: str) -> str:
+    kept: list[str] = []
+    at = 0
+    unclosed: set[str] = set()
+    for _ in range(BLOCKS_MAX):
+        opening = (_FOLLOWING.match(text, at) if at and text[at - 1] == ">" else None) or _OPENING.search(text, at)
+        if opening is None:
+            break
+        name = opening[1]
+        end = -1 if name in unclosed else text.find(f"</{name}>", opening.end())
+        if end < 0:
+            unclosed.add(name)
+            kept.append(text[at : opening.end()])
+            at = opening.end()
+        else:
+            kept.append(text[at : opening.start()])
+            at = end + len(name) + 3
+    return "".join((*kept, text[at:]))
+
+
+def _without_fences(text: str) -> str:
+    pieces = text.split(_FENCE)
+    closed = len(pieces) // 2 * 2
+    return "\n".join((*pieces[0:closed:2], *pieces[closed:])) if len(pieces) > 1 else text
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences and list items of a text in order, each run of white space as one space."""
+    for line in text.split("\n"):
+        for piece in _BREAK.split(_BULLET.sub("", line, count=1)):
+            sentence = " ".join(piece.split())
+            if sentence:
+                yield sentence
+
+
+def shorten(text: str, chars: int) -> str:
+    """Return the text, or its first words and an ellipsis in at most `chars` characters.
+
+    Only a word that is too long alone is cut.
+    """
+    if len(text) <= chars:
+        return text
+    start = text[: chars - 1]
+    words = start if text[chars - 1 : chars].isspace() else start.rsplit(" ", 1)[0]
+    return f"{words.rstrip(' ,;:(-')}…"
+
+
+def constraints_of(text: str) -> tuple[str, ...]:
+    """Return the sentences of a user's message that state a rule, verbatim, at most CONSTRAINTS_EACH_MAX of them.
+
+    Questions, quoted lines and program output state none.
+    """
+    lines = "\n".join(line for line in own_words(text).split("\n") if not _QUOTED.match(line))
+    found = (
+        shorten(sentence, SENTENCE_CHARS_MAX)
+        for sentence in sentences(lines)
+        if len(sentence.split()) > 2 and _states_rule(sentence) and not _LOG_LINE.match(sentence)
+    )
+    return tuple(dict.fromkeys(found))[:CONSTRAINTS_EACH_MAX]
+
+
+def _states_rule(sentence: str) -> bool:
+    """Return whether a sentence instructs the agent, rather than states or asks something."""
+    if _FINDING.match(sentence):
+        return False
+    if sentence.endswith("?") or _QUESTION.match(sentence):
+        return bool(_REQUEST.search(sentence))
+    return bool(_STRONG.search(sentence) or (_WEAK.search(sentence) and not _STATEMENT.match(sentence)))
+
+
+def request_of(text: str) -> str:
+    """Return a user's message on one line, shortened; empty if it has no text."""
+    if is_loaded(text):
+        return ""
+    words = prompt_command(text) or own_words(text) or text[:TEXT_CHARS_MAX]
+    return shorten(" ".join(words.split()), REQUEST_CHARS_MAX)
+
+
+def ask_of(text: str) -> str | None:
+    """Return a user's message on one line, shortened; None if it holds no words of the user's own."""
+    line = " ".join(own_words(text).split())
+    if is_loaded(text) or _BRACKETED.fullmatch(line):
+        return None
+    return shorten(line, ASK_CHARS_MAX) if len(line.split()) > 1 and any(c.isalpha() for c in line) else None

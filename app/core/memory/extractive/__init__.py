@@ -1,0 +1,1 @@
+"""Extractive summaries: prose made of the log's own sentences."""

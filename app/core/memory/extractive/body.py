@@ -1,0 +1,346 @@
+"""The body of a summary without a model: the user's words, the work done and the key sentences, under fixed headings.
+
+Deterministic. Only users, assistants and notes are quoted; tool output is data and never quoted.
+"""
+
+import re
+from collections import Counter as Counts
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Final
+
+from app.core.lexicon.words import content_words
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.memory.digest.answers import user_lines, with_question
+from app.core.memory.digest.commands import PENDING
+from app.core.memory.digest.commands import RUNNING as UNDER_WAY
+from app.core.memory.digest.record import Digest
+from app.core.memory.digest.sentences import ask_of, own_messages, own_words, plain, sentences, shorten
+from app.core.memory.extractive.changes import (
+    TELLING_WORDS,
+    bare_goals,
+    commits_of,
+    decisions,
+    finished_work,
+    goals,
+    ranked,
+)
+from app.core.memory.extractive.quotes import CANDIDATES_MAX, Sentence, central, notes_of, quotes, sentences_of
+from app.core.memory.extractive.sections import (
+    BLOCKED,
+    CONSTRAINTS,
+    CONTEXT,
+    DECISIONS,
+    DONE,
+    EARLY,
+    GOAL,
+    HEADINGS,
+    LATEST,
+    NEXT,
+    NOT_STARTED,
+    NOTHING,
+    PAST,
+    PREFIX_HEADINGS,
+    REQUEST,
+    RUNNING,
+    SHORTEST_CHARS,
+    STATES,
+    SUFFIX,
+    USERS,
+    Measure,
+    Section,
+    SectionLine,
+    fill_sections,
+    interleave,
+    parse_sections,
+    without_counts,
+)
+from app.core.memory.extractive.statements import INTENT, has_content, is_narration, looks_only, refutes
+from app.core.memory.extractive.work import SpanWork, failed_checks, with_arguments
+from app.core.tokens.counter import Counter, TextKind
+
+NEWEST_TEXTS: Final = 3
+"""The number of newest assistant texts that are quoted, and of open calls that are named."""
+LONG_SHARE: Final = 0.6
+"""The share of a section's room from which a user's message, or a text of the assistant, is shortened."""
+GAP_CHARS: Final = 3
+"""Characters around a sentence for spaces and an ellipsis."""
+LONG_CHARS: Final = 240
+"""The length to which a user's message is shortened."""
+CHARS_PER_TOKEN: Final = 3.4
+
+_WORK: Final = {
+    GOAL: 0.1,
+    USERS: 0.48,
+    CONSTRAINTS: 0.04,
+    BLOCKED: 0.05,
+    NOT_STARTED: 0.03,
+    RUNNING: 0.03,
+    LATEST: 0.2,
+    DONE: 0.04,
+    DECISIONS: 0.13,
+    NEXT: 0.03,
+    CONTEXT: 0.02,
+}
+_TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
+"""The initial share of the room for each section: in a span with tool calls, and in talk without any."""
+
+_TABLE_HEAD: Final = re.compile(r"^\s{0,8}\|[^\n]{0,400}\n(?=\s{0,8}\|[-:| ]{1,200}$)", re.M)
+_GREETING: Final = re.compile(r"(?:hi|hey|hello|yo|thanks|thank you)\W{0,4}", re.I)
+_NEXT: Final = re.compile(
+    rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|pending)\b", re.I
+)
+
+
+def extract(
+    events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
+) -> str:
+    """Write the body of a span's summary: those of HEADINGS that have content, in at most `max_tokens` tokens of prose.
+
+    `previous_text` holds the earlier summaries that this one also replaces; its lines are carried over. It must be
+    empty if the earlier summary stays visible. `focus` names the most important subjects. If not even the headings fit,
+    the text is cut off at its end.
+    """
+    previous = parse_sections(previous_text)
+    messages = _Messages(events, focus, previous)
+    shares = _TALK if messages.is_talk else _WORK
+    earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
+    earlier[GOAL] = bare_goals(earlier[GOAL])
+    notes = messages.notes
+    rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
+    work = SpanWork(events, previous_text)
+    # An earlier summary's sections on current state describe the time before this span.
+    before = {heading: [] if events else earlier[heading] for heading in STATES}
+    earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
+    # The newest texts of the summaries before the last, which are not carried over, hold their findings and reports.
+    past = [(line.seq, line.text) for line in (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))]
+    finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
+    decided = interleave(messages.decisions(), ranked([*earlier[DECISIONS], *decisions(past, ())]))
+    planned = {
+        state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, UNDER_WAY)
+    }
+    asks = _lines(digest.asks, messages.last_seq)
+    said = messages.said(sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq))
+    goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
+    # In the order in which the sections choose: a sentence goes to the first section that takes it.
+    candidates: Mapping[str, Sequence[SectionLine]] = {
+        GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
+        USERS: [] if messages.is_talk else _newest_first([*said, *([] if said else asks)], shares[USERS] * max_tokens),
+        CONSTRAINTS: rules,
+        BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED])],
+        NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
+        RUNNING: [*planned[UNDER_WAY], *(messages.open_calls or before[RUNNING])],
+        LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)),
+        DONE: finished,
+        DECISIONS: [*notes.decisions, *decided],
+        NEXT: messages.next_steps() or before[NEXT],
+        CONTEXT: [*notes.structure, *notes.others, *messages.context(earlier[CONTEXT])],
+    }
+    sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
+    measure = _measure(counter)
+    text = fill_sections(HEADINGS, sections, measure, max_tokens, spare=CONTEXT if messages.is_talk else USERS)
+    only_called = f"{NOTHING.rstrip('.')}; called {_tools(events)}."
+    return only_called if text == NOTHING and events and measure(only_called) <= max_tokens else text
+
+
+def _tools(events: Sequence[Event]) -> str:
+    """Return the tools that were called, each with the number of its calls."""
+    counts = Counts(event.tool or "a tool" for event in events if event.type is EventType.TOOL_CALL)
+    return ", ".join(f"{tool} x{count}" for tool, count in counts.items()) or "no tool"
+
+
+def extract_prefix(
+    events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
+) -> str:
+    """Write the body, under PREFIX_HEADINGS, for the first part of a turn whose rest stays verbatim; see `extract`."""
+    previous = parse_sections(previous_text)
+    messages = _Messages(events, focus, previous)
+    request = next((SectionLine(ask, e.seq) for e in messages.users if (ask := ask_of(e.text))), None)
+    requests = [request] if request else previous.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
+    next_steps, work = messages.next_steps(), SpanWork(events)
+    done = [*interleave(work.done(), messages.done()), *messages.ranked()]
+    early = [line for line in done if line not in next_steps] + previous.get(EARLY, [])
+    suffix = [
+        *next_steps,
+        *failed_checks(digest.checks),
+        *work.failing(),
+        *messages.open_calls,
+        *messages.newest(),
+        *previous.get(SUFFIX, []),
+    ]
+    sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
+    return fill_sections(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
+
+
+class _Messages:
+    """The messages of a span by author, and their most central sentences."""
+
+    def __init__(self, events: Sequence[Event], focus: str, previous: Mapping[str, Sequence[SectionLine]]) -> None:
+        self._events = events
+        # Without tool calls (or in a summary of mostly quotes), the words are the only content.
+        quoted = len(previous.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in previous.values())
+        self.is_talk = not any(e.type is EventType.TOOL_CALL for e in events) if events else quoted
+        self.users = list(own_messages(events))
+        self.last_seq = events[-1].seq if events else 0
+        self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
+        self._reports, refuted = _reports(events)
+        self._commits = commits_of(events)
+        self._unrefuted = [one for one in self._assistant_texts if one[0] not in refuted]
+        self._focus = content_words(focus)
+        users = [(e.seq, e.text) for e in self.users]
+        self._user_seqs = {seq for seq, _ in users}
+        texts = sorted([*users, *self._assistant_texts])
+        self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in texts}
+        self._central = central(self._sentences_of(texts), self._focus)
+        self.open_calls = _open_calls(events)
+        self._earlier_texts = [(line.seq, line.text) for line in previous.get(LATEST, ())]
+        self._user_lines = list(user_lines(events, self._earlier_texts[-1][1] if self._earlier_texts else ""))
+        self.notes = notes_of(events)
+
+    def _sentences_of(self, texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
+        return [sentence for seq, _ in texts for sentence in self._sentences[seq]][-CANDIDATES_MAX:]
+
+    def said(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
+        """Return the users' messages on one line each with the questions that they answer, oldest first."""
+        lines = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
+        return [*earlier, *(SectionLine(with_question(words, asked), seq) for seq, words, asked in lines)]
+
+    def latest(self, tokens: int) -> Sequence[SectionLine]:
+        """Return the newest assistant texts with content, newest first; long ones by their first and last sentences.
+
+        If there are no events, the texts of the earlier summaries are used.
+        """
+        room = int(tokens * CHARS_PER_TOKEN)
+        found: list[SectionLine] = []
+        telling = [one for one in self._unrefuted if has_content(one[1])]
+        texts = [(seq, own_words(text)) for seq, text in (telling[-NEWEST_TEXTS:] or self._assistant_texts[-1:])]
+        for seq, text in reversed(texts if self._events else self._earlier_texts):
+            most = room if not found else int(room * LONG_SHARE)
+            line = condense(text, most, is_first=not found)
+            if line:
+                found.append(SectionLine(line, seq))
+                room -= len(line)
+        return found
+
+    def newest(self) -> Sequence[SectionLine]:
+        """Return the sentences of the newest assistant texts, the newest text first."""
+        newest = self._sentences_of(self._assistant_texts[: -NEWEST_TEXTS - 1 : -1])
+        return [SectionLine(s.text, s.seq) for s in newest]
+
+    def context(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
+        """Return candidates for critical context: in talk the most telling messages, else the lines carried over."""
+        if not self.is_talk:
+            return earlier
+        found = quotes(self._events, [line.text for line in earlier])
+        if self._focus:
+            found = sorted(found, key=lambda quote: self._focus.isdisjoint(content_words(quote.text)))
+        return [SectionLine(quote.text, quote.seq) for quote in found]
+
+    def ranked(self) -> Sequence[SectionLine]:
+        """Return all distinct sentences, the most central first."""
+        return [SectionLine(s.text, s.seq) for s in self._central]
+
+    def decisions(self) -> Sequence[SectionLine]:
+        """Return the decisions and findings of the assistant that the user did not refute, and those in its commits."""
+        texts = [*self._unrefuted, *((one.seq, f"{one.subject}\n\n{one.body}") for one in self._commits)]
+        return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
+
+    def done(self) -> Sequence[SectionLine]:
+        """Return the assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
+        return finished_work(self._unrefuted, self._reports)
+
+    def next_steps(self) -> Sequence[SectionLine]:
+        """Return the next steps in the newest assistant text, in its order."""
+        found = self._sentences_of(self._assistant_texts[-1:])
+        return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
+
+
+def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:
+    """Return the seqs of the assistant's texts that end a turn, and of those that the next message refutes."""
+    reports: set[int] = set()
+    refuted: set[int] = set()
+    last: Event | None = None
+    for event in events:
+        if event.type is EventType.USER_MESSAGE and last is not None:
+            reports.add(last.seq)
+            if refutes(own_words(event.text)):
+                refuted.add(last.seq)
+        last = event if event.type is EventType.ASSISTANT_MESSAGE and event.text else None
+    return reports, refuted
+
+
+def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
+    """Return lines on the newest calls without a result."""
+    answered = {e.call_seq for e in events if e.type is EventType.TOOL_RESULT}
+    calls = [e for e in events if e.type is EventType.TOOL_CALL and e.seq not in answered]
+    return [
+        SectionLine(f"Waiting for the result of {e.tool}{with_arguments(e.arguments)}.", e.seq)
+        for e in calls[-NEWEST_TEXTS:]
+    ]
+
+
+def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[SectionLine]:
+    """Return the lines, the newest first, without overlong ones; then all lines, long ones shortened."""
+    longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
+    whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
+    return [*whole, *(SectionLine(shorten(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
+
+
+def condense(text: str, chars: int, *, is_first: bool = True) -> str:
+    """Return the text on one line if it takes at most `chars` characters, else a selection of its sentences.
+
+    Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
+    the next steps. A sentence that ends with a colon is joined to the next one. Sentences that only announce are left
+    out, except the last. If few sentences fit, it is the first words if `is_first`, else empty.
+    """
+    line = plain(text)
+    if len(line) <= chars:
+        return line
+    units = _units(text)
+    kept: set[int] = set()
+    room, at, end = chars, 0, len(units)
+    while at < end:
+        take_last = (end - len(units)) * -2 < at
+        end, at = (end - 1, at) if take_last else (end, at + 1)
+        number = end if take_last else at - 1
+        if len(units[number]) + GAP_CHARS <= room:
+            room -= len(units[number]) + GAP_CHARS
+            kept.add(number)
+    words = content_words(" ".join(units[number] for number in kept))
+    if chars - room < chars // 3 or len(words) < TELLING_WORDS:
+        return shorten(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
+    shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{units[number]}" for number in sorted(kept))
+    return " ".join(shown) + ("" if len(units) - 1 in kept else " …")
+
+
+def _units(text: str) -> Sequence[str]:
+    """Return the sentences with content, each preceded by its heading or by a lead-in that ends with a colon."""
+    found: list[str] = []
+    lead = ""
+    text = _TABLE_HEAD.sub("", text)
+    said = [one for one in sentences(text) if any(map(str.isalpha, one))]
+    for number, one in enumerate(said, start=1):
+        if is_narration(one) and number < len(said):
+            continue
+        sentence = plain(one)
+        if sentence.endswith(":") or one.startswith("#"):
+            lead = sentence
+        else:
+            found.append(f"{lead} {sentence}".lstrip())
+            lead = ""
+    return found
+
+
+def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:
+    """Return the first request, then the others, the newest first."""
+    first = [*goal[:1], *(asks[:1] if not goal else ())]
+    return [*first, *reversed(asks[0 if goal else 1 :]), *goal[1:]]
+
+
+def _lines(texts: Iterable[str], seq: int) -> list[SectionLine]:
+    return [SectionLine(text, seq) for text in texts]
+
+
+def _measure(counter: Counter) -> Measure:
+    return cache(lambda text: counter.estimator.count(text, TextKind.PROSE))  # a line may be tried in several sections

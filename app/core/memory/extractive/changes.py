@@ -1,0 +1,233 @@
+"""Statements of the log about goals, changes, commits and conclusions."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.core.lexicon.identifiers import DEFINITION
+from app.core.lexicon.words import content_words
+from app.core.log.event import Event
+from app.core.log.events import EventType, Json
+from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS, command_of
+from app.core.memory.digest.outcomes import OK, state_of
+from app.core.memory.digest.sentences import shorten
+from app.core.memory.extractive.quotes import Sentence, distinct
+from app.core.memory.extractive.sections import LATEST_REQUEST, SectionLine
+from app.core.memory.extractive.statements import findings, finished_statements, newest_diagnoses, worth_of
+
+NAMES_MAX: Final = 4
+NAME_CHARS_MAX: Final = 60
+ADDED, REMOVED, EDITED = "added", "removed", "edited"
+
+_TOLD: Final = re.compile(r"^- (Changed|Wrote) ([^\s,:]{1,200}?)(?: x(\d{1,6}))?(?:: ([^\n]{1,600}))?\.$", re.M)
+
+_OUTER: Final = re.compile(
+    r"[ \t]{0,4}(?:export |pub |async |default |static |public |private )*"
+    r"(?:func|type|def|class|fn|function|interface|struct|enum)\b"
+)
+"""Lines whose definitions are worth naming; variables within a function are not."""
+
+
+@dataclass(slots=True)
+class FileChange:
+    """The changes of one file: their number, the seq of the newest, and a state for each changed definition's name."""
+
+    times: int = 0
+    seq: int = 0
+    is_new: bool = False
+    names: dict[str, str] = field(default_factory=dict)
+
+    def add(self, times: int, seq: int, names: Mapping[str, str]) -> None:
+        """Count more changes; a name that was added and then removed is dropped."""
+        self.times += times
+        self.seq = max(self.seq, seq) if self.seq > 0 else seq
+        for name, done in names.items():
+            before = self.names.pop(name, None)
+            if before == ADDED and done == REMOVED:
+                continue
+            self.names[name] = ADDED if before == ADDED and done == EDITED else done
+
+    def forget(self, arguments: Mapping[str, Json]) -> None:
+        """Drop the added names that an edit removes outside their definition: they were renamed or removed before."""
+        for old, new in _edits(arguments):
+            for name in [name for name, done in self.names.items() if done == ADDED]:
+                word = re.compile(rf"\b{re.escape(name)}\b")
+                if name not in _defined(old) and word.search(old) and not word.search(new):
+                    del self.names[name]
+
+    def line(self, name: str) -> SectionLine:
+        """Describe the changes of the file in one line."""
+        verb = "Wrote" if self.is_new else "Changed"
+        times = f" x{self.times}" if self.times > 1 else ""
+        shown = list(self.names.items())[-NAMES_MAX:]
+        parts = [
+            f"{done} {', '.join(one for one, what in shown if what == done)}"
+            for done in (REMOVED, ADDED, EDITED)
+            if any(what == done for _, what in shown)
+        ]
+        return SectionLine(f"{verb} {name}{times}{': ' if parts else ''}{', '.join(parts)}.", self.seq)
+
+
+def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
+    """Yield the changes in lines of earlier summaries, each with the file's name."""
+    for number, (verb, name, times, listed) in enumerate(_TOLD.findall(text)):
+        change = FileChange(is_new=verb == "Wrote")
+        names: dict[str, str] = {}
+        done = EDITED
+        for word in listed.replace(",", "").split():
+            if word in (ADDED, REMOVED, EDITED):
+                done = word
+            else:
+                names[word] = done
+        change.add(int(times or 1), number - len(text), names)
+        yield name, change
+
+
+def definitions(arguments: Mapping[str, Json]) -> dict[str, str]:
+    """Return the definitions that an edit adds, removes or edits."""
+    found: dict[str, str] = {}
+    for old, new in _edits(arguments):
+        before, after = _defined(old), _defined(new)
+        found |= {name: REMOVED for name in before if name not in after}
+        found |= {name: EDITED if name in before else ADDED for name in after}
+    return found
+
+
+def _defined(text: str) -> Sequence[str]:
+    lines = (line for line in text.split("\n") if _OUTER.match(line))
+    # A name before a dot is not a definition.
+    names = (name for line in lines for name in DEFINITION.findall(line) if f"{name}." not in line)
+    return [name for name in dict.fromkeys(names) if len(name) <= NAME_CHARS_MAX]
+
+
+def _edits(arguments: Mapping[str, Json]) -> Iterable[tuple[str, str]]:
+    """Yield the old and the new text of each edit in a call's arguments."""
+    edits = arguments.get("edits")
+    for one in (arguments, *(edits if isinstance(edits, list) else ())):
+        if isinstance(one, Mapping):
+            old = next((one[name] for name in OLD_TEXTS if isinstance(one.get(name), str)), None)
+            new = next((one[name] for name in NEW_TEXTS if isinstance(one.get(name), str)), None)
+            if old is not None and new is not None:
+                yield old, new
+
+
+_MESSAGE: Final = re.compile(
+    r"\bgit commit\b[^\n]{0,200}?-[a-z]{0,3}m[ =]?"
+    r"(?:\"\$\(cat <<-?\s{0,4}['\"]?(\w{1,20})['\"]?\n(.{1,4000}?)\n\s{0,8}\1\b|\"([^\"]{1,2000})\"|'([^']{1,2000})')",
+    re.S,
+)
+_UNDONE: Final = re.compile(r"\bgit reset (?:--\w{1,10} )?HEAD[~^]|\bgit commit\b[^\n]{0,200} --amend\b")
+_TRAILER: Final = re.compile(r"^[A-Z][\w-]{1,40}: [^\n]*$", re.M)
+_WRAPPED: Final = re.compile(r"(?<=\S)\n(?!\n|\s{0,8}(?:[-*•]|\d{1,2}[.)])\s)")
+"""A line break within a paragraph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit's seq, the first line of its message, and the rest without trailers."""
+
+    seq: int
+    subject: str
+    body: str
+
+
+def commits_of(events: Sequence[Event]) -> Sequence[Commit]:
+    """Return the commits whose calls succeeded, oldest first, without those that a reset or an amendment replaced."""
+    results = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
+    found: list[Commit] = []
+    for call in events:
+        command = command_of(call.tool or "", call.arguments) if call.type is EventType.TOOL_CALL else None
+        if not command or "git " not in command or state_of(results.get(call.seq), command) != OK:
+            continue
+        if _UNDONE.search(command):
+            found = found[:-1]
+        for message in _MESSAGE.finditer(command):
+            subject, _, body = next(filter(None, message.groups()[1:])).strip().partition("\n")
+            found.append(Commit(call.seq, subject.strip(), _WRAPPED.sub(" ", _TRAILER.sub("", body)).strip()))
+    return found
+
+
+TELLING_WORDS: Final = 4
+"""The number of content words below which a sentence says nothing alone."""
+
+
+def decisions(
+    texts: Sequence[tuple[int, str]], turns: Sequence[int], reports: Collection[int] = ()
+) -> Sequence[SectionLine]:
+    """Return decisions and findings with their reasons, the best first; of equals the newest first.
+
+    `texts` are texts with their seqs, `turns` the seqs of the users' messages, `reports` those of the texts that end a
+    turn. A diagnosis that a later one of its turn replaced is left out.
+    """
+    found = [(seq, worth, text) for seq, whole in texts for worth, text in findings(whole, is_report=seq in reports)]
+    kept = newest_diagnoses(found, turns)
+    worths = {(seq, text): worth for seq, worth, text in kept}
+    chosen = _distinct_lines([(seq, text) for seq, _, text in kept])
+    return sorted(chosen, key=lambda line: -worths[line.seq, line.text])
+
+
+def finished_work(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
+    """Return the sentences that only report finished work: those of reports first, then the newest."""
+    order = sorted(texts, key=lambda text: (text[0] in reports, text[0]), reverse=True)
+    return _distinct_lines([(seq, one) for seq, text in order for one in finished_statements(text)])
+
+
+def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
+    """Return the decisions of earlier summaries, the best first; of equals the newest first."""
+    return sorted(lines, key=lambda line: (-worth_of(line.text), -line.seq))
+
+
+def _distinct_lines(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
+    """Return the sentences with enough content words; only the first of similar ones."""
+    candidates = [Sentence(text, seq, content_words(text)) for seq, text in found]
+    return [SectionLine(one.text, one.seq) for one in distinct(candidates) if len(one.words) >= TELLING_WORDS]
+
+
+LATEST_CHARS_MAX: Final = 240
+REQUEST_WORDS: Final = 3
+"""The number of content words below which a message (`commit this`) says little about the work."""
+CORRECTED: Final = 0.6
+"""The share of common words from which the next message, if it begins alike, corrects a first one."""
+
+_ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(rejected: |^Rejected: |^/|^(?:[A-H]|\d{1,2})[.)]")
+"""Marks of a reply, of a rejected call, of a command, and of one entry of a list."""
+_REJECTED: Final = re.compile(r"\(rejected: |^Rejected: ")
+_WONDERS: Final = re.compile(
+    r"[-=+>~|<{[]|(?:(?:and|but|also|so|ok|okay|hmm+|q:?|question:?|wondering:?)\b[ ,:]{0,3})*"
+    r"(?:why|what|how|where|when|who|which|is|are|does|do|did|has|have|was|were|wondering)\b",
+    re.I,
+)
+"""The beginning of a question that requests no work, or of a text that the user copied."""
+
+
+def bare_goals(lines: Iterable[SectionLine]) -> list[SectionLine]:
+    """Return the lines of an earlier summary's goal without their marks."""
+    return [SectionLine(line.text.removeprefix(LATEST_REQUEST), line.seq) for line in lines]
+
+
+def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequence[SectionLine]:
+    """Return the first request and, if it differs, the newest; without a request, the first message.
+
+    `earlier` are the goals of earlier summaries, `said` the users' messages since, with the questions that they answer.
+    """
+    requests = [line for line in (*earlier, *said) if _is_request(line.text)]
+    if not requests:
+        return [line for line in (*earlier[:1], *said) if not _REJECTED.search(line.text)][:1]
+    first = requests[0]
+    if len(requests) > 1 and _corrects(requests[1].text, first.text):
+        first = requests[1]
+    latest = next((line for line in reversed(requests) if not _WONDERS.match(line.text)), first)
+    if latest.text == first.text or latest.seq < first.seq:
+        return [first]
+    return [first, SectionLine(LATEST_REQUEST + shorten(latest.text, LATEST_CHARS_MAX), latest.seq)]
+
+
+def _is_request(text: str) -> bool:
+    return not _ASIDE.search(text) and len(content_words(text)) >= REQUEST_WORDS
+
+
+def _corrects(later: str, text: str) -> bool:
+    ours, theirs = content_words(later), content_words(text)
+    begins = later.split(" ", 1)[0] == text.split(" ", 1)[0]
+    return begins and len(ours & theirs) >= CORRECTED * max(len(ours), len(theirs))

@@ -1,0 +1,233 @@
+"""The sections of a summary's body: their headings, parsing an earlier summary's, and filling new ones."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, zip_longest
+from typing import Final
+
+from app.core.memory.digest.sentences import shorten
+
+NONE: Final = "(none)"
+"""The line under an empty heading of a model's summary."""
+GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Progress"
+DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
+DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
+USERS, LATEST = "## User Messages", "## Latest Agent Messages"
+PAST: Final = "## Past Agent Messages"
+"""The heading under which `parse_sections` returns the latest messages of all summaries but the last."""
+REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
+HEADINGS: Final = (
+    *(GOAL, USERS, CONSTRAINTS, PROGRESS, DONE, RUNNING, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT, LATEST),
+)
+PREFIX_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
+PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
+STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
+"""Headings of sections that describe the state at a summary's end."""
+NOTHING: Final = "Nothing was said or changed."
+SHORTEST_CHARS: Final = 40
+FEW_WORDS: Final = 3
+COUNTED: Final = re.compile(r"(?:Changed|Wrote|Ran|Called) .*\.$|`[^`]+` failed ")
+"""A line on the runs and changes of a span, counted at its end."""
+GOAL_SHARE: Final = 0.2
+LATEST_SHARE: Final = 0.12
+"""The maximum shares of the room for the first line of a goal and for its second."""
+SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, CONTEXT, LATEST, REQUEST, EARLY, SUFFIX})
+"""Headings whose first line is shortened rather than left out."""
+GOALS: Final = 2
+LATEST_REQUEST: Final = "Latest request: "
+"""The mark of a goal's second line."""
+LEAST_SHARE: Final = 0.1
+"""The share of the room for a section whose own share does not hold a single line."""
+Measure = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class SectionLine:
+    """A line of a section, and the seq of its event; lines of earlier summaries have negative ones, in their order."""
+
+    text: str
+    seq: int
+
+
+@dataclass(slots=True)
+class Section:
+    """A heading with its candidate lines, the best first, and the share of the room that it may take at first.
+
+    `chosen` are the lines taken so far.
+    """
+
+    heading: str
+    candidates: Sequence[SectionLine]
+    share: float
+    chosen: list[SectionLine] = field(default_factory=list)
+
+
+def parse_sections(text: str) -> dict[str, list[SectionLine]]:
+    """Return the lines under each heading of earlier summaries, oldest first, without the tagged appendix.
+
+    Headings in STATES are filled by the last summary only. The latest messages of the others are under PAST.
+    """
+    found: dict[str, list[SectionLine]] = {}
+    heading = ""
+    lines = text.split("\n")
+    for number, raw in enumerate(lines):
+        line = raw.strip()
+        if line.startswith("<"):
+            heading = ""
+        elif line in HEADINGS or line in PREFIX_HEADINGS:
+            if line in HEADINGS and (heading not in HEADINGS or HEADINGS.index(line) <= HEADINGS.index(heading)):
+                past = [*found.get(PAST, ()), *found.get(LATEST, ())]
+                found = {name: without_counts(some) for name, some in found.items() if name not in STATES} | {
+                    PAST: past
+                }
+            heading = line
+        elif heading and line and line != NONE:
+            found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), number - len(lines)))
+    return found
+
+
+def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequence[SectionLine]:
+    """Alternate between the two sequences, so that neither crowds out the other when the room ends."""
+    return [line for line in chain.from_iterable(zip_longest(new, old)) if line is not None]
+
+
+def without_counts(lines: Sequence[SectionLine]) -> list[SectionLine]:
+    """Return the lines without those on runs and changes, which a later summary counts again."""
+    return [line for line in lines if not COUNTED.match(line.text)]
+
+
+def fill_sections(
+    headings: Sequence[str], sections: Sequence[Section], measure: Measure, max_tokens: int, spare: str
+) -> str:
+    """Fill the sections and write them under their headings, in at most `max_tokens`.
+
+    Each section first gets the best lines that its share holds, then every section without a line gets LEAST_SHARE,
+    then the rest of the room is filled, the section `spare` first. A section without candidates is left out; if none
+    has any, the text is NOTHING. If not even the headings fit, the text is cut off at its end.
+    """
+    known = {section.heading: [section.candidates[0].text] for section in sections if section.candidates}
+    frame = "\n".join(_headings(headings, known)) + "\n"
+    room = max_tokens - measure(frame) - 1
+    if not known or room < 0:
+        return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
+    whole = room
+    for section in sections:
+        room -= _fill(section, sections, min(_share(section, whole, measure), room), measure)
+    for section in sections:
+        if not section.chosen:
+            room -= _fill(section, sections, min(int(whole * LEAST_SHARE), room), measure)
+    for section in sorted(sections, key=lambda section: section.heading != spare):
+        room -= _fill(section, sections, room, measure)
+    text = _text(headings, {section.heading: _ordered(section) for section in sections if section.chosen})
+    return text if measure(text) <= max_tokens else _cut(text, measure, max_tokens)
+
+
+def _share(section: Section, whole: int, measure: Measure) -> int:
+    """Return the tokens that a section may take at first."""
+    share = int(whole * section.share)
+    if section.heading != GOAL or not section.candidates:
+        return share
+    most = (GOAL_SHARE, LATEST_SHARE)
+    lines = (min(measure(f"- {g.text}\n"), int(whole * m)) for g, m in zip(section.candidates, most, strict=False))
+    return max(share, sum(lines))
+
+
+def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure) -> int:
+    """Add the candidates that fit and return the tokens they take; a first line that is too long is shortened.
+
+    A line whose words are in a chosen line is left out; chosen lines whose words it contains are removed.
+    """
+    taken = 0
+    for line in section.candidates:
+        text = line.text
+        if _is_covered(text, sections):
+            continue
+        cost = measure(f"- {text}\n")
+        first = not section.chosen and section.heading in SHORTENED
+        if cost > room - taken and (first or text.startswith(LATEST_REQUEST)):
+            others = section.candidates[1:GOALS] if first and section.heading == GOAL else ()
+            kept = sum(measure(f"- {one.text}\n") for one in others)
+            chars = len(text) * (room - taken - kept) // cost - 8
+            text = shorten(text, chars) if chars >= SHORTEST_CHARS else text
+            cost = measure(f"- {text}\n")
+        goal = next((one for one in sections if one.heading == GOAL), None)
+        at = _find_shortened_goal(text, goal.chosen) if goal else None
+        if goal is not None and at is not None:
+            mark = LATEST_REQUEST if goal.chosen[at].text.startswith(LATEST_REQUEST) else ""
+            cost += measure(mark) - measure(f"- {goal.chosen[at].text}\n")
+            if cost <= room - taken:
+                goal.chosen[at] = SectionLine(mark + text, line.seq)
+                taken += cost
+        elif cost <= room - taken:
+            taken += cost - sum(measure(f"- {gone}\n") for gone in _remove_covered(text, sections))
+            section.chosen.append(SectionLine(text, line.seq))
+        elif room - taken < SHORTEST_CHARS // 4:
+            break
+    return taken
+
+
+def _find_shortened_goal(text: str, chosen: Sequence[SectionLine]) -> int | None:
+    """Return the index of the goal that is the same text, shortened more."""
+    goals = (line.text.removeprefix(LATEST_REQUEST) for line in chosen)
+    return next((at for at, goal in enumerate(goals) if goal.endswith("…") and text.startswith(goal[:-1])), None)
+
+
+def _is_covered(text: str, sections: Sequence[Section]) -> bool:
+    return any(_contains(line.text, text) for section in sections for line in section.chosen)
+
+
+def _contains(text: str, part: str) -> bool:
+    """Return whether a line contains another's words; a few words must match a whole line or answer."""
+    whole, words = _normal(text), _normal(part)
+    answered = whole.startswith((f'{words} (asked: "', f'{words} (about: "'))
+    return words == whole or answered or (words.count(" ") >= FEW_WORDS and words in whole)
+
+
+def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
+    """Remove the chosen lines whose words the text contains, except the goal, and return them."""
+    gone: list[str] = []
+    for section in sections:
+        if section.heading == GOAL:
+            continue
+        kept = [line for line in section.chosen if not _contains(text, line.text)]
+        if len(kept) < len(section.chosen):
+            gone += [line.text for line in section.chosen if line not in kept]
+            section.chosen = kept
+    return gone
+
+
+@lru_cache(maxsize=4_096)
+def _normal(text: str) -> str:
+    """Return the words of a line for comparison, without case, emphasis and an ellipsis."""
+    words = text.removeprefix(LATEST_REQUEST).replace("*", "").replace("`", "")
+    return " ".join(words.lower().rstrip("… .?").split())
+
+
+def _ordered(section: Section) -> Sequence[str]:
+    lines = section.chosen if section.heading in (GOAL, REQUEST) else sorted(section.chosen, key=lambda line: line.seq)
+    return [line.text for line in lines]
+
+
+def _headings(headings: Sequence[str], filled: Collection[str]) -> Sequence[str]:
+    """Return the headings in `filled`, and PROGRESS if one of its subheadings is."""
+    has_progress = any(heading in filled for heading in PROGRESS_HEADINGS)
+    return [heading for heading in headings if heading in filled or (heading == PROGRESS and has_progress)]
+
+
+def _text(headings: Sequence[str], lines: Mapping[str, Sequence[str]]) -> str:
+    parts: list[str] = []
+    for heading in _headings(headings, lines):
+        parts += [heading, *(f"- {line}" for line in lines.get(heading, ()))]
+    return "\n".join(parts)
+
+
+def _cut(text: str, measure: Measure, max_tokens: int) -> str:
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if measure(text[:middle]) <= max_tokens else (low, middle - 1)
+    # No word is cut.
+    end = low if low == len(text) or text[low].isspace() else max(text.rfind(" ", 0, low), text.rfind("\n", 0, low), 0)
+    return text[:end]

@@ -1,0 +1,278 @@
+"""The sentences of an agent's prose with their headings, and the recognition of findings among them.
+
+The rules depend on form and English words, not on an agent or a subject.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.memory.digest.sentences import own_words, plain, sentences
+
+STATEMENT_CHARS_MAX: Final = 420
+"""The length above which a sentence is left out, since sentences are never cut."""
+LEAD_CHARS_MAX: Final = 120
+
+_HEADING: Final = re.compile(r"\s{0,4}#{1,6} |\s{0,4}\*\*[^*\n]{1,100}\*\*:?\s{0,4}$")
+_ITEM: Final = re.compile(r"\s{0,12}(?:[-*•]|\d{1,3}[.)])\s|\s{0,4}\*\*\d{1,2}[.)]")
+_NO_PROSE: Final = re.compile(r"\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{3,}|[-=*_]{3,}$)")
+_REVIEW: Final = re.compile(
+    r"^\W{0,8}(?:(?:code )?review (?:of|for)\b|(?:PR|MR|pull request)\b[^\n]{0,20}\breview\b|code review\b"
+    r"|review:? (?:PR|MR|pull request|#))",
+    re.I | re.M,
+)
+"""A heading over a review, whose text describes others' work."""
+_SUPPOSED: Final = re.compile(
+    r"\b(?:timeline|scenarios?|examples?|options?|alternatives?|propos\w+|recommend\w*|suggest\w*|ideas?|would|could"
+    r"|if|should|will|approach|plans?|steps?|pros|cons|benefits?|flow|sequence|mockup|questions?|consider|tasks?|next"
+    r"|phase|to-?do|needs? to|need|want|let me|let['’]s|i['’]ll|behaviou?r|prompt)\b",
+    re.I,
+)
+"""Words of a heading over hypothetical or planned content."""
+_REPORTS: Final = re.compile(
+    r"\b(?:done|chang(?:es?|ed)|fix(?:e[sd]|ed)?|complet\w+|implement(?:ed|ation)|added|updated|created|removed"
+    r"|mov(?:ed|es)|refactor\w*|summary|result\w*|accomplish\w+|what (?:i|we|was)|here['’]s what|resolved|committed"
+    r"|pushed|files?|tests?|(?:i|we)['’]ve|progress|status|so far)\b",
+    re.I,
+)
+"""Words of a heading over finished work."""
+_CAUSE: Final = (
+    r"root cause|the (?:real |actual |main |core )?(?:issue|problem|bug|cause|reason|culprit) (?:is|was|here)"
+)
+_REASONED: Final = re.compile(
+    r"\b(?:because|since (?!last|then|yesterday)|so that|(?<=, )so (?:we|it|they|the|this)|even though|due to"
+    r"|turns out|caused by"
+    rf"|{_CAUSE}|the fix (?:is|was)|(?:which|this|that) means|otherwise|that['’]s why|this is why|reason:)",
+    re.I,
+)
+"""Words that join a statement and its reason."""
+_CHOSEN: Final = re.compile(
+    r"\b(?:in order to|to (?:avoid|prevent)|without (?:need|hav|break|requir)ing|instead of|rather than"
+    r"|decid(?:ed|ing)|decision|chose|went with|opted|revert(?:ed|ing)|prefer(?:red)?"
+    r"|trade-?off|no longer"
+    r"|(?:can|could|does|did|do|is|are|was|were)(?:n['’]t| not) (?:work|import|support|possible|supported))\b",
+    re.I,
+)
+"""Words of a choice, or of an attempt that did not work."""
+_OURS: Final = re.compile(r"\b(?:i|we|our)\b", re.I)
+_TRIVIAL: Final = re.compile(r"\b(?:unused|no longer (?:needed|used|needs?|required))\b", re.I)
+"""Words of a remark on code that is no longer needed."""
+_FOUND: Final = re.compile(
+    r"\b(?:found|see|identified|discovered|understand) (?:it|(?:the|another|an?|one more) (?:\w+ )?"
+    r"(?:bugs?|issue|problem|cause|culprit|reason|gap))\b(?=[^,;]{0,60}$)",
+    re.I,
+)
+"""A sentence that announces a finding."""
+_DIAGNOSIS: Final = re.compile(rf"\b(?:{_CAUSE}|(?:are|is|was|were) failing)\b", re.I)
+_HEDGED: Final = re.compile(
+    r"\b(?:likely|maybe|might|may|could|would|(?<!i )should|probably|perhaps|seems?|appears?|presumably"
+    r"|i (?:think|suspect|guess)|if you)\b|^\W{0,4}(?:if|options?|question|example|suppose|imagine|say|i can)\b"
+    r"|\?\W{0,4}$",
+    re.I,
+)
+"""Words of a sentence that supposes or asks."""
+_VERB: Final = (
+    r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
+    r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
+    r"|reduced|booked|cancell?ed|confirmed|sent)"
+)
+_DONE: Final = re.compile(
+    r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
+    rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
+    rf"|\b(?:was|were|has been|have been|(?:is|are) now) (?:now )?{_VERB}\b"
+    r"|\b(?:is|are) (?:now )?(?:complete|done|in place|fixed|implemented|removed|resolved|updated|committed|pushed)\b"
+    r"|^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
+    re.I,
+)
+"""Words of a sentence that reports finished work."""
+_DOUBT: Final = re.compile(
+    r"\b(?:but|no|not|none|never|\w+n['’]t|fail\w*|errors?|appears?|seems?|should|would|could|might|may|if|when|need(?:s|ed)?"
+    r"|missing|still|yet|only|until|except|wrong|issue|problem|bug)\b",
+    re.I,
+)
+"""Words of a sentence that reports more, or less, than finished work."""
+_LOOKS: Final = re.compile(
+    r"\W{0,4}(?:now |first,? |next,? )?(?:let me|i['’]ll|i need to) (?:\w+ )?(?:check|look|examine|read|see|verify"
+    r"|search|find|understand|investigate|view|review|analy[sz]e|explore)\b",
+    re.I,
+)
+INTENT: Final = re.compile(
+    r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
+    r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should(?! (?:leave|keep|not))|next,"
+    r"|continu(?:e|ing) (?:to|with|\w+ing))",
+    re.I,
+)
+"""Words of a sentence about an intent."""
+_POINTS_BACK: Final = re.compile(
+    r"\W{0,4}(?:but |and |so |also )?(?:this|that|these|those|it|they|otherwise|which|the same|reason)\b"
+    r"(?! (?:file|test|function))",
+    re.I,
+)
+"""The beginning of a sentence that depends on the one before it."""
+_TURN: Final = (
+    r"(?:(?:now|ok(?:ay)?|good|great|perfect|excellent|right|so|and|but|first|next|then|also|alright|wait|hmm|actually"
+    r"|again|got it|i see|sure|yes|done|finally|fine)\b[ ,.!:;–—-]{0,4})*"
+)
+_NARRATION: Final = re.compile(
+    rf"\W{{0,4}}{_TURN}(?:let me(?! know)|let['’]s|i['’]ll|i will|(?:now )?i (?:need|have|want) to"
+    r"|i['’]m (?:going|about) to|i should(?! (?:leave|keep|not|have))|time to)\b[^\n]*",
+    re.I,
+)
+"""A sentence that announces the agent's next action."""
+_EMPTY: Final = re.compile(
+    rf"\W{{0,4}}{_TURN}(?:(?:good|great|excellent) (?:question|call|point|catch|idea|news)"
+    r"|you['’]re (?:absolutely |totally )?right|i (?:see|understand|have)(?: \w+){0,5}|found it|makes sense|all good"
+    r"|no problem)?\W{0,4}",
+    re.I,
+)
+"""A sentence without content."""
+_REFUTES: Final = re.compile(
+    r"\s{0,4}(?:no\b(?! (?:problem|worries|need))|nope\b|wrong\b|that(?:['’]s| is) (?:wrong|not|incorrect|no good)"
+    r"|(?:it|this|that)(?:['’]s| is)? still\b)"
+    r"|\bstill (?:see|show|fail|display|get|happen|broken|not|is|the same|does)\w{0,3}\b"
+    r"|\b(?:does|did)n['’]?t (?:work|help|fix)\b|\bnot (?:correct|working|true)\b|\bno good\b",
+    re.I,
+)
+"""A user's words that reject the agent's last report."""
+_REFUTED_CHARS: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One sentence without emphasis, its headings and lead-in, and whether it is an item of a list."""
+
+    text: str
+    lead: str
+    is_item: bool
+
+    @property
+    def is_supposed(self) -> bool:
+        """Whether its heading covers hypothetical or planned content."""
+        return _SUPPOSED.search(self.lead) is not None
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether its heading covers finished work."""
+        return _REPORTS.search(self.lead) is not None and not self.is_supposed
+
+
+def statements(text: str) -> Sequence[Statement]:
+    """Return the sentences of an agent's text without code, quotes and tables; none if it reviews others' work."""
+    words = own_words(text)
+    return [] if _REVIEW.search(words) else list(_statements(words))
+
+
+def _statements(words: str) -> Iterator[Statement]:
+    heading = lead = ""
+    for line in words.split("\n"):
+        if not line.strip() or _NO_PROSE.match(line):
+            continue
+        if _HEADING.match(line):
+            heading, lead = plain(line), ""
+            continue
+        is_item = _ITEM.match(line) is not None
+        if not is_item:
+            lead = ""
+        for one in sentences(line):
+            sentence = plain(one)
+            yield Statement(sentence, " / ".join(filter(None, (heading, lead)))[-LEAD_CHARS_MAX:], is_item)
+            if sentence.endswith(":") and not is_item:
+                lead = sentence
+
+
+def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str]]:
+    """Yield the statements of a text that give a decision or a finding with its reason, each with its worth.
+
+    A statement that depends on its neighbour is joined to it.
+    """
+    items = statements(text)
+    for at, one in enumerate(items):
+        worth = worth_of(one.text)
+        if not worth or one.is_supposed or is_narration(one.text):
+            continue
+        if _HEDGED.search(one.text) or _TRIVIAL.search(one.text):
+            continue
+        whole = _join_neighbor(items, at)
+        if whole and not is_intent(whole):
+            yield worth + is_report - one.is_item * 0.5, whole
+
+
+def worth_of(text: str) -> float:
+    """Return the worth of a statement as a decision or a finding; 0 without a reason, a choice or a cause."""
+    if _REASONED.search(text) or _FOUND.search(text):
+        return 2.0
+    return (1.5 if _OURS.search(text) else 1.0) if _CHOSEN.search(text) else 0.0
+
+
+def finished_statements(text: str) -> Iterator[str]:
+    """Yield the statements of a text that report finished work and nothing else."""
+    for one in statements(text):
+        if _DONE.search(one.text) and not (_DOUBT.search(one.text) or is_intent(one.text)):
+            described = one.is_supposed or (one.is_item and one.lead and not one.is_reported)
+            if not described and not one.text.endswith((":", "?")) and len(one.text) <= STATEMENT_CHARS_MAX:
+                yield one.text
+
+
+def is_intent(text: str) -> bool:
+    """Return whether a sentence states the agent's intent."""
+    return INTENT.search(text) is not None
+
+
+def looks_only(text: str) -> bool:
+    """Return whether a sentence announces that the agent will look at something next."""
+    return _LOOKS.match(text) is not None
+
+
+def _join_neighbor(items: Sequence[Statement], at: int) -> str:
+    """Return a statement with the one that it needs; empty if they are too long, or the other one is missing."""
+    text = items[at].text
+    if text.endswith(":") or _FOUND.search(text):
+        if at + 1 == len(items) or is_narration(items[at + 1].text) or _HEDGED.search(items[at + 1].text):
+            return ""
+        text = f"{text} {items[at + 1].text}"
+    elif _POINTS_BACK.match(text):
+        if not at or is_narration(items[at - 1].text) or _HEDGED.search(items[at - 1].text):
+            return ""
+        text = f"{items[at - 1].text} {text}"
+    return text if len(text) <= STATEMENT_CHARS_MAX and not text.endswith(":") and "…" not in text else ""
+
+
+def is_diagnosis(text: str) -> bool:
+    """Return whether a sentence states a cause, as agents do several times before they find the right one."""
+    return _DIAGNOSIS.search(text) is not None
+
+
+def is_narration(sentence: str) -> bool:
+    """Return whether a sentence only announces the agent's next action, without a reason, or has no content."""
+    announces = _NARRATION.fullmatch(sentence) and not _REASONED.search(sentence)
+    return bool(announces or _EMPTY.fullmatch(sentence))
+
+
+def has_content(text: str) -> bool:
+    """Return whether a text has a sentence with content."""
+    items = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
+    return any(not is_narration(one) and not one.rstrip("*_ ").endswith(":") for one in items)
+
+
+def refutes(message: str) -> bool:
+    """Return whether a user rejects the agent's last report."""
+    return _REFUTES.search(message[:_REFUTED_CHARS]) is not None
+
+
+def newest_diagnoses(found: Iterable[tuple[int, float, str]], turns: Sequence[int]) -> Sequence[tuple[int, float, str]]:
+    """Return the findings, given oldest first with their seqs, without diagnoses that a later one of the turn replaced.
+
+    `turns` are the seqs of the users' messages.
+    """
+    kept: list[tuple[int, float, str]] = []
+    later: set[int] = set()
+    for seq, worth, text in reversed(list(found)):
+        turn = bisect_left(turns, seq)
+        if is_diagnosis(text):
+            if turn in later:
+                continue
+            later.add(turn)
+        kept.append((seq, worth, text))
+    return kept

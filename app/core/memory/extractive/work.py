@@ -1,0 +1,196 @@
+"""The work of a span in plain sentences: files changed, commits made, checks and their outcomes, tools called.
+
+The sentences are built from the agent's own calls and their outcomes. Tool output contributes only counts, hashes, the
+names of tests and first error lines.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.core.log.event import Event
+from app.core.log.events import EventType, Json
+from app.core.memory.digest.commands import programs
+from app.core.memory.digest.files import Undone, command_of, commits_in, files_of, undone_changes, writes_whole
+from app.core.memory.digest.outcomes import (
+    BEFORE_EDITS,
+    ERROR,
+    OK,
+    REJECTED,
+    CheckRun,
+    bare_command,
+    is_check,
+    is_idle,
+    is_refused,
+    state_of,
+)
+from app.core.memory.digest.sentences import shorten
+from app.core.memory.extractive.changes import FileChange, definitions, parse_changes
+from app.core.memory.extractive.sections import SectionLine
+
+CALLS_MAX: Final = 3
+"""The number of calls listed with their arguments, of tools for neither files nor a shell."""
+TOOLS_MAX: Final = 12
+ARGUMENTS_CHARS_MAX: Final = 120
+COMMAND_CHARS_MAX: Final = 100
+
+_LOOKING: Final = re.compile(
+    r"read|view|cat\b|grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|stat|todo|task_?(?:create|update|get)|^plan|fetch"
+    r"|^skill$",
+    re.I,
+)
+_UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
+"""A harness's words for an edit that it refused because the file must be read first."""
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """The attempts at one thing: the outcome of each, and the seq of the newest."""
+
+    states: list[str] = field(default_factory=list)
+    seq: int = 0
+
+    def add(self, state: str, seq: int) -> None:
+        self.states.append(state)
+        self.seq = seq
+
+
+class SpanWork:
+    """The calls of a span that did more than look, with their outcomes: file changes, commands and other calls."""
+
+    def __init__(self, events: Sequence[Event], previous_text: str = "") -> None:
+        """Count the calls of the events, together with the changes in earlier summaries."""
+        answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
+        self._changes: dict[str, FileChange] = {}
+        self._edits: dict[str, _Attempts] = {}
+        self._uncommitted: list[tuple[str, FileChange]] = []
+        self._commands: dict[str, tuple[str, _Attempts]] = {}
+        self._programs: dict[str, str] = {}
+        self._tools: dict[str, _Attempts] = {}
+        self._other_calls: list[Event] = []
+        for name, change in parse_changes(previous_text):
+            self._change(name, change)
+        for call in events:
+            if call.type is EventType.TOOL_CALL:
+                self._add(call, answers.get(call.seq))
+
+    def _add(self, call: Event, result: Event | None) -> None:
+        tool = call.tool or "a tool"
+        command = command_of(tool, call.arguments)
+        state = state_of(result, command)
+        if state == REJECTED:
+            return  # it had no effect, and is quoted with the user's words
+        if command is not None:
+            if not is_refused(result):
+                self._add_command(command, state, call, "" if result is None else result.text)
+            return
+        use = files_of(tool, call.arguments)
+        for path in use.modified:
+            if not (is_refused(result) and _UNREAD.search(result.text if result else "")):
+                self._edits.setdefault(path, _Attempts()).add(state, call.seq)
+            if state == OK:
+                change = FileChange(is_new=writes_whole(call.arguments))
+                change.add(1, call.seq, definitions(call.arguments))
+                if _file_name(path) in self._changes:
+                    self._changes[_file_name(path)].forget(call.arguments)
+                self._change(_file_name(path), change)
+                self._uncommitted.append((path, change))
+        if not (use.modified or use.read or _LOOKING.search(tool)):
+            self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
+            if state != ERROR:
+                self._other_calls.append(call)
+
+    def _change(self, name: str, change: FileChange) -> None:
+        known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
+        known.add(change.times, change.seq, change.names)
+
+    def _add_command(self, command: str, state: str, call: Event, output: str) -> None:
+        for program in programs(command):
+            self._programs[program] = state
+        if not is_check(command):
+            self._commands.setdefault(bare_command(command), (command, _Attempts()))[1].add(state, call.seq)
+        for back in undone_changes(command, state):
+            self._revert(back)
+        if commits_in(command, output):
+            self._uncommitted.clear()
+
+    def _revert(self, back: Undone) -> None:
+        gone = [
+            (path, change)
+            for path, change in self._uncommitted
+            if not back.keeps_changes and (not back.paths or any(_names(path, one) for one in back.paths))
+        ]
+        for path, change in gone:
+            self._uncommitted.remove((path, change))
+            known = self._changes[_file_name(path)]
+            known.times -= change.times
+            known.names = {name: done for name, done in known.names.items() if name not in change.names}
+
+    def done(self) -> Sequence[SectionLine]:
+        """Return lines on files changed and tools called, in this order."""
+        changed = [change.line(name) for name, change in self._changes.items() if change.times > 0]
+        return [*sorted(changed, key=lambda line: -line.seq), *self._calls()]
+
+    def failing(self) -> Sequence[SectionLine]:
+        """Return lines on commands, edits and tools that failed when last tried, without checks, the newest first.
+
+        A command counts only if no later run of one of its programs succeeded, and if it did not print its own status.
+        """
+        lines = [
+            SectionLine(f"`{shorten(bare, COMMAND_CHARS_MAX)}` failed when it was last run.", attempts.seq)
+            for bare, (command, attempts) in self._commands.items()
+            if attempts.states[-1] == ERROR
+            and not is_idle(command)
+            and "$?" not in command
+            and all(self._programs[program] == ERROR for program in programs(command))
+        ]
+        for path, attempts in self._edits.items():
+            if attempts.states[-1] == ERROR:
+                lines.append(SectionLine(f"The change of {path} failed when it was last tried.", attempts.seq))
+        for tool, attempts in self._tools.items():
+            if attempts.states[-1] == ERROR:
+                lines.append(SectionLine(f"{tool} failed when it was last called.", attempts.seq))
+        return sorted(lines, key=lambda line: -line.seq)
+
+    def _calls(self) -> Sequence[SectionLine]:
+        newest = [
+            SectionLine(f"Called {call.tool}{with_arguments(call.arguments)}.", call.seq)
+            for call in reversed(self._other_calls[-CALLS_MAX:])
+        ]
+        if len(self._other_calls) <= CALLS_MAX:
+            return newest
+        counts: dict[str, int] = {}
+        for call in self._other_calls:
+            counts[call.tool or "a tool"] = counts.get(call.tool or "a tool", 0) + 1
+        named = [f"{name} x{times}" if times > 1 else name for name, times in counts.items()][:TOOLS_MAX]
+        more = f" and {len(counts) - len(named)} more" if len(counts) > len(named) else ""
+        return [*newest, SectionLine(f"Called {', '.join(named)}{more}.", self._other_calls[-1].seq)]
+
+
+def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
+    """Return lines on the checks that failed when they were last run, the newest first."""
+    return [SectionLine(_failed(run), run.seq) for run in reversed(runs) if run.state == ERROR]
+
+
+def _failed(run: CheckRun) -> str:
+    when = f", {BEFORE_EDITS}" if run.is_before_edits else ""
+    report = f": {run.told.rstrip('.')}" if run.told else ""
+    return f"`{shorten(run.text, COMMAND_CHARS_MAX)}` failed when it was last run{when}{report}."
+
+
+def _names(path: str, named: str) -> bool:
+    """Return whether a path in a command means a file, or a folder that contains it."""
+    named = named.removeprefix("./").rstrip("/")
+    return path == named or path.endswith(f"/{named}") or f"/{named}/" in f"/{path}"
+
+
+def _file_name(path: str) -> str:
+    """Return a file's own name; the appendix lists its full path."""
+    return path.rstrip("/").rsplit("/", 1)[-1] or path
+
+
+def with_arguments(arguments: Mapping[str, Json]) -> str:
+    """Return the plain arguments of a call, as the agent wrote them."""
+    plain = [f"{k} {' '.join(str(v).split())}" for k, v in arguments.items() if isinstance(v, str | int | float) and v]
+    return f" with {shorten(', '.join(plain), ARGUMENTS_CHARS_MAX)}" if plain else ""

@@ -1,1 +1,0 @@
-"""The context, its frontier, and the operations that change both together."""

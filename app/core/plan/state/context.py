@@ -1,0 +1,356 @@
+"""A session's visible conversation under a frontier, with the tokens of each item."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.log.block import Block, Kind
+from app.core.log.event import Event
+from app.core.log.events import ASSISTANT_SIDE, EventType
+from app.core.log.lazy import lazy
+from app.core.plan.state import wording
+from app.core.plan.state.frontier import Frontier, Stub
+from app.core.plan.state.items import Item
+from app.core.plan.state.rounds import Rounds, UnitSize, WorkedFiles
+from app.core.tokens.counter import REQUEST_TOKENS, Counter
+
+
+@dataclass(frozen=True, slots=True)
+class PairedResult:
+    """A tool result and its call; `call` is None if it is not among the items."""
+
+    result: Item
+    call: Item | None
+
+    def with_items(self, new: Mapping[int, Item]) -> "PairedResult":
+        """Return the pair with these items in place of those of the same events; the same object if nothing changes."""
+        result, call = self.result, self.call
+        seq = result.event.call_seq if call is not None else None
+        if result.event.seq not in new and seq not in new:
+            return self
+        return PairedResult(new.get(result.event.seq, result), call and new.get(call.event.seq, call))
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """The tool results that later ones repeat, by the same call or by showing the whole file.
+
+    `newer` maps the seq of a repeated result to that of its latest repetition. `last` maps each key of a call
+    (`Event.asks`) to the seqs of its results that are not repeated.
+    """
+
+    newer: Mapping[int, int]
+    last: Mapping[str, tuple[int, ...]]
+
+    def extend(self, answers: "Sequence[PairedResult]") -> "Repeats":
+        """Return the repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
+        newer, last = dict(self.newer), dict(self.last)
+        for answer in answers:
+            event, call = answer.result.event, answer.call
+            if call is None or call.event.body is None or event.is_error or answer.result.stub is not None:
+                continue
+            asks = call.event.request_keys
+            for ask in asks if call.event.has_single_argument else asks[:1]:
+                newer |= dict.fromkeys(last.pop(ask, ()), event.seq)
+            for ask in asks:
+                last[ask] = (*last.get(ask, ()), event.seq)
+        return Repeats(newer, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The part of the log up to `to_seq`, which was not read and can only be dropped. `turns` counts turns begun there.
+
+    `files` are the newest files modified in it that no summary covers, each with the seq of the event that modified it.
+    """
+
+    to_seq: int = 0
+    tokens: int = 0
+    turns: int = 0
+    files: tuple[tuple[int, str], ...] = ()
+
+
+NOTHING_UNREAD: Final = Unread()
+
+
+@dataclass(frozen=True)
+class Context:
+    """The events to send, in log order; their `tokens` are compared with the threshold and the target.
+
+    `prefix` holds the effective system prompts and tools, `summaries` the blocks that replace the oldest part of the
+    log. `ephemeral_tokens` counts content injected after the conversation. `shown_again` holds the seqs that were
+    decided to be shown again.
+    """
+
+    items: tuple[Item, ...]
+    prefix: tuple[Event, ...]
+    turn: int
+    counter: Counter
+    note_tokens: int = 0
+    ephemeral_tokens: int = 0
+    unread: Unread = NOTHING_UNREAD
+    summaries: tuple[Block, ...] = ()
+    summary_tokens: int = 0
+    shown_again: frozenset[int] = frozenset()
+
+    def with_stubs(self, stubs: Mapping[int, Stub]) -> "Context":
+        """Return the context with these stubs, by seq, in place of the items of the same events."""
+        return self._with(
+            {
+                seq: Item(item.event, stub.tokens, stub)
+                for seq, stub in stubs.items()
+                if (item := self.item(seq)) is not None
+            }
+        )
+
+    def with_nothing_unread(self) -> "Context":
+        """Return the context of an epoch that drops the unread part; the same object if all of it was read."""
+        if self.unread is NOTHING_UNREAD:
+            return self
+        after = replace(self, unread=NOTHING_UNREAD)
+        vars(after).update(vars(self) | {"unread": NOTHING_UNREAD})
+        return after
+
+    def item(self, seq: int) -> Item | None:
+        """Return the item of event `seq`; None if there is none."""
+        at = bisect_left(self.items, seq, key=_seq)
+        return self.items[at] if at < len(self.items) and self.items[at].event.seq == seq else None
+
+    def without_unshown(self) -> "Context":
+        """Return the context without the bodies of events that their stubs hide entirely; the same object if
+        unchanged."""
+        bare = ((item.event.seq, item, item.without_unshown()) for item in self.items if item.stub is not None)
+        return self._with({seq: after for seq, before, after in bare if after is not before})
+
+    def _with(self, new: Mapping[int, Item]) -> "Context":
+        """Return the context with these items in place of its own; units without any of them are reused."""
+        if not new:
+            return self
+        items = list(self.items)
+        history, current = self.item_tokens
+        same_rounds = True
+        for seq, item in new.items():
+            at = bisect_left(items, seq, key=_seq)
+            before, items[at] = items[at], item
+            same_rounds = same_rounds and before.reasons == item.reasons
+            if item.event.turn == self.turn:
+                current += item.tokens - before.tokens
+            else:
+                history += item.tokens - before.tokens
+        after = replace(self, items=tuple(items))
+        known = vars(after)
+        known.update(item_tokens=(history, current), open_calls=self.open_calls)
+        if "answers" in vars(self):
+            known["answers"] = tuple([answer.with_items(new) for answer in self.answers])
+        if "worked_files" in vars(self):
+            known["worked_files"] = self.worked_files
+        if "units" in vars(self) and same_rounds:
+            known["units"] = _with_items(self.units, new)
+        return after
+
+    @lazy
+    def units(self) -> "tuple[Unit, ...]":
+        """The items grouped into units."""
+        return units(self.items)
+
+    @lazy
+    def rounds_before(self) -> Rounds:
+        """The rounds of all units but the last, which may still grow."""
+        return Rounds().extend(unit.size for unit in self.units[:-1])
+
+    @lazy
+    def rounds(self) -> Rounds:
+        """The positions of the units and of the model's answers."""
+        return self.rounds_before.extend(unit.size for unit in self.units[-1:])
+
+    @lazy
+    def answers(self) -> "tuple[PairedResult, ...]":
+        """The tool results in log order, each with its call."""
+        calls = {i.event.seq: i for i in self.items if i.event.type is EventType.TOOL_CALL}
+        found = (i for i in self.items if i.event.type is EventType.TOOL_RESULT)
+        return tuple(PairedResult(item, calls.get(item.event.call_seq or 0)) for item in found)
+
+    @lazy
+    def repeats(self) -> "Repeats":
+        """The results that repeat earlier ones."""
+        return Repeats({}, {}).extend(self.answers)
+
+    @lazy
+    def worked_files(self) -> WorkedFiles:
+        """The events that show the newest content of each file."""
+        return WorkedFiles().extend(self.answers)
+
+    @lazy
+    def stubbed(self) -> tuple[Item, ...]:
+        """The items that are not shown as they were logged."""
+        return tuple(item for item in self.items if item.stub is not None)
+
+    @property
+    def turn_seq(self) -> int:
+        """The seq of the running turn's first item; 0 without one."""
+        index = bisect_left(self.items, self.turn, key=lambda item: item.event.turn)
+        return self.items[index].event.seq if index < len(self.items) else 0
+
+    @lazy
+    def perishable(self) -> tuple[Item, ...]:
+        """The items whose author set an expiry, or a key that they supersede."""
+        return tuple(item for item in self.items if item.event.expires)
+
+    @lazy
+    def open_calls(self) -> frozenset[int]:
+        """Seqs of visible calls without a visible result."""
+        answered = {i.event.call_seq for i in self.items if i.event.type is EventType.TOOL_RESULT}
+        return frozenset(
+            i.event.seq for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered
+        )
+
+    @lazy
+    def protected(self) -> frozenset[int]:
+        """The seqs that no reducer may drop (I9): pinned events with their rounds, rounds with an open call, and the
+        running turn's user message."""
+        stays: set[int] = set()
+        for unit in self.units:
+            first = unit.items[0].event
+            users_turn = first.type is EventType.USER_MESSAGE and first.turn == self.turn
+            if users_turn or unit.open_calls or any(i.event.pinned for i in unit.all_items):
+                stays.update(i.event.seq for i in unit.all_items)
+        return frozenset(stays)
+
+    @lazy
+    def item_tokens(self) -> tuple[int, int]:
+        """Tokens of the items of earlier turns, and of the running turn."""
+        history = current = 0
+        for item in self.items:
+            if item.event.turn == self.turn:
+                current += item.tokens
+            else:
+                history += item.tokens
+        return history, current
+
+    @lazy
+    def by_source(self) -> Mapping[str, int]:
+        """Tokens by source; their sum is `tokens`."""
+        sums = dict.fromkeys(("tools", "system", "summaries", "history", "current_turn", "ephemeral"), 0)
+        for event in self.prefix:
+            sums["tools" if event.type is EventType.TOOLS else "system"] += event.tokens
+        sums["summaries"] = self.summary_tokens
+        sums["history"], sums["current_turn"] = self.item_tokens
+        pending = len(self.open_calls) * self.counter.result(wording.PENDING) if self.open_calls else 0
+        sums["history"] += self.note_tokens
+        sums["current_turn"] += pending
+        sums["ephemeral"] += self.ephemeral_tokens + REQUEST_TOKENS
+        return sums
+
+    @lazy
+    def tokens(self) -> int:
+        """The estimated tokens of the whole context."""
+        return sum(self.by_source.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """The result of a reducer: the context, and the frontier that produces it."""
+
+    context: Context
+    state: Frontier
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Items that stay or go together: a round (the assistant's items and all their results), or any other single item.
+
+    `late_results` holds the seqs of results that arrived after a later unit had begun.
+    """
+
+    items: tuple[Item, ...]
+    results: tuple[Item, ...] = ()
+    late_results: tuple[int, ...] = ()
+
+    @property
+    def all_items(self) -> tuple[Item, ...]:
+        """The items, then the results."""
+        return self.items + self.results
+
+    @lazy
+    def size(self) -> UnitSize:
+        """The unit's position and size."""
+        tokens, late = sum([item.tokens for item in self.all_items]), self.late_results[-1:]
+        return UnitSize(self.items[0].event, tokens, late[0] if late else 0, bool(self.results))
+
+    def with_items(self, new: Mapping[int, Item]) -> "Unit":
+        """Return the unit with these items in place of those of the same events; the same object if nothing changes."""
+        if not any(item.event.seq in new for item in self.all_items):
+            return self
+        items = tuple(new.get(item.event.seq, item) for item in self.items)
+        return Unit(items, tuple(new.get(item.event.seq, item) for item in self.results), self.late_results)
+
+    @property
+    def turn(self) -> int:
+        """The turn of the first item."""
+        return self.items[0].event.turn
+
+    @lazy
+    def open_calls(self) -> tuple[Event, ...]:
+        """Calls without a result, in order."""
+        answered = {item.event.call_seq for item in self.results}
+        return tuple(i.event for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered)
+
+    @lazy
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that show the unit, then a pending result for each open call."""
+        shown = [item.block() for item in self.all_items if item.shown]
+        for call in self.open_calls:
+            pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
+            shown.append(replace(pending, replaced=True))
+        return tuple(shown)
+
+
+def _with_items(known: "tuple[Unit, ...]", new: Mapping[int, Item]) -> "tuple[Unit, ...]":
+    """Replace the items of the same events in units."""
+    changed = list(known)
+    for item in new.values():
+        # A result is in the unit of its call, wherever the result comes in the log.
+        at = bisect_right(changed, item.event.call_seq or item.event.seq, key=_first_seq) - 1
+        if at >= 0 and changed[at] is known[at]:
+            changed[at] = known[at].with_items(new)
+    return tuple(changed)
+
+
+def _seq(item: Item) -> int:
+    return item.event.seq
+
+
+def _first_seq(unit: "Unit") -> int:
+    return unit.items[0].event.seq
+
+
+def _continues_round(last: Item, event: Event) -> bool:
+    """Return whether the assistant's `event` joins the round of `last`: it is a call, or follows one or reasoning."""
+    kind = last.event.type
+    if kind not in ASSISTANT_SIDE:
+        return False
+    return kind is EventType.TOOL_CALL or event.type is EventType.TOOL_CALL or last.reasons
+
+
+def units(items: Iterable[Item]) -> tuple[Unit, ...]:
+    """Group items into units, ordered by their first seq. A result whose call is not among the items is in no unit."""
+    groups: list[tuple[list[Item], list[Item], list[int]]] = []
+    group_of_call: dict[int, int] = {}
+    for item in items:
+        event = item.event
+        if event.type is EventType.TOOL_RESULT:
+            if event.call_seq in group_of_call:
+                index = group_of_call[event.call_seq]
+                groups[index][1].append(item)
+                if index != len(groups) - 1:
+                    groups[index][2].append(event.seq)
+            continue
+        assistant = event.type in ASSISTANT_SIDE
+        extends = assistant and groups and not groups[-1][1] and _continues_round(groups[-1][0][-1], event)
+        if not extends:
+            groups.append(([], [], []))
+        groups[-1][0].append(item)
+        if event.type is EventType.TOOL_CALL:
+            group_of_call[event.seq] = len(groups) - 1
+    return tuple(Unit(tuple(members), tuple(results), tuple(late)) for members, results, late in groups)

@@ -1,0 +1,170 @@
+"""Rounds of a context, and the files that are worked on."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from posixpath import normpath
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from app.core.lexicon.tools import FILES
+from app.core.log.event import Event
+from app.core.log.events import ASSISTANT_SIDE
+from app.core.memory.digest.commands import shown_paths
+from app.core.memory.digest.files import FileUse, command_of, files_of, patched_paths
+from app.core.memory.digest.sentences import is_rejected
+
+if TYPE_CHECKING:
+    from app.core.plan.state.context import Context, PairedResult
+
+
+class UnitSize(NamedTuple):
+    """The position and size of a unit: its first event, the tokens of all its items, the seq of its last late result (0
+    without one), and whether it has results."""
+
+    first: Event
+    tokens: int
+    late: int
+    results: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The units of a context in order: `firsts` are their first seqs, `tokens_before` the tokens of all units before
+    each.
+
+    `seqs` and `times` are the first seq and the time of each of the model's answers; consecutive units of the model are
+    one answer. `last` is the first seq of the last such unit, `ends` whether it is the last unit and has no results.
+    `shown` are the tokens of all units, `read` the sum over all answers of the tokens before each. `late` is the seq of
+    the last late result.
+    """
+
+    firsts: tuple[int, ...] = ()
+    tokens_before: tuple[int, ...] = ()
+    seqs: tuple[int, ...] = ()
+    times: tuple[float, ...] = ()
+    shown: int = 0
+    read: int = 0
+    late: int = 0
+    last: int = 0
+    ends: bool = False
+
+    def extend(self, units: Iterable[UnitSize]) -> "Rounds":
+        """Return the rounds after appending these units."""
+        added = list(units)
+        in_front: list[int] = []
+        answers: list[Event] = []
+        shown, read, last, ends = self.shown, self.read, self.last, self.ends
+        for unit in added:
+            in_front.append(shown)
+            models = unit.first.type in ASSISTANT_SIDE
+            if models and not ends:
+                read += shown
+                answers.append(unit.first)
+            last = unit.first.seq if models else last
+            ends = models and not unit.results
+            shown += unit.tokens
+        return Rounds(
+            firsts=self.firsts + tuple([unit.first.seq for unit in added]),
+            tokens_before=self.tokens_before + tuple(in_front),
+            seqs=self.seqs + tuple([event.seq for event in answers]),
+            times=self.times + tuple([event.at for event in answers]),
+            shown=shown,
+            read=read,
+            late=max([self.late, *[unit.late for unit in added]]),
+            last=last,
+            ends=ends,
+        )
+
+
+_WHOLE: Final = ("content", "contents", "file_text", "new_content")
+"""Arguments that hold the whole file, of a call that writes a file."""
+ARGUMENTS_TIMES: Final = 4
+"""The factor by which arguments of calls stay in the working set longer than results."""
+SHARE: Final = 0.7
+"""The maximum share of a reduction's goal, the prefix aside, that the newest content of files may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedFiles:
+    """The seqs of the events that show the newest content of each file, by path, the most recently used file last.
+
+    `modified` are the seqs of the calls that were the first to modify each file.
+    """
+
+    shown_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    modified: Mapping[str, int] = field(default_factory=dict)
+
+    def extend(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
+        """Return the files after these calls and their results. Calls that failed or were rejected are ignored."""
+        shown_by, modified = dict(self.shown_by), dict(self.modified)
+        for answer in answers:
+            if answer.call is None or answer.call.event.body is None:
+                continue
+            if answer.result.event.is_error or is_rejected(answer.result.event):
+                continue
+            result, call = answer.result.event, answer.call.event
+            use = use_of(call)
+            for path in map(normpath, use.read):
+                before = shown_by.pop(path, ())
+                shown_by[path] = (result.seq,) if _reads_all(call) else (*before, result.seq)
+            for path in map(normpath, use.modified):
+                before = shown_by.pop(path, ())
+                shown_by[path] = (call.seq,) if _writes_all(call) else (*before, call.seq)
+                modified.setdefault(path, call.seq)
+        return WorkedFiles(shown_by, modified)
+
+
+def use_of(call: Event) -> FileUse:
+    """Return the files of a call; for a shell command, including those that it prints and those of a patch in it."""
+    arguments = call.arguments
+    use = files_of(call.tool or "", arguments)
+    command = command_of(call.tool or "", arguments)
+    if command is None:
+        return use
+    changed = patched_paths(command) if "*** Begin Patch" in command else ()
+    return FileUse(shown_paths(command), tuple(dict.fromkeys((*use.modified, *changed))))
+
+
+def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
+    """Return the seqs that show the newest content of files, the most valuable first: of recently used files, in recent
+    turns.
+
+    If `calls` is given, only the working set: content stays in it for `calls` tool calls after the last use of its
+    file, in the next turn for half as many, and so on. Arguments of calls, which are short, stay four times as long.
+    """
+    results = [answer.result.event.seq for answer in context.answers]
+    ranks: dict[int, int] = {}
+    for seqs in context.worked_files.shown_by.values() if calls != 0 else ():
+        age = len(results) + 1 - bisect_left(results, seqs[-1])
+        for item in filter(None, map(context.item, seqs)):
+            rank = age * (1 + context.turn - item.event.turn) * (1 if item.event.call_seq is None else ARGUMENTS_TIMES)
+            if calls is None or rank <= ARGUMENTS_TIMES * calls:
+                ranks[item.event.seq] = min(rank, ranks.get(item.event.seq, rank))
+    return tuple(sorted(ranks, key=lambda seq: (ranks[seq], -seq)))
+
+
+def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
+    """Return the seqs of the newest file content that a forced reduction leaves whole, the most valuable first.
+
+    This covers all files, worked on or not, as far as it fits into its share of what `goal` leaves after the prefix:
+    text that an edit may quote is worth more than anything else that could stay. Empty if the policy keeps no working
+    set (`calls` is 0).
+    """
+    fixed = sum(event.tokens for event in context.prefix) + context.ephemeral_tokens
+    room = int(SHARE * max(0, goal - fixed))
+    held: list[int] = []
+    for item in filter(None, map(context.item, ranked(context) if calls else ())):
+        if item.stub is None and item.tokens <= room:
+            held.append(item.event.seq)
+            room -= item.tokens
+    return tuple(held)
+
+
+def _reads_all(call: Event) -> bool:
+    """Return whether a call that reads a file names no part of it."""
+    arguments = call.arguments.items()
+    return all(value is None or name in FILES or (name, value) == ("command", "view") for name, value in arguments)
+
+
+def _writes_all(call: Event) -> bool:
+    return any(isinstance(call.arguments.get(name), str) for name in _WHOLE)

@@ -1,0 +1,114 @@
+"""Several summaries as one text: their words one after the other, and each of their tagged sections once.
+
+Failures that a later summary reports as fixed are removed, and a check that passed before later edits is marked.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.memory.digest.appendix import TAGS
+from app.core.memory.digest.checks import Check, checks_of, covers
+from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
+
+_SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
+_BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
+"""A heading with nothing under it but a line about omitted content."""
+_NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
+"""An entry of a section of names: a name, or a name with its number."""
+_STATE: Final = re.compile(r"^\[\w+\] ")
+_PASSED, _FAILED = "[ok] ", "[error] "
+_BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
+_NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
+_EDITED: Final = re.compile(r"^- (?:Changed|Wrote) ", re.M)
+"""Lines in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
+REQUEST_CHARS: Final = 80
+"""The prefix by which requests count as one, since they are shortened to different lengths."""
+_SORTED: Final = frozenset({"modified-files", "read-files"})
+_QUOTES: Final = frozenset({"requests", "constraints"})
+"""Sections whose lines a summary's own words may hold too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The words of each summary without its sections, and the sections of all."""
+
+    words: tuple[str, ...]
+    sections: str
+
+
+def unite(texts: Sequence[str]) -> Union:
+    """Unite the sections of summaries, given oldest first; of two lines about one thing the newer one stays."""
+    words = [re.sub(r"\n{3,}", "\n\n", _BARE.sub("", _SECTION.sub("", text))).strip() for text in texts]
+    all_words = " ".join(" ".join(words).split())
+    found: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
+    passed: list[Check] = []
+    for at in reversed(range(len(texts))):
+        words[at] = _drop_fixed_failures(words[at], passed)
+        passed += _passed_checks(texts[at])
+    for at, text in enumerate(texts):
+        is_old = any(_EDITED.search(later) for later in words[at + 1 :])
+        for tag, inner in (match.groups() for match in _SECTION.finditer(text)):
+            for key, line in _entries(tag, inner):
+                if not (tag in _QUOTES and line.removeprefix("- ") in all_words):
+                    found[tag].pop(key, None)
+                    found[tag][key] = _mark_old(line) if is_old and tag == "commands" else line
+    for path in found["modified-files"]:
+        found["read-files"].pop(path, None)
+    found["commands"] = _drop_passed_failures(found["commands"])
+    return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
+
+
+def _passed_checks(text: str) -> Iterator[Check]:
+    """Yield the checks that a summary's commands report as passed."""
+    for tag, inner in _SECTION.findall(text):
+        for line in inner.splitlines() if tag == "commands" else ():
+            if line.startswith(_PASSED):
+                yield from checks_of(line.removeprefix(_PASSED))
+
+
+def _is_fixed(command: str, passed: Iterable[Check]) -> bool:
+    checks = checks_of(command)
+    return len(checks) == 1 and any(covers(later, checks[0]) for later in passed)
+
+
+def _drop_fixed_failures(words: str, passed: Sequence[Check]) -> str:
+    """Return the words of a summary without the failures that later summaries' passes cover."""
+    kept = _BLOCKED.sub(lambda line: "" if _is_fixed(line[1], passed) else line[0], words)
+    return _NOTHING_BLOCKED.sub("", kept).strip()
+
+
+def _drop_passed_failures(lines: Mapping[str, str]) -> dict[str, str]:
+    """Return the commands, oldest first, without the failures that later passes cover."""
+    kept: dict[str, str] = {}
+    passed: list[Check] = []
+    for key, line in reversed(list(lines.items())):
+        if not (line.startswith(_FAILED) and _is_fixed(line.removeprefix(_FAILED), passed)):
+            kept[key] = line
+        if line.startswith(_PASSED):
+            passed += checks_of(line.removeprefix(_PASSED))
+    return dict(reversed(list(kept.items())))
+
+
+def _mark_old(line: str) -> str:
+    """Return the line of a check, marked as run before later edits."""
+    bare = _STATE.sub("", line)
+    if bare == line or BEFORE_EDITS in line or not checks_of(bare):
+        return line
+    return f"{line}{';' if ' # ' in line else ' #'} {BEFORE_EDITS}"
+
+
+def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
+    """Return the lines of a section, or its names, each with the key by which repetitions are found."""
+    if tag == "identifiers":
+        return ((name, name) for name in _NAME.findall(inner))
+    lines = [line for line in inner.splitlines() if line]
+    if tag == "commands":
+        return ((bare_command(_STATE.sub("", line)), line) for line in lines)
+    return ((line[:REQUEST_CHARS] if tag == "requests" else line, line) for line in lines)
+
+
+def _write_section(tag: str, lines: Mapping[str, str]) -> str:
+    entries = sorted(lines.values()) if tag in _SORTED else list(lines.values())
+    return f"<{tag}>\n{(' ' if tag == 'identifiers' else chr(10)).join(entries)}\n</{tag}>"

@@ -1,0 +1,1 @@
+"""Record: the manifest and the evictions of a call."""

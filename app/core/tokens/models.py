@@ -1,0 +1,219 @@
+"""Models: their windows, and their providers' caches."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from app.core.errors import InvalidPolicy
+from app.core.log.events import Json
+from app.core.policy.summarize import CacheRules
+from app.core.tokens.scales import AREA, ImageRule
+
+Vendor = Literal["openai", "anthropic", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """A model's vendor, window and rules of counting.
+
+    `encoding` is the tiktoken encoding to count with, None for the heuristic. `scale` names the scale from that
+    encoding's tokens to the model's own (`core/tokens/scales`), None if the encoding is the model's.
+    """
+
+    vendor: Vendor
+    window_tokens: int
+    encoding: str | None
+    image: ImageRule
+    scale: str | None = None
+
+
+_TILES: Final = ImageRule("tiles", base=85, tile=170)
+_PATCHES_MINI: Final = ImageRule("patches", factor=1.62)
+
+# Claude 3 to 4.6 share a tokenizer, Opus 4.7 and all later models another one (platform.claude.com, "Token counting").
+# An unknown name is treated as a later model's, whose tokenizer makes more tokens.
+_CLAUDE_3: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-3")
+_CLAUDE: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-4.7")
+
+UNKNOWN: Final = ModelProfile("other", 128_000, None, AREA)
+
+# The longest matching prefix applies.
+_PROFILES: Final = {
+    "gpt-5": ModelProfile("openai", 272_000, "o200k_base", ImageRule("tiles", base=70, tile=140)),
+    "gpt-5-mini": ModelProfile("openai", 272_000, "o200k_base", _PATCHES_MINI),
+    "gpt-5-nano": ModelProfile("openai", 272_000, "o200k_base", ImageRule("patches", factor=2.46)),
+    "gpt-4.1": ModelProfile("openai", 1_047_576, "o200k_base", _TILES),
+    "gpt-4.1-mini": ModelProfile("openai", 1_047_576, "o200k_base", _PATCHES_MINI),
+    "gpt-4.1-nano": ModelProfile("openai", 1_047_576, "o200k_base", ImageRule("patches", factor=2.46)),
+    "gpt-4o": ModelProfile("openai", 128_000, "o200k_base", _TILES),
+    "gpt-4o-mini": ModelProfile("openai", 128_000, "o200k_base", ImageRule("tiles", base=2833, tile=5667)),
+    "chatgpt-4o": ModelProfile("openai", 128_000, "o200k_base", _TILES),
+    "gpt-oss": ModelProfile("openai", 131_072, "o200k_base", _TILES),
+    "o1": ModelProfile("openai", 200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
+    "o3": ModelProfile("openai", 200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
+    "o4-mini": ModelProfile("openai", 200_000, "o200k_base", ImageRule("patches", factor=1.72)),
+    "gpt-4-turbo": ModelProfile("openai", 128_000, "cl100k_base", _TILES),
+    "gpt-4": ModelProfile("openai", 8_192, "cl100k_base", _TILES),
+    "gpt-3.5": ModelProfile("openai", 16_385, "cl100k_base", _TILES),
+    "claude": _CLAUDE,
+    **dict.fromkeys(("claude-opus-4-7", "claude-opus-4-8", "claude-opus-4-9"), _CLAUDE),
+    **dict.fromkeys(
+        ("claude-2", "claude-instant", "claude-3", "claude-opus-4", "claude-sonnet-4", "claude-haiku-4"), _CLAUDE_3
+    ),
+    "gemini": ModelProfile("other", 1_048_576, None, AREA),
+}
+
+
+def window_is_assumed(model: str | None, window_tokens: int) -> bool:
+    """Return whether a window is the default for models whose own window is unknown."""
+    return profile(model) is UNKNOWN and window_tokens == UNKNOWN.window_tokens
+
+
+@lru_cache(maxsize=1_024)
+def profile(model: str | None) -> ModelProfile:
+    """Return the profile of a model name, with or without a router's prefix (see `cache_profiles.model_name`)."""
+    if not model:
+        return UNKNOWN
+    name = model_name(model)
+    best = max((prefix for prefix in _PROFILES if name.startswith(prefix)), key=len, default=None)
+    return _PROFILES[best] if best else UNKNOWN
+
+
+PRICE_MAX: Final = 100
+FIGURE_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CacheProfile:
+    """A provider's prompt cache. Prices are in input tokens. `lookback_blocks` is None if caching needs no markers."""
+
+    read_price: float = 0.1
+    write_price: float = 1.25
+    ttl_seconds: int = 300
+    minimum_tokens: int = 1_024
+    lookback_blocks: int | None = 20
+    markers: int = 4
+    step_tokens: int = 1
+
+
+ANTHROPIC: Final = CacheProfile()
+ANTHROPIC_HOUR: Final = replace(ANTHROPIC, write_price=2.0, ttl_seconds=3_600)
+OPENAI: Final = CacheProfile(write_price=1.0, ttl_seconds=600, lookback_blocks=None, markers=0, step_tokens=128)
+OPENAI_PAID: Final = replace(OPENAI, write_price=1.25, ttl_seconds=1_800, markers=4)
+UNKNOWN_CACHE: Final = OPENAI
+
+_QUARTER: Final = replace(OPENAI, read_price=0.25)
+_HALF: Final = replace(OPENAI, read_price=0.5)
+
+# The longest matching prefix of the model's name applies.
+TABLE: Final[Mapping[str, CacheProfile]] = {
+    "claude": ANTHROPIC,
+    "claude-3-haiku": replace(ANTHROPIC, minimum_tokens=2_048),
+    "claude-3-5-haiku": replace(ANTHROPIC, minimum_tokens=2_048),
+    "claude-haiku": replace(ANTHROPIC, minimum_tokens=4_096),
+    "claude-haiku-5": replace(ANTHROPIC, minimum_tokens=512),
+    "claude-sonnet-5-5": replace(ANTHROPIC, minimum_tokens=512, read_price=0.05),
+    "claude-opus-4-5": replace(ANTHROPIC, minimum_tokens=4_096),
+    "claude-opus-4-6": replace(ANTHROPIC, minimum_tokens=4_096),
+    "claude-opus-4-7": replace(ANTHROPIC, minimum_tokens=2_048),
+    "claude-opus-5": replace(ANTHROPIC, minimum_tokens=512),
+    "claude-opus-5-5": replace(ANTHROPIC, minimum_tokens=512, read_price=0.05),
+    "claude-fable": replace(ANTHROPIC, minimum_tokens=512),
+    "claude-fable-5-1": replace(ANTHROPIC, minimum_tokens=512, read_price=0.025),
+    "claude-mythos": replace(ANTHROPIC, minimum_tokens=512),
+    "claude-mythos-5-1": replace(ANTHROPIC, minimum_tokens=512, read_price=0.025),
+    "claude-mythos-preview": replace(ANTHROPIC, minimum_tokens=2_048),
+    "gpt": OPENAI,
+    "gpt-4o": _HALF,
+    "chatgpt-4o": _HALF,
+    "gpt-4.1": _QUARTER,
+    "o1": _HALF,
+    "o3": _QUARTER,
+    "o3-mini": _HALF,
+    "o4": _QUARTER,
+    "gpt-5.6": OPENAI_PAID,
+    "gpt-6": OPENAI_PAID,
+    "gpt-6.1-sol": replace(OPENAI_PAID, read_price=0.05),
+}
+
+
+def model_name(model: str) -> str:
+    """Return a model's own name in lower case, without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`) and
+    with dashes for the dots that routers put into Claude's names (`anthropic/claude-opus-4.5`)."""
+    name = model.lower().rsplit("/", 1)[-1]
+    return name[name.index("claude") :].replace(".", "-") if "claude" in name else name
+
+
+def profile_name(model: str | None, table: Mapping[str, CacheProfile] = TABLE) -> str | None:
+    """Return the model's row of the table: the longest one that its name begins with; None if there is none."""
+    name = model_name(model) if model else ""
+    return max((prefix for prefix in table if name.startswith(prefix)), key=len, default=None)
+
+
+def cache_profile(
+    model: str | None,
+    rules: CacheRules | None = None,
+    table: Mapping[str, CacheProfile] = TABLE,
+    otherwise: CacheProfile = UNKNOWN_CACHE,
+) -> CacheProfile:
+    """Return the profile of a model, `otherwise` if it is not in the table, with the figures of a policy's `rules`."""
+    best = profile_name(model, table)
+    profile = otherwise if best is None else table[best]
+    overrides = {} if rules is None else {f.name: v for f in fields(rules) if (v := getattr(rules, f.name)) is not None}
+    return replace(profile, **overrides)
+
+
+def parse_table(document: Json) -> dict[str, CacheProfile]:
+    """Return the built-in table with the rows of a document: `{"<model prefix>": {"ttl_seconds": 3600, ...}}`.
+
+    A row applies to every model whose name begins with its prefix, a longer prefix over a shorter one; figures that it
+    does not set are unchanged for each model. Raises InvalidPolicy naming the field.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidPolicy("must be an object of model names", knob="cache_table")
+    rows = {model_name(prefix): _row(prefix, row) for prefix, row in document.items()}
+    table = dict(TABLE)
+    for prefix in sorted(rows, key=len):
+        table[prefix] = cache_profile(prefix, table=table)
+        table |= {name: replace(known, **rows[prefix]) for name, known in table.items() if name.startswith(prefix)}
+    for prefix in rows:
+        for name, known in table.items():
+            if name.startswith(prefix) and known.read_price >= known.write_price:
+                raise InvalidPolicy(f"{prefix}: a read of {name} must be cheaper than a write", knob="cache_table")
+    return table
+
+
+def _row(prefix: str, row: Json) -> Mapping[str, Any]:
+    """Return a row if all of its figures are known and within bounds. Raises InvalidPolicy."""
+    if not model_name(prefix):
+        raise InvalidPolicy(f"{prefix!r} is the beginning of no model's name", knob="cache_table")
+    if not isinstance(row, Mapping):
+        raise InvalidPolicy(f"{prefix}: must be an object", knob="cache_table")
+    known = {f.name for f in fields(CacheProfile)}
+    for name, value in row.items():
+        if name not in known:
+            raise InvalidPolicy(f"{prefix}.{name}: unknown; known here: {', '.join(sorted(known))}", knob="cache_table")
+        if not _fits(name, value):
+            raise InvalidPolicy(f"{prefix}.{name}: {_bounds(name)}", knob="cache_table")
+    return row
+
+
+def _fits(name: str, value: Json) -> bool:
+    if value is None:
+        return name == "lookback_blocks"
+    if isinstance(value, bool):
+        return False
+    if name.endswith("_price"):
+        return isinstance(value, (int, float)) and 0 <= value <= PRICE_MAX
+    return isinstance(value, int) and _least(name) <= value <= FIGURE_MAX
+
+
+def _bounds(name: str) -> str:
+    if name.endswith("_price"):
+        return f"must be a number from 0 to {PRICE_MAX}"
+    return f"must be a whole number of {_least(name)} or more"
+
+
+def _least(name: str) -> int:
+    return 1 if name in ("lookback_blocks", "step_tokens") else 0

@@ -1,1 +1,0 @@
-"""A loaded view, a caller's request to it, and the budget and plan inputs that follow from both."""
