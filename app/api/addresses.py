@@ -10,25 +10,10 @@ from uuid import UUID
 
 from fastapi import Request
 
-from app.api.key_prefix import operation_of
 from app.core.errors import InvalidRequest
 from app.core.log.segments import ADDRESS_PATTERN
 from app.services.tenants import Caller
 
-UNRESOLVED_OPERATIONS: Final = frozenset(
-    {
-        *(
-            "append_events",
-            "append_messages",
-            "get_context",
-            "mcp",
-            "post_context",
-            "recall",
-        ),  # resolve the line themselves
-        *("delete_session", "list_calls", "list_lines", "rewind_session"),  # concern the session with all of its lines
-    }
-)
-RESOLVED: Final = "palimpsest.followed"
 _ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 
 
@@ -44,11 +29,8 @@ async def resolve_line(request: Request, who: Caller) -> None:
     """Replace a session's id in the path by the line it means. An invalid id is left for the operation to refuse."""
     named: dict[str, Any] = request.path_params
     sid = named.get("sid")
-    if sid is None or RESOLVED in request.scope or operation_of(request.scope) in UNRESOLVED_OPERATIONS:
+    if sid is None or _ADDRESS.fullmatch(sid) is None:
         return
-    if _ADDRESS.fullmatch(sid) is None:
-        return
-    request.scope[RESOLVED] = True  # an operation with a body is authenticated twice
     lines = request.state.services.lines
     call_id = _uuid(named.get("call_id"))
     if call_id is not None:

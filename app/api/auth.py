@@ -1,31 +1,14 @@
 """Authenticate by bearer key."""
 
-from collections.abc import Awaitable, Callable, Collection
-from functools import cache
-from typing import Any, Final
+from collections.abc import Collection
 
 from fastapi import Request
 
-from app.api import addresses, key_prefix
 from app.api.access import bind_caller
 from app.api.concurrency import slot_of
-from app.api.query import check_query
 from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
 from app.store.sealing import seal_with
-
-__all__ = [
-    "Caller",
-    "Forbidden",
-    "Unauthorized",
-    "authenticate",
-    "bind_content_key",
-    "is_authenticator",
-    "require_scope",
-]
-
-Authenticator = Callable[[Request], Awaitable[Caller]]
-_SCOPES: Final[dict[Any, str]] = {}
 
 
 class Unauthorized(Exception):
@@ -44,28 +27,18 @@ class Forbidden(Exception):
         self.detail = detail
 
 
-@cache
-def require_scope(scope: str) -> Authenticator:
-    """Return the dependency that authenticates a caller for `scope`, and makes the request act for its tenant.
+async def authenticate_bearer(request: Request, scope: str) -> Caller:
+    """Authenticate by bearer key. From then on the request acts for the caller's tenant, whose contents are open.
 
-    It also checks the key's session prefix and the query's parameters, and resolves the session in the path to a line.
-    It raises Unauthorized, Forbidden, TooManyRequests, ContentsErased, OutOfReach, NotFound or InvalidRequest.
+    Raises Unauthorized, Forbidden, TooManyRequests or ContentsErased.
     """
-
-    async def dependency(request: Request) -> Caller:
-        header = request.headers.get("authorization")
-        if header is not None and not header.lower().startswith("bearer "):
-            raise Unauthorized("the Authorization header must be 'Bearer <key>'")
-        secret = None if header is None else header[7:].strip()
-        found = await authenticate(request, secret, (scope,), "Authorization: Bearer <key>")
-        await bind_content_key(request, found)
-        key_prefix.check_prefix(request, found)
-        await check_query(request)
-        await addresses.resolve_line(request, found)
-        return found
-
-    _SCOPES[dependency] = scope
-    return dependency
+    header = request.headers.get("authorization")
+    if header is not None and not header.lower().startswith("bearer "):
+        raise Unauthorized("the Authorization header must be 'Bearer <key>'")
+    secret = None if header is None else header[7:].strip()
+    who = await authenticate(request, secret, (scope,), "Authorization: Bearer <key>")
+    await bind_content_key(request, who)
+    return who
 
 
 async def authenticate(request: Request, secret: str | None, scopes: Collection[str], how: str) -> Caller:
@@ -95,13 +68,3 @@ async def bind_content_key(request: Request, who: Caller) -> None:
     Raises ContentsErased or StoreUnavailable.
     """
     seal_with(await request.state.services.keyring.sealer(who.tenant_id))
-
-
-def scope_of(call: Callable[..., Any]) -> str | None:
-    """Return the scope that an authenticating dependency requires; None for any other dependency."""
-    return _SCOPES.get(call)
-
-
-def is_authenticator(call: Callable[..., Any]) -> bool:
-    """Return whether a dependency authenticates callers."""
-    return call in _SCOPES

@@ -1,19 +1,15 @@
 """Read a request's body: authenticate the caller first, then apply the limits, then parse the JSON."""
 
 import asyncio
-import inspect
 import json
 import math
-import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
+from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.auth import is_authenticator
 from app.api.errors import BodyTooLarge, InvalidJson
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json, more_values, too_deep
@@ -59,54 +55,13 @@ class LimitBody:
         await self._app(scope, counted, send)
 
 
-class BodyRoute(APIRoute):
-    """A route that authenticates the caller and checks the body's limits before FastAPI parses the body.
-
-    An endpoint whose only parameter is the request is called directly: FastAPI would take as long to find that it has
-    no dependencies as it takes to read an append.
-    """
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        if path.endswith("_id}"):  # ids hold no colon: one leads to a verb, as in `{compaction_id}:retry`
-            self.path_regex = re.compile(self.path_regex.pattern.removesuffix("[^/]+)$") + "[^/:]+)$")
-        if list(inspect.signature(endpoint).parameters) == ["request"]:
-            self.app = _direct_app(endpoint)
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's handler with authentication and reading of the body before it."""
-        handle = super().get_route_handler()
-        authenticators = [
-            found.call
-            for found in self.dependant.dependencies
-            if found.call is not None and is_authenticator(found.call)
-        ]
-
-        async def handler(request: Request) -> Response:
-            if self.body_field is None:
-                return await handle(request)
-            for authenticate_caller in authenticators:
-                await authenticate_caller(request)
-            return await handle(await _ParsedRequest.of(request))
-
-        return handler
-
-
-def _direct_app(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await endpoint(Request(scope, receive, send))
-        await response(scope, receive, send)
-
-    return app
-
-
-class _ParsedRequest(Request):
+class ParsedRequest(Request):
     """A request whose body has been read as JSON, whatever its Content-Type (`curl -d` declares a form)."""
 
     value: Json = None
 
     @classmethod
-    async def of(cls, request: Request) -> "_ParsedRequest":
+    async def of(cls, request: Request) -> "ParsedRequest":
         """Read a request's body. Raises BodyTooLarge or InvalidJson."""
         read = cls(request.scope, request.receive)
         raw = await read.body()

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.api.access import TemplateRoute, bind_caller
-from app.api.auth import Caller, Forbidden, Unauthorized, authenticate, bind_content_key
+from app.api.auth import Forbidden, Unauthorized, authenticate, bind_content_key
 from app.api.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.api.concurrency import slot_of
 from app.api.errors import GATEWAY as PREFIX
@@ -39,7 +39,7 @@ from app.core.gateway.identity import identify, legal_name
 from app.providers.upstream import UpstreamError
 from app.services.gateway import Gateway
 from app.services.recent_callers import RecentCallers
-from app.services.tenants import digest
+from app.services.tenants import Caller, digest
 
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 PROVIDERS: Final = ("anthropic", "openai")
@@ -50,8 +50,6 @@ class GatewayApp:
 
     `requests_max` limits its concurrent calls; `seconds` limits the lookup of a key, and of the tenant's content key.
     """
-
-    operation_id: Final = "gateway"
 
     def __init__(self, requests_max: int, seconds: float) -> None:
         self._most = requests_max

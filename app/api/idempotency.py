@@ -7,7 +7,6 @@ from fastapi import Header, Request
 from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel
 
-from app.api.key_prefix import operation_of
 from app.api.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
 from app.core.log.segments import session_of
 from app.services.idempotency import IdempotencyKeys, ResponseToStore, request_sha256
@@ -31,7 +30,7 @@ class Idempotency:
         self._claim: KeyClaim | None = None
         if key is not None:
             about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
-            asked = f"{operation_of(request.scope)} {about} {body.model_dump()!r}"
+            asked = f"{request.scope['route'].operation_id} {about} {body.model_dump()!r}"
             session_id = session_key(who.tenant_id, session_of(sid))
             self._claim = KeyClaim(session_id, who.tenant_id, key, request_sha256(asked))
 

@@ -16,9 +16,9 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from app.api.access import TemplateRoute, bind_caller
-from app.api.auth import require_scope
 from app.api.body import parse_json
-from app.api.key_prefix import check_session
+from app.api.key_prefix import PrefixAccess, check_session
+from app.api.operation import Operation
 from app.core.errors import InvalidRequest
 from app.core.gateway.identity import SESSION_HEADER
 from app.core.log.segments import ADDRESS_PATTERN
@@ -33,7 +33,7 @@ BOUND: Final = "bound_session"
 class Mcp:
     """The ASGI application of the MCP routes."""
 
-    operation_id: Final = "mcp"
+    operation: Final = Operation("mcp", "read", PrefixAccess.WITHIN, resolves_line=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an authenticated caller.
@@ -42,7 +42,7 @@ class Mcp:
         InvalidJson.
         """
         request = Request(scope, receive)
-        who = await require_scope("read")(request)
+        who = await self.operation.admit(request)
         session = _bound(request)
         if session is not None:
             check_session(who, session)

@@ -82,7 +82,7 @@ def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
     for name, schema in query.model_json_schema()["properties"].items():
         described = {"description": schema.pop("description")} if "description" in schema else {}
         parameters.append({"name": name, "in": "query", "required": False, "schema": schema, **described})
-    return {"parameters": parameters, "security": security_of("read")}
+    return {"parameters": parameters}
 
 
 CONVENTIONS: Final = """\
@@ -127,7 +127,6 @@ def append_operation(model: type[BaseModel]) -> dict[str, Any]:
     return {
         "parameters": [_sid(), header],
         "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
-        "security": security_of("ingest"),
     }
 
 

@@ -8,8 +8,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from app.api import replica_reads
-from app.api.auth import scope_of
-from app.api.openapi import KEY_SCHEME, security_of
+from app.api.openapi import KEY_SCHEME
 
 TAGS: Final = {
     "context": "The context of the next model call, within the token budget. An agent requests one before each of its "
@@ -43,28 +42,17 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     components = document["components"]
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer", "description": _KEY}}
-    scopes = {route.operation_id: scope for route in routes if isinstance(route, APIRoute) for scope in _scopes(route)}
     reads = {route.operation_id for route in routes if isinstance(route, APIRoute) and _may_be_late(route)}
     for operations in document["paths"].values():
         for operation in operations.values():
             if operation["operationId"] in reads:
                 operation["description"] += f"\n\n{replica_reads.DESCRIPTION}"
                 operation["responses"]["200"]["headers"] = {"Age": replica_reads.AGE_HEADER}
-            scope = scopes.get(operation["operationId"])
-            if scope is not None:
-                operation["security"] = security_of(scope)
             operation.setdefault("security", [])
             for status, response in operation["responses"].items():
                 if response["description"] == "Successful Response":
                     response["description"] = _answer(status, response, components["schemas"])
     return document
-
-
-def _scopes(route: APIRoute) -> Iterator[str]:
-    for call in _calls(route.dependant):
-        scope = scope_of(call)
-        if scope is not None:
-            yield scope
 
 
 def _may_be_late(route: APIRoute) -> bool:

@@ -11,7 +11,8 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from app.api.key_prefix import OPERATIONS, PrefixAccess
+from app.api.key_prefix import PrefixAccess
+from app.api.operation import OperationRoute, Resource
 from app.main import create_app
 from app.services.tenants import Tenants
 from app.settings import Settings
@@ -59,36 +60,45 @@ def operations() -> dict[str, tuple[str, str]]:
     return found
 
 
-def operations_with(reach: PrefixAccess) -> list[str]:
-    return sorted(name for name, one in OPERATIONS.items() if one is reach and name not in ("mcp", "gateway"))
+@cache
+def accesses() -> dict[str, PrefixAccess]:
+    """Return the access of each declared operation, by name."""
+    routes = create_app(Settings(), "postgresql://nobody@127.0.0.1:9/none").router.routes
+    return {one.operation.name: one.operation.access for one in routes if isinstance(one, OperationRoute)}
 
 
-def test_every_operation_has_a_reach() -> None:
-    """An operation that is not decided is refused to bound keys."""
+def operations_with(access: PrefixAccess) -> list[str]:
+    return sorted(name for name, one in accesses().items() if one is access)
+
+
+def test_every_operation_of_the_document_declares_its_access() -> None:
     found = operations()
-    differ = sorted(set(OPERATIONS) ^ (set(found) - OPEN | {"mcp", "gateway"}))
-    assert not differ, f"`OPERATIONS` in app/api/key_prefix.py and the API's document differ in {differ}"
+    assert set(accesses()) == set(found) - OPEN
     paths = json.loads(document())["paths"]
-    for name, (method, path) in found.items():
-        assert (OPERATIONS.get(name) is PrefixAccess.SESSION) is ("{sid}" in path), name
+    for name, access in accesses().items():
+        method, path = found[name]
         documented = set(paths[path][method.lower()]["responses"])
-        assert name in OPEN or {"403", "429"} <= documented, name
-        assert OPERATIONS.get(name) is not PrefixAccess.SESSION or "404" in documented, name
+        assert {"403", "429"} <= documented, name
+        assert access is not PrefixAccess.SESSION or "404" in documented, name
 
 
-def test_every_route_outside_the_document_has_a_reach() -> None:
+def test_an_operation_on_a_session_cannot_be_declared_as_one_on_all_and_vice_versa() -> None:
+    for path, access in (("/v1/sessions/{sid}/x", PrefixAccess.TENANT), ("/v1/x", PrefixAccess.SESSION)):
+        with pytest.raises(ValueError, match="cannot have the access"):
+            Resource("x").operation("GET", path, scope="read", access=access)
+
+
+def test_every_route_outside_the_document_is_known() -> None:
+    """A new one must check the prefix of keys itself, as `/mcp` and the gateway do (test_mcp, test_gateway)."""
     routes = create_app(Settings(), "postgresql://nobody@127.0.0.1:9/none").router.routes
     plain = {route.path: route for route in routes if isinstance(route, Route) and not isinstance(route, APIRoute)}
     assert all(isinstance(route, Route) for route in routes)
     assert set(plain) == {"/openapi.json", "/mcp", "/mcp/s/{sid}"}
     for path in ("/mcp", "/mcp/s/{sid}"):
-        assert plain[path].endpoint.operation_id in OPERATIONS
+        assert plain[path].endpoint.operation.access is PrefixAccess.WITHIN
     on = Settings(gateway_openai_url="http://127.0.0.1:9/v1")
-    routes = create_app(on, "postgresql://nobody@127.0.0.1:9/none").router.routes
-    assert [
-        route.endpoint.operation_id for route in routes if isinstance(route, Route) and "gateway" in route.path
-    ] == ["gateway"]
-    assert OPERATIONS["gateway"] is PrefixAccess.WITHIN
+    more = create_app(on, "postgresql://nobody@127.0.0.1:9/none").router.routes
+    assert len(more) == len(routes) + 1
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import Depends, Path, Query, Response
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
 from app.api.call_json import call_item, diff_json, explained_json, history_item_json, rendered_again_json
-from app.api.openapi import problems
+from app.api.key_prefix import PrefixAccess
+from app.api.operation import Resource, Who
 from app.api.replica_reads import ReplicaRead, replica_read
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
@@ -20,7 +20,7 @@ from app.services.audit import Audit, CallConditions
 from app.services.explaining import Explaining
 from app.services.recordings import Recordings
 
-router = APIRouter(tags=["audit"])
+router = Resource("audit")
 
 CallId = Annotated[UUID, Path(description="Id of the recorded call.")]
 OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare with.")]
@@ -34,21 +34,16 @@ View = Annotated[
 Records = Annotated[ReplicaRead[Recordings], Depends(replica_read(Recordings))]
 Explain = Annotated[ReplicaRead[Explaining], Depends(replica_read(Explaining))]
 Search = Annotated[ReplicaRead[Audit], Depends(replica_read(Audit))]
-Reader = Annotated[Caller, Depends(require_scope("read"))]
-Auditor = Annotated[Caller, Depends(require_scope("audit"))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
-_PROBLEMS = problems("not-found", "not-reproducible")
+_PROBLEM_SLUGS = ("not-found", "not-reproducible")
 
 
-@router.get(
-    "/v1/sessions/{sid}/calls",
-    operation_id="list_calls",
-    response_model=CallPage,
-    responses=problems("not-found"),
+@router.operation(
+    "GET", "/v1/sessions/{sid}/calls", scope="read", resolves_line=False, returns=CallPage, problems=("not-found",)
 )
 async def list_calls(
-    sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
+    sid: Sid, who: Who, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List the recorded calls of a session, newest first. Every context that was returned is recorded as a call.
 
@@ -59,49 +54,46 @@ async def list_calls(
     return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item["call_id"])
 
 
-@router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)
-async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Mapping[str, Any]:
+@router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}", scope="read", returns=Manifest, problems=_PROBLEM_SLUGS)
+async def get_call(sid: Sid, call_id: CallId, who: Who, records: Records) -> Mapping[str, Any]:
     """Get the record of a call: everything its context was made from, and how it showed every event."""
     return explained_json(sid, await records(lambda own: own.explain(who.tenant_id, sid, call_id)))
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/sessions/{sid}/calls/{call_id}/context",
-    operation_id="get_call_context",
+    scope="read",
     summary="Render a call again",
-    response_model=ContextAgain,
-    responses=_PROBLEMS,
+    returns=ContextAgain,
+    problems=_PROBLEM_SLUGS,
 )
-async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Response:
+async def get_call_context(sid: Sid, call_id: CallId, who: Who, records: Records) -> Response:
     """Render a recorded call again, to the same bytes as when it was made."""
     done = await records(lambda own: own.context(who.tenant_id, sid, call_id))
     return Response(rendered_again_json(sid, done), media_type="application/json")
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}",
-    operation_id="diff_calls",
+    scope="read",
     summary="Compare two calls",
-    response_model=DiffOut,
-    responses=_PROBLEMS,
+    returns=DiffOut,
+    problems=_PROBLEM_SLUGS,
 )
-async def diff_calls(
-    sid: Sid, call_id: CallId, other_id: OtherCallId, who: Reader, explain: Explain
-) -> Mapping[str, Any]:
+async def diff_calls(sid: Sid, call_id: CallId, other_id: OtherCallId, who: Who, explain: Explain) -> Mapping[str, Any]:
     """Compare two calls of a session: the events that the second shows differently, the reasons, and the tokens."""
     return diff_json(sid, await explain(lambda own: own.diff(who.tenant_id, sid, call_id, other_id)))
 
 
-@router.get(
-    "/v1/sessions/{sid}/events/{seq}/history",
-    operation_id="get_event_history",
-    response_model=HistoryPage,
-    responses=_PROBLEMS,
+@router.operation(
+    "GET", "/v1/sessions/{sid}/events/{seq}/history", scope="read", returns=HistoryPage, problems=_PROBLEM_SLUGS
 )
 async def get_event_history(
     sid: Sid,
     seq: Seq,
-    who: Reader,
+    who: Who,
     explain: Explain,
     view: View = None,
     limit: Limit = 100,
@@ -113,15 +105,11 @@ async def get_event_history(
     return paging.page([history_item_json(seen) for seen in found], limit, lambda item: item["call_id"])
 
 
-@router.get(
-    "/v1/audit/calls",
-    operation_id="audit_calls",
-    summary="Search calls",
-    response_model=CallPage,
-    responses=problems(),
+@router.operation(
+    "GET", "/v1/audit/calls", scope="audit", access=PrefixAccess.WITHIN, summary="Search calls", returns=CallPage
 )
 async def audit_calls(
-    who: Auditor,
+    who: Who,
     search: Search,
     session: Annotated[
         str | None,

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import Body, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from app.api.addresses import session_in_path
-from app.api.auth import Caller, Forbidden, require_scope
-from app.api.body import BodyRoute
+from app.api.auth import Forbidden
 from app.api.context_json import ContextBody, context_body, preview_json, reconciled_body
 from app.api.idempotency import Idempotency, Key
 from app.api.metrics import RETRIES
-from app.api.openapi import parameters_of, problems
+from app.api.openapi import parameters_of
+from app.api.operation import Resource, Who, caller_of
 from app.api.routes.sessions import Sid
 from app.api.schemas.common import QUERY
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
@@ -31,9 +31,10 @@ from app.services.preview import Preview
 from app.services.reconcile import Reconcile
 from app.services.reconciled import Reconciled
 from app.services.recordings import Recordings
+from app.services.tenants import Caller
 from app.store.answers import AlreadyAnswered
 
-router = APIRouter(tags=["context"], route_class=BodyRoute)
+router = Resource("context")
 
 _PROBLEM_SLUGS: Final = (
     "not-found",
@@ -43,21 +44,20 @@ _PROBLEM_SLUGS: Final = (
     "injection-over-reserve",
     "conflict",
 )
-_PROBLEMS = problems(*_PROBLEM_SLUGS)
 
 
-_reader = require_scope("read")
 Service = Annotated[Assembly, Depends(service(Assembly))]
-Reader = Annotated[Caller, Depends(_reader)]
 
 
 # FastAPI's parsing of a dozen parameters takes as long as planning a context, so this hot route parses them itself.
-@router.get(
+@router.operation(
+    "GET",
     "/v1/sessions/{sid}/context",
-    operation_id="get_context",
+    scope="read",
+    resolves_line=False,
     summary="Get the next context",
-    response_model=ContextOut,
-    responses=_PROBLEMS,
+    returns=ContextOut,
+    problems=_PROBLEM_SLUGS,
     openapi_extra=parameters_of(ContextQuery),
 )
 async def get_context(request: Request) -> Response:
@@ -65,7 +65,7 @@ async def get_context(request: Request) -> Response:
 
     The call is recorded before the response is sent. If nothing has changed, another request returns the same bytes.
     """
-    who = await _reader(request)
+    who = caller_of(request)
     sid = session_in_path(request)
     try:
         query = ContextQuery.model_validate(dict(request.query_params), context=QUERY)
@@ -85,12 +85,14 @@ async def get_context(request: Request) -> Response:
     return await _context(request.state.services.assembly, who, sid, asked)
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/context",
-    operation_id="post_context",
+    scope="read",
+    resolves_line=False,
     summary="Get the next context, with options in a body",
-    response_model=ContextOut,
-    responses=problems(
+    returns=ContextOut,
+    problems=(
         *_PROBLEM_SLUGS,
         "invalid-message",
         "invalid-event",
@@ -108,7 +110,7 @@ async def post_context(
     request: Request,
     sid: Sid,
     body: Annotated[ContextIn, Body(default_factory=ContextIn)],
-    who: Reader,
+    who: Who,
     assembly: Service,
     feedback: Annotated[Feedback, Depends(service(Feedback))],
     reconcile: Annotated[Reconcile, Depends(service(Reconcile))],
@@ -175,17 +177,18 @@ async def _reconciled(
     return reconciled_body(done)
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/context:preview",
-    operation_id="preview_context",
+    scope="read",
     summary="Preview the next context",
-    response_model=PreviewOut,
-    responses=problems(*_PROBLEM_SLUGS, "not-reproducible"),
+    returns=PreviewOut,
+    problems=(*_PROBLEM_SLUGS, "not-reproducible"),
 )
 async def preview_context(
     sid: Sid,
     body: Annotated[ContextIn, Body(default_factory=ContextIn)],
-    who: Reader,
+    who: Who,
     preview: Annotated[Preview, Depends(service(Preview))],
     feedback: Annotated[Feedback, Depends(service(Feedback))],
     diff_with: Annotated[UUID | None, Query(description="Id of a recorded call to compare the preview with.")] = None,

@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import Depends, Path, Response
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
 from app.api.idempotency import Key
-from app.api.openapi import problems
+from app.api.key_prefix import PrefixAccess
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.erasures import (
     ErasedSessionPage,
@@ -24,22 +23,24 @@ from app.api.schemas.erasures import (
 from app.api.service import service
 from app.services.erasures import ErasureRequest, Erasures, ErasureState
 
-router = APIRouter(tags=["retention"], route_class=BodyRoute)
+router = Resource("retention")
 
 Service = Annotated[Erasures, Depends(service(Erasures))]
-Admin = Annotated[Caller, Depends(require_scope("admin"))]
 ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/erasures",
-    operation_id="create_erasure",
-    status_code=202,
-    response_model=ErasureOut,
-    responses={200: {"model": ErasureOut}, **problems("idempotency-conflict", "erasure-count-conflict")},
+    scope="admin",
+    access=PrefixAccess.TENANT,
+    returns=ErasureOut,
+    status=202,
+    also=(200,),
+    problems=("idempotency-conflict", "erasure-count-conflict"),
 )
 async def create_erasure(
-    body: NewErasureIn, response: Response, who: Admin, erasures: Service, key: Key = None
+    body: NewErasureIn, response: Response, who: Who, erasures: Service, key: Key = None
 ) -> Mapping[str, Any]:
     """Erase all sessions that meet the conditions, with everything derived from them. This cannot be undone.
 
@@ -52,14 +53,9 @@ async def create_erasure(
     return _out(state)
 
 
-@router.post(
-    "/v1/erasures:preview",
-    operation_id="preview_erasure",
-    response_model=ErasurePreview,
-    responses=problems(),
-)
+@router.operation("POST", "/v1/erasures:preview", scope="admin", access=PrefixAccess.TENANT, returns=ErasurePreview)
 async def preview_erasure(
-    body: ErasureIn, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None
+    body: ErasureIn, who: Who, erasures: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """Preview an erasure: list the sessions that it would erase now. Nothing is erased."""
     found = await erasures.preview(who.tenant_id, _asked(body), limit, paging.decode_date_and_id(cursor))
@@ -68,32 +64,36 @@ async def preview_erasure(
     return {**counts, "items": found.items, "next_cursor": place}
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/erasures/{erasure_id}",
-    operation_id="get_erasure",
-    response_model=ErasureOut,
-    responses=problems("not-found"),
+    scope="admin",
+    access=PrefixAccess.TENANT,
+    returns=ErasureOut,
+    problems=("not-found",),
 )
-async def get_erasure(erasure_id: ErasureId, who: Admin, erasures: Service) -> Mapping[str, Any]:
+async def get_erasure(erasure_id: ErasureId, who: Who, erasures: Service) -> Mapping[str, Any]:
     """Get an erasure: its progress or, once it is done, its receipt."""
     return _out(await erasures.get(who.tenant_id, erasure_id))
 
 
-@router.get("/v1/erasures", operation_id="list_erasures", response_model=ErasurePage, responses=problems())
-async def list_erasures(who: Admin, erasures: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
+@router.operation("GET", "/v1/erasures", scope="admin", access=PrefixAccess.TENANT, returns=ErasurePage)
+async def list_erasures(who: Who, erasures: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's erasures, newest first."""
     found = await erasures.page(who.tenant_id, paging.decode_id(cursor), limit + 1)
     return paging.page([_out(one) for one in found], limit, lambda one: one["id"])
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/erasures/{erasure_id}/sessions",
-    operation_id="list_erased_sessions",
-    response_model=ErasedSessionPage,
-    responses=problems("not-found"),
+    scope="admin",
+    access=PrefixAccess.TENANT,
+    returns=ErasedSessionPage,
+    problems=("not-found",),
 )
 async def list_erased_sessions(
-    erasure_id: ErasureId, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None
+    erasure_id: ErasureId, who: Who, erasures: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List the sessions that an erasure has erased so far, by UUIDs derived from their names."""
     found = await erasures.sessions(who.tenant_id, erasure_id, paging.decode_id(cursor), limit + 1)

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from operator import itemgetter
 from typing import Annotated, Any, get_args
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 
 from app.api import paging
 from app.api.addresses import session_in_path
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute, read_json
-from app.api.openapi import KEY_CHARS_MAX, append_operation, problems
+from app.api.body import read_json
+from app.api.openapi import KEY_CHARS_MAX, append_operation
+from app.api.operation import Resource, Who, caller_of
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.api.service import service
@@ -21,11 +21,11 @@ from app.core.render.formats.tools import NativeFormat
 from app.services.appends import Appended, AppendRequest, events_request, messages_request
 from app.services.reading import Reading
 from app.services.redaction import Redaction
+from app.services.tenants import Caller
 
-router = APIRouter(tags=["events"], route_class=BodyRoute)
+router = Resource("events")
 
 Seq = Annotated[int, Path(description="Seq of the event.")]
-_writer = require_scope("ingest")
 _APPEND_PROBLEMS = (
     "invalid-event",
     "unknown-call",
@@ -41,12 +41,15 @@ _APPEND_PROBLEMS = (
 )
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/events",
-    operation_id="append_events",
-    status_code=201,
-    response_model=AppendedOut,
-    responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS)},
+    scope="ingest",
+    resolves_line=False,
+    returns=AppendedOut,
+    status=201,
+    also=(200,),
+    problems=_APPEND_PROBLEMS,
     openapi_extra=append_operation(EventsIn),
 )
 async def append_events(request: Request) -> Response:
@@ -54,18 +57,21 @@ async def append_events(request: Request) -> Response:
 
     If the same request, or events with the same ids, were sent before, the first response is returned with 200.
     """
-    who, sid, key = await _writer(request), session_in_path(request), _key(request)
+    who, sid, key = caller_of(request), session_in_path(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
     asked = events_request(body.get("events"), _head(body), key, raw)
     return await _append(request, who, sid, asked)
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/messages",
-    operation_id="append_messages",
-    status_code=201,
-    response_model=AppendedOut,
-    responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS, "invalid-message")},
+    scope="ingest",
+    resolves_line=False,
+    returns=AppendedOut,
+    status=201,
+    also=(200,),
+    problems=(*_APPEND_PROBLEMS, "invalid-message"),
     openapi_extra=append_operation(MessagesIn),
 )
 async def append_messages(request: Request) -> Response:
@@ -74,7 +80,7 @@ async def append_messages(request: Request) -> Response:
     Contexts in the same format show the messages unchanged. If the same request was sent before, the first response is
     returned with 200.
     """
-    who, sid, key = await _writer(request), session_in_path(request), _key(request)
+    who, sid, key = caller_of(request), session_in_path(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
     if body.get("format") not in get_args(NativeFormat):
         raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
@@ -85,15 +91,10 @@ async def append_messages(request: Request) -> Response:
     return await _append(request, who, sid, asked)
 
 
-@router.get(
-    "/v1/sessions/{sid}/events",
-    operation_id="list_events",
-    response_model=EventPage,
-    responses=problems("not-found"),
-)
+@router.operation("GET", "/v1/sessions/{sid}/events", scope="read", returns=EventPage, problems=("not-found",))
 async def list_events(
     sid: Sid,
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     reading: Annotated[Reading, Depends(service(Reading))],
     after: Annotated[
         int, Query(ge=0, lt=2**63, description="Seq after which to begin; ignored if a `cursor` is given.")
@@ -119,16 +120,11 @@ async def list_events(
     return _json({"items": items, "next_cursor": None if end is None else paging.encode(end)})
 
 
-@router.get(
-    "/v1/sessions/{sid}/events/{seq}",
-    operation_id="get_event",
-    response_model=EventOut,
-    responses=problems("not-found"),
-)
+@router.operation("GET", "/v1/sessions/{sid}/events/{seq}", scope="read", returns=EventOut, problems=("not-found",))
 async def get_event(
     sid: Sid,
     seq: Seq,
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     reading: Annotated[Reading, Depends(service(Reading))],
 ) -> Response:
     """Get an event as it was appended."""
@@ -138,17 +134,18 @@ async def get_event(
     return _json(items[0])
 
 
-@router.delete(
+@router.operation(
+    "DELETE",
     "/v1/sessions/{sid}/events/{seq}",
-    operation_id="redact_event",
-    status_code=204,
+    scope="admin",
+    status=204,
+    problems=("not-found",),
     response_class=Response,
-    responses=problems("not-found"),
 )
 async def redact_event(
     sid: Sid,
     seq: Seq,
-    who: Annotated[Caller, Depends(require_scope("admin"))],
+    who: Who,
     redaction: Annotated[Redaction, Depends(service(Redaction))],
 ) -> None:
     """Redact an event: its content is permanently erased, its place in the log stays.

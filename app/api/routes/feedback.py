@@ -4,38 +4,36 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import Depends, Path, Query, Request
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
 from app.api.idempotency import Idempotency, Key
+from app.api.key_prefix import PrefixAccess
 from app.api.metrics import observe_report
-from app.api.openapi import problems
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
 from app.api.service import service
 from app.core.log.segments import session_of
 from app.services.feedback import Feedback, Report, Verdict
 
-router = APIRouter(tags=["feedback"], route_class=BodyRoute)
+router = Resource("feedback")
 
 
 Service = Annotated[Feedback, Depends(service(Feedback))]
-Writer = Annotated[Caller, Depends(require_scope("ingest"))]
-Reader = Annotated[Caller, Depends(require_scope("read"))]
 Id = Annotated[UUID, Path(description="Id of the recorded call.")]
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/calls/{call_id}/outcome",
-    operation_id="report_outcome",
-    response_model=OutcomeOut,
+    scope="ingest",
+    returns=OutcomeOut,
+    problems=("not-found", "conflict", "idempotency-conflict"),
     response_model_exclude_none=True,
-    responses=problems("not-found", "conflict", "idempotency-conflict"),
 )
 async def report_outcome(
-    request: Request, sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service, key: Key = None
+    request: Request, sid: Sid, call_id: Id, body: OutcomeIn, who: Who, feedback: Service, key: Key = None
 ) -> Mapping[str, Any]:
     """Report the outcome of a call: its token usage, its duration, or its error. The response says what to do next.
 
@@ -57,29 +55,25 @@ async def report_outcome(
     return out
 
 
-@router.get(
-    "/v1/calibrations",
-    operation_id="list_calibrations",
-    response_model=CalibrationPage,
-    responses=problems(),
-)
+@router.operation("GET", "/v1/calibrations", scope="read", access=PrefixAccess.TENANT, returns=CalibrationPage)
 async def list_calibrations(
-    who: Reader, feedback: Service, limit: Limit = 100, cursor: Cursor = None
+    who: Who, feedback: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List the calibrations: how each model counts tokens, as learned from reported usage."""
     rows = await feedback.calibrations(who.tenant_id, limit + 1, _after(cursor))
     return paging.page(rows, limit, lambda row: (row.model, row.estimator))
 
 
-@router.delete(
+@router.operation(
+    "DELETE",
     "/v1/calibrations",
-    operation_id="delete_calibrations",
+    scope="admin",
+    access=PrefixAccess.TENANT,
     summary="Forget calibrations",
-    response_model=CalibrationsForgotten,
-    responses=problems(),
+    returns=CalibrationsForgotten,
 )
 async def delete_calibrations(
-    who: Annotated[Caller, Depends(require_scope("admin"))],
+    who: Who,
     feedback: Service,
     model: Annotated[
         str | None, Query(min_length=1, max_length=256, description="Name of a model: forget only its calibrations.")

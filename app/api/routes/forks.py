@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
 from app.api.idempotency import Idempotency, Key
-from app.api.openapi import problems
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Sid, session_out
 from app.api.schemas.forks import ForkIn, ForkOut
 from app.api.service import service
@@ -16,25 +14,24 @@ from app.core.errors import OutsidePrefix
 from app.services.forks import Forked, Forks
 from app.services.idempotency import ResponseToStore
 
-router = APIRouter(tags=["sessions"], route_class=BodyRoute)
+router = Resource("sessions")
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/fork",
-    operation_id="fork_session",
-    status_code=201,
-    response_model=ForkOut,
-    responses={
-        200: {"model": ForkOut},
-        **problems("not-found", "conflict", "idempotency-conflict", "too-many-sessions", "session-erased"),
-    },
+    scope="ingest",
+    returns=ForkOut,
+    status=201,
+    also=(200,),
+    problems=("not-found", "conflict", "idempotency-conflict", "too-many-sessions", "session-erased"),
 )
 async def fork_session(
     request: Request,
     sid: Sid,
     body: ForkIn,
     response: Response,
-    who: Annotated[Caller, Depends(require_scope("ingest"))],
+    who: Who,
     forks: Annotated[Forks, Depends(service(Forks))],
     key: Key = None,
 ) -> Mapping[str, Any]:

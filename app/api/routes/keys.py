@@ -5,32 +5,24 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import Depends, Path, Response
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
-from app.api.openapi import problems
+from app.api.key_prefix import PrefixAccess
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.keys import KeyIn, KeyMade, KeyPage
 from app.api.service import service
 from app.services.tenants import KeyRequest, Tenants
 
-router = APIRouter(tags=["keys"], route_class=BodyRoute)
+router = Resource("keys")
 
 
 Service = Annotated[Tenants, Depends(service(Tenants))]
-Admin = Annotated[Caller, Depends(require_scope("admin"))]
 
 
-@router.post(
-    "/v1/keys",
-    operation_id="create_key",
-    status_code=201,
-    response_model=KeyMade,
-    responses=problems(),
-)
-async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, Any]:
+@router.operation("POST", "/v1/keys", scope="admin", access=PrefixAccess.WITHIN, returns=KeyMade, status=201)
+async def create_key(body: KeyIn, who: Who, tenants: Service) -> Mapping[str, Any]:
     """Create an API key for the caller's tenant. It cannot access more sessions, or live longer, than the caller's key.
 
     Once there is a key, every request needs one. The first key must therefore have the scope `admin`, and neither
@@ -41,20 +33,22 @@ async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, 
     return {**asdict(row), "secret": secret}
 
 
-@router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems())
-async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
+@router.operation("GET", "/v1/keys", scope="admin", access=PrefixAccess.WITHIN, returns=KeyPage)
+async def list_keys(who: Who, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's API keys, newest first. A key limited to a session prefix lists only keys within its prefix."""
     rows = await tenants.keys(who, paging.decode_date_and_id(cursor), limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
-@router.delete(
+@router.operation(
+    "DELETE",
     "/v1/keys/{key_id}",
-    operation_id="revoke_key",
-    status_code=204,
+    scope="admin",
+    access=PrefixAccess.WITHIN,
+    status=204,
+    problems=("not-found",),
     response_class=Response,
-    responses=problems("not-found"),
 )
-async def revoke_key(key_id: Annotated[UUID, Path(description="Id of the key.")], who: Admin, tenants: Service) -> None:
+async def revoke_key(key_id: Annotated[UUID, Path(description="Id of the key.")], who: Who, tenants: Service) -> None:
     """Revoke an API key: it stops working everywhere within two seconds, and stays in the list."""
     await tenants.revoke_key(who, key_id)

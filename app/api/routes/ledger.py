@@ -3,33 +3,28 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
+from app.api.key_prefix import PrefixAccess
 from app.api.ledger_json import tenant_ledger_json, view_ledger_json
-from app.api.openapi import problems
+from app.api.operation import Resource, Who
 from app.api.replica_reads import ReplicaRead, replica_read
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.common import Moment
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
 from app.services.ledger import Ledger
 
-router = APIRouter(tags=["audit"])
+router = Resource("audit")
 
 
 Service = Annotated[ReplicaRead[Ledger], Depends(replica_read(Ledger))]
 
 
-@router.get(
-    "/v1/sessions/{sid}/ledger",
-    operation_id="get_ledger",
-    response_model=LedgerOut,
-    responses=problems("not-found"),
-)
+@router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read", returns=LedgerOut, problems=("not-found",))
 async def get_ledger(
     sid: Sid,
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     ledger: Service,
     view: ViewParameter = "main",
     limit: Limit = 100,
@@ -42,15 +37,16 @@ async def get_ledger(
     return {**made, "next_cursor": None if found.ends else paging.encode(made["calls"][-1]["call_id"])}
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/audit/ledger",
-    operation_id="get_audit_ledger",
+    scope="audit",
+    access=PrefixAccess.WITHIN,
     summary="Get the ledger of all sessions",
-    response_model=AuditLedgerOut,
-    responses=problems(),
+    returns=AuditLedgerOut,
 )
 async def get_audit_ledger(
-    who: Annotated[Caller, Depends(require_scope("audit"))],
+    who: Who,
     ledger: Service,
     since: Annotated[Moment, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")],
     until: Annotated[

@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
 from app.api.idempotency import Idempotency, Key
-from app.api.openapi import problems
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Cursor, Limit, Sid, parent_of, session_out
 from app.api.schemas.forks import RewindOut
 from app.api.schemas.sessions import LinePage, RewindIn
@@ -19,20 +17,22 @@ from app.services.forks import Forked
 from app.services.idempotency import ResponseToStore
 from app.services.lines import Lines
 
-router = APIRouter(tags=["sessions"], route_class=BodyRoute)
+router = Resource("sessions")
 
 Service = Annotated[Lines, Depends(service(Lines))]
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/sessions/{sid}/lines",
-    operation_id="list_lines",
-    response_model=LinePage,
-    responses=problems("not-found", "invalid-request"),
+    scope="read",
+    resolves_line=False,
+    returns=LinePage,
+    problems=("not-found", "invalid-request"),
 )
 async def list_lines(
     sid: Sid,
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     lines: Service,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -57,17 +57,19 @@ async def list_lines(
     }
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/rewind",
-    operation_id="rewind_session",
-    response_model=RewindOut,
-    responses=problems("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"),
+    scope="ingest",
+    resolves_line=False,
+    returns=RewindOut,
+    problems=("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"),
 )
 async def rewind_session(
     request: Request,
     sid: Sid,
     body: RewindIn,
-    who: Annotated[Caller, Depends(require_scope("ingest"))],
+    who: Who,
     lines: Service,
     key: Key = None,
 ) -> Mapping[str, Any]:

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
 from app.api.body import parse_json
-from app.api.openapi import problems
+from app.api.key_prefix import PrefixAccess
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
 from app.api.service import service
@@ -18,25 +18,28 @@ from app.core.log.events import Json
 from app.services.policies import NAME_PATTERN, STORED_NAME_PATTERN, VERSION_MAX, Policies
 from app.store.policies import PolicyRow
 
-router = APIRouter(tags=["policies"])
+router = Resource("policies")
 
 
 Service = Annotated[Policies, Depends(service(Policies))]
 
 
-@router.put(
+@router.operation(
+    "PUT",
     "/v1/policies/{name}",
-    operation_id="put_policy",
+    scope="admin",
+    access=PrefixAccess.TENANT,
     summary="Store a policy",
-    response_model=PolicyOut,
-    responses={201: {"model": PolicyOut}, **problems("invalid-policy", "body-too-large")},
+    returns=PolicyOut,
+    also=(201,),
+    problems=("invalid-policy", "body-too-large"),
     openapi_extra=policy_body(),
 )
 async def put_policy(
     name: Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the policy, not that of a preset.")],
     request: Request,
     response: Response,
-    who: Annotated[Caller, Depends(require_scope("admin"))],
+    who: Who,
     policies: Service,
 ) -> PolicyRow:
     """Store a document as the newest version of a policy (201); 200 if the newest version is the same document.
@@ -48,11 +51,8 @@ async def put_policy(
     return row
 
 
-@router.get(
-    "/v1/policies/{name}",
-    operation_id="get_policy",
-    response_model=PolicyOut,
-    responses=problems("not-found"),
+@router.operation(
+    "GET", "/v1/policies/{name}", scope="read", access=PrefixAccess.NONE, returns=PolicyOut, problems=("not-found",)
 )
 async def get_policy(
     name: Annotated[
@@ -63,7 +63,7 @@ async def get_policy(
             "given as a document.",
         ),
     ],
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     policies: Service,
     version: Annotated[
         int | None, Query(ge=1, le=VERSION_MAX, description="Version of the policy. Default: the newest.")
@@ -73,9 +73,9 @@ async def get_policy(
     return await policies.find(who.tenant_id, name, version)
 
 
-@router.get("/v1/policies", operation_id="list_policies", response_model=PolicyPage, responses=problems())
+@router.operation("GET", "/v1/policies", scope="read", access=PrefixAccess.NONE, returns=PolicyPage)
 async def list_policies(
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     policies: Service,
     limit: Limit = 50,
     cursor: Cursor = None,

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
-from app.api.openapi import problems
+from app.api.key_prefix import PrefixAccess
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Sid
 from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, to_request
 from app.api.service import service
@@ -16,21 +15,24 @@ from app.core.render.formats.tools import NativeFormat
 from app.services.lines import Lines
 from app.services.recall import Recall, Recalled
 
-router = APIRouter(tags=["recall"], route_class=BodyRoute)
+router = Resource("recall")
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/recall",
-    operation_id="recall",
+    scope="read",
+    resolves_line=False,
+    name="recall",
     summary="Recall originals",
-    response_model=RecallOut,
+    returns=RecallOut,
+    problems=("not-found",),
     response_model_exclude_none=True,
-    responses=problems("not-found"),
 )
 async def post_recall(
     sid: Sid,
     body: RecallIn,
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     recall: Annotated[Recall, Depends(service(Recall))],
     lines: Annotated[Lines, Depends(service(Lines))],
 ) -> Recalled:
@@ -43,13 +45,13 @@ async def post_recall(
     return await recall.find(who.tenant_id, line, to_request(body))
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/tools/recall",
-    operation_id="recall_tool",
+    scope="read",
+    access=PrefixAccess.NONE,
     summary="Get the recall tool",
-    response_model=ToolsOut | dict[str, Any],
-    responses=problems(),
-    dependencies=[Depends(require_scope("read"))],
+    returns=ToolsOut | dict[str, Any],
 )
 async def recall_tool(
     shape: Annotated[

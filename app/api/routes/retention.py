@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
-from app.api.openapi import problems
+from app.api.key_prefix import PrefixAccess
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.retention import RetentionIn, RetentionOut, RetentionPreview
 from app.api.service import service
@@ -17,32 +16,26 @@ from app.core.log.turns import Lifetimes
 from app.services.retention import RetentionRules
 from app.store.retention import RetentionRow
 
-router = APIRouter(tags=["retention"], route_class=BodyRoute)
+router = Resource("retention")
 
 Service = Annotated[RetentionRules, Depends(service(RetentionRules))]
-Admin = Annotated[Caller, Depends(require_scope("admin"))]
 
 
-@router.put("/v1/retention", operation_id="put_retention", response_model=RetentionOut, responses=problems())
-async def put_retention(body: RetentionIn, who: Admin, retention: Service) -> Mapping[str, Any]:
+@router.operation("PUT", "/v1/retention", scope="admin", access=PrefixAccess.TENANT, returns=RetentionOut)
+async def put_retention(body: RetentionIn, who: Who, retention: Service) -> Mapping[str, Any]:
     """Set how many days the tenant's data is kept. A worker erases older data once an hour."""
     return _out(await retention.put(who.tenant_id, Lifetimes(**body.model_dump())))
 
 
-@router.get("/v1/retention", operation_id="get_retention", response_model=RetentionOut, responses=problems())
-async def get_retention(who: Admin, retention: Service) -> Mapping[str, Any]:
+@router.operation("GET", "/v1/retention", scope="admin", access=PrefixAccess.TENANT, returns=RetentionOut)
+async def get_retention(who: Who, retention: Service) -> Mapping[str, Any]:
     """Get how many days the tenant's data is kept."""
     return _out(await retention.get(who.tenant_id))
 
 
-@router.get(
-    "/v1/retention:preview",
-    operation_id="preview_retention",
-    response_model=RetentionPreview,
-    responses=problems(),
-)
+@router.operation("GET", "/v1/retention:preview", scope="admin", access=PrefixAccess.TENANT, returns=RetentionPreview)
 async def preview_retention(
-    who: Admin, retention: Service, limit: Limit = 100, cursor: Cursor = None
+    who: Who, retention: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """Preview the rules: list the data that they would erase now. Nothing is erased."""
     found = await retention.preview(who.tenant_id, limit, paging.decode_date_and_id(cursor))

@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Path, Query, Response
+from fastapi import Body, Depends, Path, Query, Response
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
-from app.api.openapi import SID_DESCRIPTION, problems
+from app.api.key_prefix import PrefixAccess
+from app.api.openapi import SID_DESCRIPTION
+from app.api.operation import Resource, Who
 from app.api.schemas.common import Moment
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.api.service import service
@@ -17,10 +17,11 @@ from app.core.errors import InvalidRequest
 from app.core.log.segments import ADDRESS_PATTERN, line_of, session_of
 from app.core.tokens.models import UNKNOWN, profile
 from app.services.sessions import Sessions, check_metadata
+from app.services.tenants import Caller
 from app.store.session_filter import SessionFilter
 from app.store.sessions import SessionRow
 
-router = APIRouter(tags=["sessions"], route_class=BodyRoute)
+router = Resource("sessions")
 
 Sid = Annotated[str, Path(pattern=ADDRESS_PATTERN, description=SID_DESCRIPTION)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on the page.")]
@@ -34,21 +35,20 @@ ViewParameter = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", descript
 Service = Annotated[Sessions, Depends(service(Sessions))]
 
 
-@router.put(
+@router.operation(
+    "PUT",
     "/v1/sessions/{sid}",
-    operation_id="put_session",
+    scope="ingest",
     summary="Create or change a session",
-    response_model=SessionOut,
-    responses={
-        201: {"model": SessionOut},
-        **problems("invalid-policy", "not-found", "context-infeasible", "too-many-sessions", "session-erased"),
-    },
+    returns=SessionOut,
+    also=(201,),
+    problems=("invalid-policy", "not-found", "context-infeasible", "too-many-sessions", "session-erased"),
 )
 async def put_session(
     sid: Sid,
     body: Annotated[SessionIn, Body(default_factory=SessionIn)],
     response: Response,
-    who: Annotated[Caller, Depends(require_scope("ingest"))],
+    who: Who,
     sessions: Service,
 ) -> Mapping[str, Any]:
     """Create a session (201), or change the settings of an existing one (200).
@@ -67,22 +67,15 @@ async def put_session(
     return session_out(row, who)
 
 
-@router.get(
-    "/v1/sessions/{sid}",
-    operation_id="get_session",
-    response_model=SessionOut,
-    responses=problems("not-found"),
-)
-async def get_session(
-    sid: Sid, who: Annotated[Caller, Depends(require_scope("read"))], sessions: Service
-) -> Mapping[str, Any]:
+@router.operation("GET", "/v1/sessions/{sid}", scope="read", returns=SessionOut, problems=("not-found",))
+async def get_session(sid: Sid, who: Who, sessions: Service) -> Mapping[str, Any]:
     """Get a session: its settings, the end of its log and its size."""
     return session_out(await sessions.get(who.tenant_id, sid), who)
 
 
-@router.get("/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=problems())
+@router.operation("GET", "/v1/sessions", scope="read", access=PrefixAccess.WITHIN, returns=SessionPage)
 async def list_sessions(
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     sessions: Service,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -124,16 +117,18 @@ async def list_sessions(
     return {"items": [session_out(row, who) for row in page["items"]], "next_cursor": place}
 
 
-@router.delete(
+@router.operation(
+    "DELETE",
     "/v1/sessions/{sid}",
-    operation_id="delete_session",
-    status_code=204,
+    scope="admin",
+    resolves_line=False,
+    status=204,
+    problems=("not-found", "conflict"),
     response_class=Response,
-    responses=problems("not-found", "conflict"),
 )
 async def delete_session(
     sid: Sid,
-    who: Annotated[Caller, Depends(require_scope("admin"))],
+    who: Who,
     sessions: Service,
     forks: Annotated[
         Literal["keep", "erase"],
@@ -147,15 +142,10 @@ async def delete_session(
     await sessions.erase(who.tenant_id, sid, forks=forks == "erase", prefix=who.session_prefix)
 
 
-@router.get(
-    "/v1/sessions/{sid}/epochs",
-    operation_id="list_epochs",
-    response_model=EpochPage,
-    responses=problems("not-found"),
-)
+@router.operation("GET", "/v1/sessions/{sid}/epochs", scope="read", returns=EpochPage, problems=("not-found",))
 async def list_epochs(
     sid: Sid,
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     sessions: Service,
     view: ViewParameter = "main",
     limit: Limit = 100,

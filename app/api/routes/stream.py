@@ -6,24 +6,24 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import structlog
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Depends, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
 from pydantic import BaseModel
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
-from app.api.auth import Caller, Forbidden, Unauthorized, require_scope
+from app.api.auth import Forbidden, Unauthorized, authenticate_bearer
 from app.api.concurrency import slot_of
 from app.api.metrics import STREAMS
-from app.api.openapi import problems
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Sid
 from app.api.schemas.stream import CompactionChange, EpochChange
 from app.api.service import service
 from app.core.errors import InvalidRequest
 from app.services.stream import KINDS, Message, Stream, Streams
 
-router = APIRouter(tags=["stream"])
+router = Resource("stream")
 
 SEND_SECONDS: Final = 60.0
 """The time after which a client that reads nothing is dropped; it can resume after the last message it received."""
@@ -31,7 +31,6 @@ RETRY_MILLISECONDS: Final = 1_000
 
 _MODELS: Final[dict[str, type[BaseModel]]] = {"epoch": EpochChange, "compaction": CompactionChange}
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-_read = require_scope("read")
 _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Endless server-sent events. `event` is `appended` (`data` is an `EventOut`), `epoch` (an"
@@ -54,17 +53,19 @@ _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/sessions/{sid}/stream",
-    operation_id="stream_session",
+    scope="read",
     summary="Stream a session",
+    problems=("not-found", "conflict", "too-many-streams"),
+    responses=_DESCRIBED,
     response_class=StreamingResponse,
-    responses={**_DESCRIBED, **problems("not-found", "conflict", "too-many-streams")},
 )
 async def stream_session(
     sid: Sid,
     request: Request,
-    who: Annotated[Caller, Depends(_read)],
+    who: Who,
     streams: Annotated[Streams, Depends(service(Streams))],
     last_id: Annotated[
         str | None,
@@ -141,7 +142,7 @@ def _data(message: Message) -> str:
 async def _allowed(request: Request) -> bool:
     """Return whether the key that opened a stream still works."""
     try:
-        await _read(request)
+        await authenticate_bearer(request, "read")
     except (Unauthorized, Forbidden):
         return False
     return True

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Depends, Path, Query, Response
+from fastapi import Body, Depends, Path, Query, Response
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
-from app.api.openapi import problems
+from app.api.key_prefix import PrefixAccess
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
@@ -28,7 +27,7 @@ from app.services.coverage import Coverage, CoverageProof
 from app.store.compactions import CompactionRow
 from app.store.summaries import WholeSummary
 
-router = APIRouter(tags=["summaries"], route_class=BodyRoute)
+router = Resource("summaries")
 
 SummaryId = Annotated[UUID, Path(description="Id of the summary.")]
 CompactionId = Annotated[UUID, Path(description="Id of the compaction run.")]
@@ -36,19 +35,12 @@ State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 
 
 Service = Annotated[CompactionQueries, Depends(service(CompactionQueries))]
-Reader = Annotated[Caller, Depends(require_scope("read"))]
-Writer = Annotated[Caller, Depends(require_scope("ingest"))]
 
 
-@router.get(
-    "/v1/sessions/{sid}/summaries",
-    operation_id="list_summaries",
-    response_model=SummaryPage,
-    responses=problems("not-found"),
-)
+@router.operation("GET", "/v1/sessions/{sid}/summaries", scope="read", returns=SummaryPage, problems=("not-found",))
 async def list_summaries(
     sid: Sid,
-    who: Reader,
+    who: Who,
     requests: Service,
     live: Annotated[bool, Query(description="Whether to return only live summaries.")] = False,
     limit: Limit = 100,
@@ -61,44 +53,44 @@ async def list_summaries(
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
-@router.get(
-    "/v1/sessions/{sid}/summaries/{summary_id}",
-    operation_id="get_summary",
-    response_model=SummaryWhole,
-    responses=problems("not-found"),
+@router.operation(
+    "GET", "/v1/sessions/{sid}/summaries/{summary_id}", scope="read", returns=SummaryWhole, problems=("not-found",)
 )
-async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> WholeSummary:
+async def get_summary(sid: Sid, summary_id: SummaryId, who: Who, requests: Service) -> WholeSummary:
     """Get a summary with its text, its digest and its lineage."""
     return await requests.summary(who.tenant_id, sid, summary_id)
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/sessions/{sid}/coverage",
-    operation_id="get_coverage",
-    response_model=CoverageOut,
+    scope="read",
+    returns=CoverageOut,
+    problems=("not-found",),
     response_model_exclude_none=True,
-    responses=problems("not-found"),
 )
 async def get_coverage(
-    sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
+    sid: Sid, who: Who, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
 ) -> CoverageProof:
     """Prove that a view accounts for every event of the log exactly once, and say how each is shown."""
     return await coverage.prove(who.tenant_id, sid, view)
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/compactions",
-    operation_id="compact",
+    scope="ingest",
     summary="Request a compaction",
-    status_code=202,
-    response_model=CompactionRun,
-    responses={200: {"model": CompactionRun}, **problems("not-found")},
+    returns=CompactionRun,
+    status=202,
+    also=(200,),
+    problems=("not-found",),
 )
 async def compact(
     sid: Sid,
     body: Annotated[CompactionIn, Body(default_factory=CompactionIn)],
     response: Response,
-    who: Writer,
+    who: Who,
     requests: Service,
 ) -> CompactionRow:
     """Request a compaction: the older part of the log is summarized now, however small it is.
@@ -111,13 +103,13 @@ async def compact(
     return run
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/tools/compact",
-    operation_id="compact_tool",
+    scope="read",
+    access=PrefixAccess.NONE,
     summary="Get the compaction tool",
-    response_model=ToolsOut | dict[str, Any],
-    responses=problems(),
-    dependencies=[Depends(require_scope("read"))],
+    returns=ToolsOut | dict[str, Any],
 )
 async def compact_tool(
     shape: Annotated[
@@ -133,15 +125,12 @@ async def compact_tool(
     return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)
 
 
-@router.get(
-    "/v1/sessions/{sid}/compactions",
-    operation_id="list_compactions",
-    response_model=CompactionPage,
-    responses=problems("not-found"),
+@router.operation(
+    "GET", "/v1/sessions/{sid}/compactions", scope="read", returns=CompactionPage, problems=("not-found",)
 )
 async def list_compactions(
     sid: Sid,
-    who: Reader,
+    who: Who,
     requests: Service,
     state: Annotated[State | None, Query(description="State: return only runs in it. Default: all.")] = None,
     limit: Limit = 100,
@@ -154,24 +143,26 @@ async def list_compactions(
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/sessions/{sid}/compactions/{compaction_id}",
-    operation_id="get_compaction",
-    response_model=CompactionRun,
-    responses=problems("not-found"),
+    scope="read",
+    returns=CompactionRun,
+    problems=("not-found",),
 )
-async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> CompactionRow:
+async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Who, requests: Service) -> CompactionRow:
     """Get a compaction run."""
     return await requests.run(who.tenant_id, sid, compaction_id)
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/compactions/{compaction_id}:retry",
-    operation_id="retry_compaction",
-    status_code=202,
-    response_model=CompactionRun,
-    responses=problems("not-found", "conflict"),
+    scope="ingest",
+    returns=CompactionRun,
+    status=202,
+    problems=("not-found", "conflict"),
 )
-async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> CompactionRow:
+async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Who, requests: Service) -> CompactionRow:
     """Schedule a failed or skipped compaction run again."""
     return await requests.retry(who.tenant_id, sid, compaction_id)

@@ -3,33 +3,27 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Response
+from fastapi import Body, Depends, Header, Response
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
-from app.api.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION, problems
+from app.api.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
 from app.api.service import service
 from app.services.limits import EventRates
 from app.services.turns import TurnEnded, Turns
 
-router = APIRouter(tags=["turns"], route_class=BodyRoute)
+router = Resource("turns")
 
 
 Service = Annotated[Turns, Depends(service(Turns))]
 
 
-@router.get(
-    "/v1/sessions/{sid}/turns",
-    operation_id="list_turns",
-    response_model=TurnPage,
-    responses=problems("not-found"),
-)
+@router.operation("GET", "/v1/sessions/{sid}/turns", scope="read", returns=TurnPage, problems=("not-found",))
 async def list_turns(
     sid: Sid,
-    who: Annotated[Caller, Depends(require_scope("read"))],
+    who: Who,
     turns: Service,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -40,21 +34,20 @@ async def list_turns(
     return paging.page(rows, limit, lambda row: row.turn)
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/sessions/{sid}/turns/end",
-    operation_id="end_turn",
-    status_code=201,
-    response_model=TurnEndedOut,
-    responses={
-        200: {"model": TurnEndedOut},
-        **problems("not-found", "conflict", "idempotency-conflict", "too-many-events"),
-    },
+    scope="ingest",
+    returns=TurnEndedOut,
+    status=201,
+    also=(200,),
+    problems=("not-found", "conflict", "idempotency-conflict", "too-many-events"),
 )
 async def end_turn(
     sid: Sid,
     body: Annotated[TurnEndIn, Body(default_factory=TurnEndIn)],
     response: Response,
-    who: Annotated[Caller, Depends(require_scope("ingest"))],
+    who: Who,
     turns: Service,
     rates: Annotated[EventRates, Depends(service(EventRates))],
     key: Annotated[

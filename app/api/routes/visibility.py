@@ -3,31 +3,30 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
-from app.api.openapi import problems
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Sid
 from app.api.schemas.visibility import HideIn, TargetIn, VisibilityIn, VisibilityOut
 from app.api.service import service
 from app.core.recall.visibility import Hide, Target, VisibilityRequest
 from app.services.visibility import Visibility
 
-router = APIRouter(tags=["visibility"], route_class=BodyRoute)
+router = Resource("visibility")
 
 
-@router.patch(
+@router.operation(
+    "PATCH",
     "/v1/sessions/{sid}/visibility",
-    operation_id="patch_visibility",
+    scope="ingest",
     summary="Hide, show and pin events",
-    response_model=VisibilityOut,
-    responses=problems("not-found", "invalid-policy", "context-infeasible", "conflict"),
+    returns=VisibilityOut,
+    problems=("not-found", "invalid-policy", "context-infeasible", "conflict"),
 )
 async def patch_visibility(
     sid: Sid,
     body: VisibilityIn,
-    who: Annotated[Caller, Depends(require_scope("ingest"))],
+    who: Who,
     visibility: Annotated[Visibility, Depends(service(Visibility))],
 ) -> Mapping[str, Any]:
     """Hide, show, pin and unpin events for all future contexts. Each item is accepted or refused separately."""

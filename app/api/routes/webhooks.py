@@ -5,12 +5,11 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import Depends, Path, Query, Response
 
 from app.api import paging
-from app.api.auth import Caller, require_scope
-from app.api.body import BodyRoute
-from app.api.openapi import problems
+from app.api.key_prefix import PrefixAccess
+from app.api.operation import Resource, Who
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.webhooks import (
     DeliveryOut,
@@ -25,25 +24,26 @@ from app.api.service import service
 from app.services.webhooks import Webhooks
 from app.store.webhooks import DeliveryRow, WebhookRow
 
-router = APIRouter(tags=["webhooks"], route_class=BodyRoute)
+router = Resource("webhooks")
 
 NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 Name = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the webhook, chosen by the client.")]
 
 
 Service = Annotated[Webhooks, Depends(service(Webhooks))]
-Admin = Annotated[Caller, Depends(require_scope("admin"))]
 
 
-@router.put(
+@router.operation(
+    "PUT",
     "/v1/webhooks/{name}",
-    operation_id="put_webhook",
+    scope="admin",
+    access=PrefixAccess.TENANT,
     summary="Create or change a webhook",
-    response_model=WebhookMade,
-    responses={201: {"model": WebhookMade}, **problems()},
+    returns=WebhookMade,
+    also=(201,),
 )
 async def put_webhook(
-    name: Name, body: WebhookIn, response: Response, who: Admin, webhooks: Service
+    name: Name, body: WebhookIn, response: Response, who: Who, webhooks: Service
 ) -> Mapping[str, Any]:
     """Create a webhook (201) or change one (200): a URL that is notified of events in all sessions of the tenant.
 
@@ -54,45 +54,46 @@ async def put_webhook(
     return {**asdict(row), "secret": secret}
 
 
-@router.get("/v1/webhooks", operation_id="list_webhooks", response_model=WebhookPage, responses=problems())
-async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
+@router.operation("GET", "/v1/webhooks", scope="admin", access=PrefixAccess.TENANT, returns=WebhookPage)
+async def list_webhooks(who: Who, webhooks: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's webhooks by name."""
     [after] = paging.decode_names(cursor, 1) or ("",)
     return paging.page(await webhooks.page(who.tenant_id, after, limit + 1), limit, lambda row: row.name)
 
 
-@router.get(
-    "/v1/webhooks/{name}",
-    operation_id="get_webhook",
-    response_model=WebhookOut,
-    responses=problems("not-found"),
+@router.operation(
+    "GET", "/v1/webhooks/{name}", scope="admin", access=PrefixAccess.TENANT, returns=WebhookOut, problems=("not-found",)
 )
-async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
+async def get_webhook(name: Name, who: Who, webhooks: Service) -> WebhookRow:
     """Get a webhook, without its secret."""
     return await webhooks.find(who.tenant_id, name)
 
 
-@router.delete(
+@router.operation(
+    "DELETE",
     "/v1/webhooks/{name}",
-    operation_id="delete_webhook",
-    status_code=204,
+    scope="admin",
+    access=PrefixAccess.TENANT,
+    status=204,
+    problems=("not-found",),
     response_class=Response,
-    responses=problems("not-found"),
 )
-async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
+async def delete_webhook(name: Name, who: Who, webhooks: Service) -> None:
     """Delete a webhook and its deliveries; pending ones are not attempted."""
     await webhooks.delete(who.tenant_id, name)
 
 
-@router.get(
+@router.operation(
+    "GET",
     "/v1/webhooks/{name}/deliveries",
-    operation_id="list_deliveries",
-    response_model=DeliveryPage,
-    responses=problems("not-found"),
+    scope="admin",
+    access=PrefixAccess.TENANT,
+    returns=DeliveryPage,
+    problems=("not-found",),
 )
 async def list_deliveries(
     name: Name,
-    who: Admin,
+    who: Who,
     webhooks: Service,
     state: Annotated[
         DeliveryState | None, Query(description="State: return only deliveries in it. Default: all.")
@@ -107,15 +108,17 @@ async def list_deliveries(
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
-@router.post(
+@router.operation(
+    "POST",
     "/v1/webhooks/{name}/deliveries/{delivery_id}:retry",
-    operation_id="retry_delivery",
-    status_code=202,
-    response_model=DeliveryOut,
-    responses=problems("not-found", "conflict"),
+    scope="admin",
+    access=PrefixAccess.TENANT,
+    returns=DeliveryOut,
+    status=202,
+    problems=("not-found", "conflict"),
 )
 async def retry_delivery(
-    name: Name, delivery_id: Annotated[UUID, Path(description="Id of the delivery.")], who: Admin, webhooks: Service
+    name: Name, delivery_id: Annotated[UUID, Path(description="Id of the delivery.")], who: Who, webhooks: Service
 ) -> DeliveryRow:
     """Attempt a failed or pending delivery now, and reset its number of attempts."""
     return await webhooks.retry(who.tenant_id, name, delivery_id)
