@@ -49,6 +49,15 @@ DIALECT = [
 ]
 """Turns of phrase that a reader has to read twice. About one match in five is innocent."""
 
+OPENINGS = re.compile(r"^(What|Who|Whose|Whom|Which|Where|How|Of|So many|So much|The same|As)\b(?!.*\?)")
+"""Words with which no docstring begins: the subject comes first."""
+RIDDLES = {
+    *("afresh", "again", "ahead", "anew", "apart", "aside", "asked", "behind", "beside", "busy", "demanded", "done"),
+    *("given", "gone", "kept", "late", "left", "local", "made", "once", "over", "reach", "said", "seen", "shown"),
+    *("standing", "taken", "told", "together", "until", "wanted", "whole", "within", "without", "worth"),
+}
+"""Participles, adverbs and prepositions that say nothing as the whole name of a function or a class."""
+
 
 def modules(folder: Path) -> list[Path]:
     """The folder's Python files, in order, without those of virtual environments."""
@@ -90,7 +99,7 @@ def dialect_of_pages() -> float:
 
 
 def lines_of(paths: Iterable[Path]) -> int:
-    """How many lines the files have."""
+    """Count the lines of the files."""
     return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
 
 
@@ -126,8 +135,15 @@ def restated_fields(paths: list[Path]) -> int:
     return sum(isinstance(key, ast.Constant) and key.value in fields for node in dicts for key in node.keys)
 
 
+def riddles(paths: list[Path]) -> int:
+    """Count the public functions and classes whose whole name is one of `RIDDLES`."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = (node for path in paths for node in ast.walk(tree(path)) if isinstance(node, kinds))
+    return sum(node.name.lower() in RIDDLES for node in nodes)
+
+
 def make_targets() -> int:
-    """How many targets the Makefile has."""
+    """Count the targets of the Makefile."""
     return len(set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)))
 
 
@@ -164,6 +180,7 @@ def figures_of_text() -> dict[str, float]:
         "dialect in bench, percent": dialect_share(modules(ROOT / "bench")),
         "dialect in the client, percent": dialect_share(modules(ROOT / "clients" / "python" / "palimpsest")),
         "dialect in a thousand words of the pages": dialect_of_pages(),
+        "names that are riddles": riddles([*paths, *modules(ROOT / "tools"), *modules(ROOT / "bench")]),
         "make targets": make_targets(),
     }
 
@@ -178,6 +195,15 @@ def double_names() -> Iterator[str]:
     for name, places in sorted(classes.items()):
         if len(places) > 1:
             yield f"the class name {name} is used in {', '.join(places)}"
+
+
+def wrong_openings() -> Iterator[str]:
+    """A line for each docstring that begins with one of `OPENINGS`."""
+    for folder in ("app", "tools", "clients/python", "tests", "bench", "examples", ".ci"):
+        for path in modules(ROOT / folder):
+            for text in docstrings([path]):
+                if OPENINGS.match(text):
+                    yield f"{path.relative_to(ROOT)}: a docstring begins with {text.split()[0]!r}: {text[:60]}"
 
 
 def limits_text(ceilings: dict[str, float]) -> str:
@@ -200,7 +226,7 @@ def main() -> int:
         LIMITS.write_text(limits_text(lowered), encoding="utf-8")
         WALK_PAGE.write_text(page, encoding="utf-8")
         return 0
-    faults = [*double_names()]
+    faults = [*double_names(), *wrong_openings()]
     if unknown := figures.keys() ^ ceilings.keys():
         faults.append(f"figures without a ceiling, or ceilings without a figure: {', '.join(sorted(unknown))}")
     faults += [

@@ -35,11 +35,10 @@ from app.services.limits import EventRates, SessionQuota
 from app.services.lines import Lines
 from app.services.policies import Policies
 from app.services.preview import Preview
-from app.services.reading import Reading
+from app.services.reading import Reading, Redaction
 from app.services.recall import Recall
 from app.services.reconcile import Reconcile
 from app.services.recordings import Recordings
-from app.services.redaction import Redaction
 from app.services.replica_reads import ReplicaReads
 from app.services.retention import RetentionRules
 from app.services.sessions import Sessions

@@ -166,3 +166,16 @@ class Resource:
             return endpoint
 
         return declare
+
+
+_T = TypeVar("_T")
+
+
+def service(kind: type[_T]) -> Callable[[Request], Awaitable[_T]]:
+    """Return the dependency that gives a route the application's service of a class."""
+
+    async def found(request: Request) -> _T:
+        one: _T = request.state.services.by_class[kind]
+        return one
+
+    return found

@@ -1,4 +1,4 @@
-"""The same questions over HTTP, against a real server."""
+"""Questions about dialogues over HTTP, against a real server."""
 
 import time
 from collections.abc import Mapping, Sequence

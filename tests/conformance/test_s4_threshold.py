@@ -39,7 +39,7 @@ async def test_s4_01_and_s4_02_above_the_window_less_the_reserve(
 async def test_s4_02_a_summary_takes_four_fifths_of_the_reserve_in_small_windows_too(
     client: httpx.AsyncClient, worker: None, model: Summarizers, window: int
 ) -> None:
-    """Of the 1,638 tokens, the model gets four fifths for prose; the rest is for the extracted lists."""
+    """The model gets four fifths of the 1,638 tokens for prose; the rest is for the extracted lists."""
     model.default = ok(long_summary)
     agent = await Agent.begin(client, "threshold", max_tokens=window)
     turns = 10 * window // 110 // 5

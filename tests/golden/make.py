@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 def file_of(version: int) -> Path:
-    """Where the calls of a render version are stored."""
+    """Return the file with the calls of a render version."""
     return FOLDER / f"render_v{version}.json"
 
 

@@ -160,7 +160,7 @@ def test_the_routes_of_the_guide_exist() -> None:
     routes = DOCS.parent / "app" / "api" / "routes"
     read, write = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert read in (routes / "turns.py").read_text(encoding="utf-8")
-    assert write in (routes / "forks.py").read_text(encoding="utf-8")
+    assert write in (routes / "lines.py").read_text(encoding="utf-8")
 
 
 def distribution(project: Path) -> str:

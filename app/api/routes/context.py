@@ -14,12 +14,11 @@ from app.api.context_json import ContextBody, context_body, preview_json, reconc
 from app.api.idempotency import Idempotency, Key
 from app.api.metrics import RETRIES
 from app.api.openapi import parameters_of
-from app.api.operation import Resource, Who, caller_of
+from app.api.operation import Resource, Who, caller_of, service
 from app.api.routes.sessions import Sid
 from app.api.schemas.common import QUERY
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.api.schemas.preview import PreviewOut
-from app.api.service import service
 from app.core.assembly.inputs import ContextRequest, Injection
 from app.core.errors import InvalidRequest
 from app.services.assembly import Assembly, ContextAnswer

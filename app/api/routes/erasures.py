@@ -10,7 +10,7 @@ from fastapi import Depends, Path, Response
 from app.api import paging
 from app.api.idempotency import Key
 from app.api.key_prefix import PrefixAccess
-from app.api.operation import Resource, Who
+from app.api.operation import Resource, Who, service
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.erasures import (
     ErasedSessionPage,
@@ -20,7 +20,6 @@ from app.api.schemas.erasures import (
     ErasurePreview,
     NewErasureIn,
 )
-from app.api.service import service
 from app.services.erasures import ErasureRequest, Erasures, ErasureState
 
 router = Resource("retention")

@@ -10,17 +10,15 @@ from app.api import paging
 from app.api.addresses import session_in_path
 from app.api.body import read_json
 from app.api.openapi import KEY_CHARS_MAX, append_operation
-from app.api.operation import Resource, Who, caller_of
+from app.api.operation import Resource, Who, caller_of, service
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
-from app.api.service import service
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType, canonical_json
 from app.core.log.segments import session_of
 from app.core.render.formats.tools import NativeFormat
 from app.services.appends import Appended, AppendRequest, events_request, messages_request
-from app.services.reading import Reading
-from app.services.redaction import Redaction
+from app.services.reading import Reading, Redaction
 from app.services.tenants import Caller
 
 router = Resource("events")

@@ -5,10 +5,9 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Response
 
-from app.api.operation import Resource, Who
+from app.api.operation import Resource, Who, service
 from app.api.routes.sessions import Sid
 from app.api.schemas.live import LayerIn, LayerKind, LayerOut, LayersOut
-from app.api.service import service
 from app.core.log.events import LAYERS
 from app.services.layers import Layers
 from app.store.layers import StoredLayer

@@ -9,10 +9,9 @@ from fastapi import Depends, Path, Query, Request, Response
 from app.api import paging
 from app.api.body import parse_json
 from app.api.key_prefix import PrefixAccess
-from app.api.operation import Resource, Who
+from app.api.operation import Resource, Who, service
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
-from app.api.service import service
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.services.policies import NAME_PATTERN, STORED_NAME_PATTERN, VERSION_MAX, Policies

@@ -6,10 +6,9 @@ from typing import Annotated, Any, get_args
 from fastapi import Depends, Query
 
 from app.api.key_prefix import PrefixAccess
-from app.api.operation import Resource, Who
+from app.api.operation import Resource, Who, service
 from app.api.routes.sessions import Sid
 from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, to_request
-from app.api.service import service
 from app.core.recall.tool import definition
 from app.core.render.formats.tools import NativeFormat
 from app.services.lines import Lines

@@ -8,10 +8,9 @@ from fastapi import Depends
 
 from app.api import paging
 from app.api.key_prefix import PrefixAccess
-from app.api.operation import Resource, Who
+from app.api.operation import Resource, Who, service
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.retention import RetentionIn, RetentionOut, RetentionPreview
-from app.api.service import service
 from app.core.log.turns import Lifetimes
 from app.services.retention import RetentionRules
 from app.store.retention import RetentionRow

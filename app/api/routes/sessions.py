@@ -9,10 +9,9 @@ from fastapi import Body, Depends, Path, Query, Response
 from app.api import paging
 from app.api.key_prefix import PrefixAccess
 from app.api.openapi import SID_DESCRIPTION
-from app.api.operation import Resource, Who
+from app.api.operation import Resource, Who, service
 from app.api.schemas.common import Moment
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
-from app.api.service import service
 from app.core.errors import InvalidRequest
 from app.core.log.segments import ADDRESS_PATTERN, line_of, session_of
 from app.core.tokens.models import UNKNOWN, profile

@@ -8,7 +8,7 @@ from fastapi import Body, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.key_prefix import PrefixAccess
-from app.api.operation import Resource, Who
+from app.api.operation import Resource, Who, service
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
@@ -19,7 +19,6 @@ from app.api.schemas.summaries import (
     SummaryPage,
     SummaryWhole,
 )
-from app.api.service import service
 from app.core.compaction.transcript import definition
 from app.core.render.formats.tools import NativeFormat
 from app.services.compaction_queries import ENDED, CompactionQueries

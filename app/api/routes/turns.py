@@ -7,10 +7,9 @@ from fastapi import Body, Depends, Header, Response
 
 from app.api import paging
 from app.api.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
-from app.api.operation import Resource, Who
+from app.api.operation import Resource, Who, service
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
-from app.api.service import service
 from app.services.limits import EventRates
 from app.services.turns import TurnEnded, Turns
 

@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.key_prefix import PrefixAccess
-from app.api.operation import Resource, Who
+from app.api.operation import Resource, Who, service
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.webhooks import (
     DeliveryOut,
@@ -20,7 +20,6 @@ from app.api.schemas.webhooks import (
     WebhookOut,
     WebhookPage,
 )
-from app.api.service import service
 from app.services.webhooks import Webhooks
 from app.store.webhooks import DeliveryRow, WebhookRow
 

@@ -190,13 +190,13 @@ class Cut:
     lean: str = _knob(
         "choice",
         "back",
-        "Where the cut point moves if it falls on a tool result: `back`, which keeps more, or `forward`.",
+        "Direction in which the cut point moves off a tool result: `back`, which keeps more, or `forward`.",
         choices=LEAN,
     )
     split_turn: str = _knob(
         "choice",
         "protect_current",
-        "What happens to the turn that the cut point falls into: it may be split (`prefix`), it may be split unless "
+        "Treatment of the turn that the cut point falls into: it may be split (`prefix`), it may be split unless "
         "it is the running turn (`protect_current`), or the cut point moves to the next turn (`advance`). "
         "With each of them, a turn too large for any context is summarized in part.",
         choices=SPLIT_TURN,
@@ -285,8 +285,8 @@ class VisibilityRules:
     hide: str = _knob(
         "choice",
         "economic",
-        "What an agent may hide without `force`: what pays while the cache is warm (`economic`), what comes after the "
-        "`pre_tail` cache breakpoint (`tail`), or anything (`any`).",
+        "Events that an agent may hide without `force`: those that pay while the cache is warm (`economic`), those "
+        "after the `pre_tail` cache breakpoint (`tail`), or any (`any`).",
         choices=HIDE,
     )
     hide_tail_tokens_max: int | None = _knob(

@@ -129,7 +129,7 @@ class Policy:
     markers: str = _knob(
         "choice",
         "tail",
-        "Where cache breakpoints are set: after the last call and at the tail (`tail`), after rounds and turns "
+        "Places of the cache breakpoints: after the last call and at the tail (`tail`), after rounds and turns "
         "(`rounds`), after the system prompt only (`prefix`), or nowhere (`none`).",
         choices=MARKERS,
     )

@@ -91,14 +91,14 @@ class Summarize:
     view: str = _knob(
         "choice",
         "all",
-        "Which summaries are shown: `all`, the first and the last ones (`clip`), or only the latest, which then "
+        "Summaries that are shown: `all`, the first and the last ones (`clip`), or only the latest, which then "
         "covers everything (`latest`).",
         choices=COVER_VIEWS,
     )
     scope: str = _knob(
         "choice",
         "level",
-        "Which summaries are merged when there are too many: the oldest of one depth (`level`), all but the last ones "
+        "Summaries that are merged when there are too many: the oldest of one depth (`level`), all but the last ones "
         "(`oldest`), or those between the first and the last ones (`middle`).",
         choices=SCOPES,
     )
@@ -142,7 +142,7 @@ class Summarize:
     on_fail: str = _knob(
         "choice",
         "extractive",
-        "What happens if a summarizer fails for good: a summary is written without a model, and again later "
+        "Fallback if a summarizer fails for good: a summary is written without a model, and again later "
         "(`extractive`), or none is written (`unchanged`).",
         choices=("extractive", "unchanged"),
     )

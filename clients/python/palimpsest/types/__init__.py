@@ -61,7 +61,6 @@ from palimpsest.types.feedback import (
     OutcomeOut,
     UsageIn,
 )
-from palimpsest.types.forks import ForkOut, LeftOutOut, RewindOut
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
 from palimpsest.types.ledger import (
     AppendOnlyOut,
@@ -87,9 +86,12 @@ from palimpsest.types.retention import DueOut, RetentionOut, RetentionPreview, R
 from palimpsest.types.sessions import (
     EpochOut,
     EpochPage,
+    ForkOut,
+    LeftOutOut,
     LineOut,
     LinePage,
     ParentOut,
+    RewindOut,
     SessionOut,
     SessionPage,
     SessionTokens,

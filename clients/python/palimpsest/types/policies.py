@@ -132,11 +132,11 @@ class PolicySummarize(TypedDict, total=False):
     (`planned`), or a narrative (`narrative`).
     """
     view: Literal["all", "clip", "latest"]
-    """Which summaries are shown: `all`, the first and the last ones (`clip`), or only the latest, which then
-    covers everything (`latest`).
+    """Summaries that are shown: `all`, the first and the last ones (`clip`), or only the latest, which then covers
+    everything (`latest`).
     """
     scope: Literal["level", "oldest", "middle"]
-    """Which summaries are merged when there are too many: the oldest of one depth (`level`), all but the last ones
+    """Summaries that are merged when there are too many: the oldest of one depth (`level`), all but the last ones
     (`oldest`), or those between the first and the last ones (`middle`).
     """
     chunk_tokens: int
@@ -162,7 +162,7 @@ class PolicySummarize(TypedDict, total=False):
     role: Literal["user", "system"]
     """Role of the messages that show summaries to the model."""
     on_fail: Literal["extractive", "unchanged"]
-    """What happens if a summarizer fails for good: a summary is written without a model, and again later
+    """Fallback if a summarizer fails for good: a summary is written without a model, and again later
     (`extractive`), or none is written (`unchanged`).
     """
 
@@ -181,11 +181,11 @@ class PolicyCut(TypedDict, total=False):
     keep_recent_turns: int
     """Number of the newest turns that are kept in any case, if `keep_ratio` would keep less."""
     lean: Literal["back", "forward"]
-    """Where the cut point moves if it falls on a tool result: `back`, which keeps more, or `forward`."""
+    """Direction in which the cut point moves off a tool result: `back`, which keeps more, or `forward`."""
     split_turn: Literal["prefix", "protect_current", "advance"]
-    """What happens to the turn that the cut point falls into: it may be split (`prefix`), it may be split unless
-    it is the running turn (`protect_current`), or the cut point moves to the next turn (`advance`). With each
-    of them, a turn too large for any context is summarized in part.
+    """Treatment of the turn that the cut point falls into: it may be split (`prefix`), it may be split unless it
+    is the running turn (`protect_current`), or the cut point moves to the next turn (`advance`). With each of
+    them, a turn too large for any context is summarized in part.
     """
 
 
@@ -250,8 +250,8 @@ class PolicyVisibility(TypedDict, total=False):
     """Limits on hiding events."""
 
     hide: Literal["economic", "tail", "any"]
-    """What an agent may hide without `force`: what pays while the cache is warm (`economic`), what comes after the
-    `pre_tail` cache breakpoint (`tail`), or anything (`any`).
+    """Events that an agent may hide without `force`: those that pay while the cache is warm (`economic`), those
+    after the `pre_tail` cache breakpoint (`tail`), or any (`any`).
     """
     hide_tail_tokens_max: int | None
     """Maximum size of what follows an event that may be hidden. Null: no limit. In tokens."""
@@ -328,7 +328,7 @@ class PolicyDocument(TypedDict, total=False):
     visibility: PolicyVisibility
     """Limits on hiding events."""
     markers: Literal["tail", "rounds", "prefix", "none"]
-    """Where cache breakpoints are set: after the last call and at the tail (`tail`), after rounds and turns
+    """Places of the cache breakpoints: after the last call and at the tail (`tail`), after rounds and turns
     (`rounds`), after the system prompt only (`prefix`), or nowhere (`none`).
     """
     layers: list[str]
