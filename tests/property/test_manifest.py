@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.api.schemas.common import YEARS
 from app.core.record.evictions import Eviction
 from app.core.record.manifest import (
     VERSION,
@@ -24,6 +25,8 @@ from tests.support.examples import examples
 SOURCES = ("tools", "system", "summaries", "history", "current_turn", "ephemeral")
 counts = st.integers(0, 2**31 - 1)
 seqs = st.integers(1, 2**63 - 1)
+FIRST, LAST = datetime(YEARS[0], 1, 2), datetime(YEARS[1] - 1, 12, 30)
+"""The range of a caller's clock: at the ends of the calendar a time is moved by a microsecond, on purpose."""
 words = st.text(max_size=30)  # with NUL and lone surrogates, which agents do send
 parts = st.fixed_dictionaries({"type": st.just("text"), "text": words})
 zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
@@ -48,7 +51,7 @@ manifests = st.builds(
     ttl_pruning=st.sampled_from(("disabled", "cold", "pruned")) | words,
     notice=st.none() | words,
     stalled=st.none() | words,
-    now=st.none() | st.datetimes(timezones=zones),
+    now=st.none() | st.datetimes(FIRST, LAST, timezones=zones),
     layers=st.dictionaries(st.sampled_from(("sources", "announce")), counts),
     recall=st.booleans(),
     injections=st.lists(st.tuples(words, words | st.lists(parts, max_size=3)), max_size=3).map(tuple),
