@@ -34,7 +34,7 @@ class DatabaseUnreachable(Exception):
 async def wait_for(
     prepare: Callable[[], Awaitable[None]], listener: socket.socket | None, tell: Callable[[str], None]
 ) -> None:
-    """Call `prepare` until it does not raise DatabaseAway, and let any other error pass.
+    """Call `prepare` until it does not raise DatabaseUnreachable, and let any other error pass.
 
     During the wait, requests on the listener get 503 (`/healthz` 200). `tell` prints the status, once.
     """

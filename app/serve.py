@@ -85,7 +85,7 @@ async def make_database_ready(
     """Prepare the database, and check that it may be served on the `listener`.
 
     Waits for a database that the settings name while it is unreachable; the listener answers with 503 meanwhile. Raises
-    CannotServe, or DatabaseAway for the embedded Postgres.
+    CannotServe, or DatabaseUnreachable for the embedded Postgres.
     """
 
     async def ready() -> None:
@@ -102,7 +102,7 @@ async def make_database_ready(
 async def prepare(database_url: str, *, upgrade: bool) -> None:
     """Migrate the database, or check that it is migrated, and check that it isolates tenants.
 
-    Raises CannotServe, or DatabaseAway if it cannot be reached.
+    Raises CannotServe, or DatabaseUnreachable if it cannot be reached.
     """
     from app.store import migrate, tenant_isolation
 
@@ -112,7 +112,7 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
 
 
 async def downgrade(database_url: str, schema: str) -> None:
-    """Downgrade the database to an earlier schema. Raises CannotServe or DatabaseAway."""
+    """Downgrade the database to an earlier schema. Raises CannotServe or DatabaseUnreachable."""
     from app.store import migrate
 
     with _converted_errors():
@@ -121,7 +121,7 @@ async def downgrade(database_url: str, schema: str) -> None:
 
 @contextlib.contextmanager
 def _converted_errors() -> Iterator[None]:
-    """Convert errors of migrating or using the database to CannotServe or DatabaseAway."""
+    """Convert errors of migrating or using the database to CannotServe or DatabaseUnreachable."""
     import asyncpg
 
     from app.store import migrate, tenant_isolation
@@ -155,7 +155,7 @@ def _is_temporary(error: BaseException | None) -> bool:
 
 
 async def require_key_or_loopback(settings: Settings, database_url: str) -> None:
-    """Raise CannotServe if other machines could reach data without a key, DatabaseAway if that cannot be checked."""
+    """Raise CannotServe if other machines could reach data without a key, DatabaseUnreachable if that cannot be checked."""
     from app.services.tenants import Tenants
     from app.store.engine import Database
 

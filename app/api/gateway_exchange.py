@@ -96,7 +96,7 @@ class GatewayExchange:
 async def forward_exchange(gateway: Gateway, passage: GatewayExchange, send: Send) -> None:
     """Forward the request and return the response; retry once if the provider says that the context was too long.
 
-    Raises NoAnswer, possibly after the response has begun (`passage.begun`).
+    Raises UpstreamError, possibly after the response has begun (`passage.begun`).
     """
     while True:
         call = passage.call
@@ -201,7 +201,7 @@ def _trace_usage(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
 async def _send(
     passage: GatewayExchange, answer: UpstreamAnswer, pieces: AsyncIterator[bytes], send: Send, *, changed: bool = False
 ) -> None:
-    """Send a response. Raises NoAnswer if the upstream breaks off, TimeoutError if the client reads nothing."""
+    """Send a response. Raises UpstreamError if the upstream breaks off, TimeoutError if the client reads nothing."""
     headers = [*response_fields(answer.fields, changed=changed), *passage.response_headers()]
     passage.response_started = True
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -43,7 +43,7 @@ class Idempotency:
         return None if self._claim is None else ResponseToStore(self._claim, answer)
 
     async def concurrent_response(self) -> Mapping[str, Any]:
-        """Return the response to the concurrent request that was faster, after this one raised AnsweredBefore."""
+        """Return the response to the concurrent request that was faster, after this one raised AlreadyAnswered."""
         if self._claim is None:
             raise RuntimeError("a request without a key cannot have been answered before")
         return await self._answers.winner(self._claim)

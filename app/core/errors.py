@@ -18,7 +18,7 @@
       NothingToSend         the session holds no conversation yet
       InjectionOverReserve  injected content exceeds its reserve
       NotReproducible       a recorded call can no longer be reproduced
-      OutOfReach            the key has no access to a session of the request
+      OutsidePrefix            the key has no access to a session of the request
       TooManySessions       the tenant's limit of sessions is reached
       TooManyLines          the session's limit of lines is reached
       TooManyRequests       the tenant's limit of concurrent requests is reached

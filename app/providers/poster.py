@@ -46,7 +46,7 @@ class Poster:
         await self._client.aclose()
 
     async def post(self, url: str, headers: Mapping[str, str], body: str, *, private: bool) -> WebhookReply:
-        """Post a JSON body. Private addresses are called only if `private`. Raises NotPosted."""
+        """Post a JSON body. Private addresses are called only if `private`. Raises PostError."""
         try:
             target = httpx2.URL(url)
             async with asyncio.timeout(self._timeout):
@@ -80,7 +80,7 @@ class Poster:
             await answer.aclose()
 
     async def _addresses(self, target: httpx2.URL, *, private: bool) -> list[str]:
-        """Return the addresses of a URL's host. Raises NotPosted if one is private and `private` is not set."""
+        """Return the addresses of a URL's host. Raises PostError if one is private and `private` is not set."""
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(_name(target), target.port, type=socket.SOCK_STREAM)

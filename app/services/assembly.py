@@ -119,7 +119,7 @@ class Assembly:
         """Return the view's next context, recorded, on the line that a session's name means.
 
         `head`: the seq to end at if events have been appended after it. `keep`: the response is stored with the record,
-        or neither is. Raises AnsweredBefore if the key has been used, NotFound, NothingToSend, CannotFit,
+        or neither is. Raises AlreadyAnswered if the key has been used, NotFound, NothingToSend, CannotFit,
         InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
         """
         try:

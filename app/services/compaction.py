@@ -78,7 +78,7 @@ class Compaction:
         await self._summarizing.aclose()
 
     async def run_job(self, session_id: UUID, tenant_id: UUID, job_id: int) -> int | None:
-        """Do all compaction work of a session, including what arrives meanwhile. Raises PutOff.
+        """Do all compaction work of a session, including what arrives meanwhile. Raises SummarizerUnavailable.
 
         Returns the head up to which the log was examined, None if there is nothing to examine.
         """
@@ -92,7 +92,7 @@ class Compaction:
     async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> CompactionBasis | None:
         """Write all due and requested summaries of a session; return the demand examined, None if there is none.
 
-        Raises PutOff when a summarizer is unavailable; the run then stays scheduled.
+        Raises SummarizerUnavailable when a summarizer is unavailable; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, session_id)
         asked = any(one.reason in ASKED for one in waiting)

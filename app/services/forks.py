@@ -50,7 +50,7 @@ class Forks:
 
         An existing fork is returned as it is now; `metadata` is for a new one. The parent is locked against appends
         meanwhile. Raises NotFound, InvalidRequest, TooManySessions, SessionErased for an erased name without
-        `metadata`, Conflict if the name is another session's, and AnsweredBefore, having done nothing, if the key of
+        `metadata`, Conflict if the name is another session's, and AlreadyAnswered, having done nothing, if the key of
         `keep` has been used.
         """
         check_metadata(metadata)

@@ -35,7 +35,7 @@ class ResponseToStore(Generic[Done]):
         return ResponseToStore(self.claim, answer)
 
     async def store(self, tx: Connection, done: Done) -> None:
-        """Store the response in the transaction that does the work. Raises AnsweredBefore if the key has been used."""
+        """Store the response in the transaction that does the work. Raises AlreadyAnswered if the key has been used."""
         await answers.store_claimed(tx, self.claim, await self.answer(done))
 
 

@@ -86,7 +86,7 @@ class Lines:
         """Point a session's name at a line that ends at seq `to` of the current one; return that line.
 
         If the current line ends there, it is returned. No line is removed. Raises NotFound, InvalidRequest, or
-        TooManyLines, and AnsweredBefore, having done nothing, if the key of `keep` has been used.
+        TooManyLines, and AlreadyAnswered, having done nothing, if the key of `keep` has been used.
         """
         if is_line(address):
             raise InvalidRequest("only a session can be rewound: name it without its line", field="sid")

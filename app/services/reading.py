@@ -67,7 +67,7 @@ class Redaction:
         Every view is planned again at its next context; summaries that cover the event lose their text immediately and
         are rewritten by a worker. The same applies to every fork that shares the event, which is redacted where it is
         stored. Injections and layers are not part of the log and stay until the session is erased, except a layer that
-        became the event. Raises NotFound, or OutOfReach if a session that shares the event lacks the `prefix`.
+        became the event. Raises NotFound, or OutsidePrefix if a session that shares the event lacks the `prefix`.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
         if seq < 1:

@@ -177,7 +177,7 @@ class Sessions:
     async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = "") -> None:
         """Erase a session and all its data, and its forks if `forks`.
 
-        Raises NotFound, Conflict naming the forks if they must stay, or OutOfReach if a name lacks the `prefix`.
+        Raises NotFound, Conflict naming the forks if they must stay, or OutsidePrefix if a name lacks the `prefix`.
         """
         erased = await erasure.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
         if not erased:

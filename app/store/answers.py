@@ -74,7 +74,7 @@ async def store(
 
 
 async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, object]) -> None:
-    """Store the response to a claim's request. Raises AnsweredBefore if the key has been used."""
+    """Store the response to a claim's request. Raises AlreadyAnswered if the key has been used."""
     try:
         await store(tx, claim.session_id, claim.tenant_id, claim.key, claim.request_sha256, answer)
     except asyncpg.UniqueViolationError:

@@ -164,7 +164,7 @@ async def record(
     """Store a call planned from `loaded`, the epoch it opened, and the response under its request's key.
 
     Return False, and store nothing, if another epoch was opened meanwhile or the session is gone. Raises
-    AnsweredBefore, and stores nothing, if the key has been used.
+    AlreadyAnswered, and stores nothing, if the key has been used.
     """
     values, of_epoch = _values(call, loaded, tenant_id), {} if epoch is None else _epoch_values(epoch)
     if (epoch is not None or answer is not None) and await database.distributed():
@@ -226,7 +226,7 @@ async def record_if_current(
     `covered` is a cover and the last seq of its live summaries when the view was read; None if they cannot matter.
     Return whether summaries are being written (`LoadedView.compaction`); this is looked up only if they were when last
     checked, or an append in this process has requested some since. Return None, and store nothing, if the held view is
-    out of date. Raises AnsweredBefore, and stores nothing, if the key has been used.
+    out of date. Raises AlreadyAnswered, and stores nothing, if the key has been used.
     """
     values, of_epoch = _values(call, held, tenant_id), {} if epoch is None else _epoch_values(epoch)
     conditions = {

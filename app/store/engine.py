@@ -163,7 +163,7 @@ class Database:
     None is the login itself, which as the tables' owner sees every tenant's rows. `pooler_url` is a transaction pooler
     (PgBouncer) for the same database: through it each transaction may get another connection, so each makes all its
     settings itself. The same holds for a distributed database, which passes only such settings to the shards; the first
-    connection finds out whether it is one. `waited` is called with the seconds that each connection took to get from
+    connection finds out whether it is one. `on_wait` is called with the seconds that each connection took to get from
     the driver's pool.
     """
 

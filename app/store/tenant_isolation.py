@@ -17,7 +17,7 @@ class TenantIsolationError(Exception):
 
 
 async def check(url: str) -> None:
-    """Raise NoWalls unless this login may act as the application's role, and row-level security applies to it."""
+    """Raise TenantIsolationError unless this login may act as the application's role, and row-level security applies to it."""
     try:
         connection = await connect(url, server_settings={"role": ROLE})
     except (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError) as error:
@@ -37,7 +37,7 @@ async def check(url: str) -> None:
 
 
 async def check_owner(url: str) -> None:
-    """Raise NoWalls unless this login sees every tenant's rows, as commands about all tenants need."""
+    """Raise TenantIsolationError unless this login sees every tenant's rows, as commands about all tenants need."""
     connection = await connect(url)
     try:
         if await connection.fetchval("SELECT bool_or(row_security_active(polrelid)) FROM pg_policy WHERE " + _OURS):

@@ -50,7 +50,7 @@ def test_the_plan_carried_out_is_within_the_budget_and_keeps_the_very_objects(pa
     assert size(messages) > 3 * ROOM
     fit = budget.run(budget.fit(sid, messages, model="gpt-4o", system=None))
     assert isinstance(fit, FittedContext)
-    sent = fit.applied(messages, replacement, insertion)
+    sent = fit.apply(messages, replacement, insertion)
     assert size(sent) < ROOM
     assert sent[-1] is messages[-1]
     assert sum(1 for one in sent if any(one is own for own in messages)) >= 4
@@ -209,7 +209,7 @@ async def test_a_context_that_was_too_long_is_made_tighter_once(palimpsest: Gate
     again = await budget.arun(budget.report_failure(fit, error))
     assert again is not None
     assert again.context.tokens.estimate < fit.context.tokens.estimate
-    assert size(again.applied(messages, replacement, insertion)) < size(fit.applied(messages, replacement, insertion))
+    assert size(again.apply(messages, replacement, insertion)) < size(fit.apply(messages, replacement, insertion))
     assert await budget.arun(budget.report_failure(again, error)) is None
     await client.close()
 
