@@ -155,7 +155,7 @@ def _is_temporary(error: BaseException | None) -> bool:
 
 
 async def require_key_or_loopback(settings: Settings, database_url: str) -> None:
-    """Raise CannotServe if other machines could reach data without a key, DatabaseUnreachable if that cannot be checked."""
+    """Raise CannotServe if other machines could reach data without a key, DatabaseUnreachable if that is unknown."""
     from app.services.tenants import Tenants
     from app.store.engine import Database
 

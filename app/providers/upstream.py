@@ -67,7 +67,7 @@ class Upstream:
     async def request(
         self, method: str, target: str, fields: Sequence[tuple[bytes, bytes]], body: bytes | AsyncIterator[bytes]
     ) -> AsyncIterator[UpstreamAnswer]:
-        """Send a request to `target`, path and query, and yield its answer until the block ends. Raises UpstreamError."""
+        """Send a request to `target`, path and query; yield its answer until the block ends. Raises UpstreamError."""
         try:
             request = httpx2.Request(method, self.url + target, headers=list(fields), content=body or None)
             response = await self._client.send(request, stream=True)

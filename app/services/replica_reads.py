@@ -31,8 +31,8 @@ class _ReplicaLost(Exception):
 
 
 class ReplicaReads:
-    """The services for such reads, on the primary and on the replica. `primary_reads_max` is the number of concurrent reads that
-    the primary serves if there is a replica."""
+    """The services for such reads, on the primary and on the replica. `primary_reads_max` is the number of concurrent
+    reads that the primary serves if there is a replica."""
 
     def __init__(
         self,

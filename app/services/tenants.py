@@ -136,7 +136,7 @@ class Tenants:
         """Create a key of the caller's tenant; return it and its secret.
 
         It has no more sessions and no later expiry than the caller's own key. The first key of all closes the server,
-        so it must be able to create others: for all sessions, without an expiry. Raises InvalidRequest or OutsidePrefix.
+        so it must be able to create others: for all sessions, without expiry. Raises InvalidRequest or OutsidePrefix.
         """
         self._check(asked)
         if not (asked.session_prefix or "").startswith(who.session_prefix):

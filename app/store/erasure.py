@@ -69,7 +69,7 @@ async def erase(
     """Delete a session with its lines and all their data; return the ids of the deleted rows, none if it is missing.
 
     Its forks cannot be read without it: they are deleted too if `forks`, otherwise Conflict is raised. Raises
-    OutsidePrefix if one of the names does not begin with `prefix`, and Conflict for a single line, which others may share.
+    OutsidePrefix if one of the names does not begin with `prefix`, and Conflict for a single line.
     """
     if is_line(external_id):
         raise Conflict(f"a line is erased with its session {session_of(external_id)!r} only", session=external_id)

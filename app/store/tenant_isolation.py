@@ -17,7 +17,7 @@ class TenantIsolationError(Exception):
 
 
 async def check(url: str) -> None:
-    """Raise TenantIsolationError unless this login may act as the application's role, and row-level security applies to it."""
+    """Raise TenantIsolationError unless this login may act as the application's role under row-level security."""
     try:
         connection = await connect(url, server_settings={"role": ROLE})
     except (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError) as error:
