@@ -56,7 +56,7 @@ def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], C
 
     def during(**more: object) -> CallConditions:
         since, until = day()
-        return CallConditions(since=since, until=until, **more)  # type: ignore[arg-type]  # fields of Question, named below
+        return CallConditions(since=since, until=until, **more)  # type: ignore[arg-type]  # fields of CallConditions, named below
 
     return {
         "nothing": CallConditions,
