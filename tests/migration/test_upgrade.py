@@ -16,6 +16,7 @@ import asyncpg
 import httpx
 import pytest
 
+from app.core.plan.state.wording import RENDER_VERSION
 from app.store import embedded
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
@@ -168,8 +169,17 @@ async def summaries(http: httpx.AsyncClient, agent: Agent) -> list[dict[str, Any
     return found
 
 
-async def assert_complete(http: httpx.AsyncClient, agent: Agent) -> None:
-    """Assert that the log has everything acknowledged, calls render again, and every event is accounted for."""
+async def render_versions(http: httpx.AsyncClient, agent: Agent) -> dict[str, int]:
+    """Return the render version of each of an agent's calls, as recorded."""
+    records = {call_id: (await http.get(f"{agent.path}/calls/{call_id}")).json() for call_id in agent.calls}
+    return {call_id: record["render_version"] for call_id, record in records.items()}
+
+
+async def assert_complete(http: httpx.AsyncClient, agent: Agent, newest: int | None = None) -> None:
+    """Assert that the log has everything acknowledged, calls render again, and every event is accounted for.
+
+    Calls of a render version above `newest`, the newest that the server knows, are refused.
+    """
     items: list[dict[str, Any]] = []
     while len(items) < max(agent.acknowledged):
         after = items[-1]["seq"] if items else 0
@@ -179,8 +189,15 @@ async def assert_complete(http: httpx.AsyncClient, agent: Agent) -> None:
     log = {item["seq"]: item["id"] for item in items}
     assert log == agent.acknowledged
     assert sorted(log) == list(range(1, len(log) + 1))
+    versions = await render_versions(http, agent)
     for call_id, sha256 in agent.calls.items():
         again = await http.get(f"{agent.path}/calls/{call_id}/context")
+        if newest is not None and versions[call_id] > newest:
+            assert again.headers["content-type"] == "application/problem+json"
+            problem = again.json()
+            assert (again.status_code, problem["type"]) == (500, "/problems/not-reproducible"), again.text
+            assert (problem["recorded_sha256"], problem["rendered_sha256"]) == (sha256, None)
+            continue
         assert again.status_code == 200, again.text
         assert again.json()["sha256"] == sha256
     proof = (await http.get(f"{agent.path}/coverage")).json()
@@ -258,12 +275,20 @@ async def test_downgrade_to_the_previous_release(
         assert status != 0
         assert "newer" in line
         await agent.round()
+        made_by_old = set(agent.calls)
+        (known,) = set((await render_versions(http, agent)).values())
     for process in started:
         assert (await process.stop())[0] == 0
+    limit = f"{RELEASE.version} knows the versions 1 to {known}; this version records {RENDER_VERSION}."
+    assert limit in " ".join(PAGE.read_text().split())
     after, api, worker = await start_release(OURS, settings, started)
     async with client(after) as http:
         agent.site.servers = [http]
         await agent.round()
+        versions = await render_versions(http, agent)
+        made_by_ours = agent.calls.keys() - made_by_old
+        assert {versions[call_id] for call_id in made_by_ours} == {RENDER_VERSION}
+        await assert_complete(http, agent)
         session = {"messages": [{"role": "user", "content": "hello"}], "format": "openai", "model": "gpt-5"}
         for text in ("hello", "otherwise"):
             session["messages"] = [{"role": "user", "content": text}]
@@ -277,5 +302,7 @@ async def test_downgrade_to_the_previous_release(
     async with client(again) as http:
         agent.site.servers = [http]
         await agent.round()
-        await assert_complete(http, agent)
+        again_by_old = agent.calls.keys() - versions.keys()
+        assert await render_versions(http, agent) == versions | dict.fromkeys(again_by_old, known)
+        await assert_complete(http, agent, newest=known)
         assert len((await http.get("/v1/sessions")).json()["items"]) >= 2
