@@ -1,7 +1,7 @@
 """Compaction: read the events, write a summary without an open transaction, store it if nothing has changed.
 
-The worker calls `run` for a session; an append never waits for it, and a context only if it asked to. The basis of a
-summary is checked when it is stored: if it has changed, the summary is discarded and the work planned again. Two
+The worker calls `run_job` for a session; an append never waits for it, and a context only if it asked to. The basis of
+a summary is checked when it is stored: if it has changed, the summary is discarded and the work planned again. Two
 concurrent workers, or one that was thought dead, therefore do no harm.
 """
 
@@ -180,9 +180,9 @@ class Compaction:
                 return
 
     async def rewrite_degraded(self, session_id: UUID, tenant_id: UUID) -> bool:
-        """Rewrite the oldest degraded summary with the model it was meant for; it stays if the model is unavailable.
+        """Rewrite the oldest degraded summary with the policy's model; return whether it was rewritten.
 
-        Returns whether it was rewritten.
+        Raises SummarizerUnavailable if the model is unavailable now.
         """
         try:
             basis = await self._planner.load_basis(session_id, tenant_id)
@@ -199,13 +199,12 @@ class Compaction:
             draft = await self._summarizing.write(
                 step.task, basis.policy, charge=partial(self._spending.charge_to, tenant_id)
             )
-            error = draft.error
-        except SummarizerUnavailable as put_off:
-            draft, error = None, put_off.detail
-        if draft is None or draft.text is None or draft.degraded:
-            if draft is not None:
-                await self._count(session_id, draft, "failed")
-            await compactions.end(self._database, session_id, [id], RunOutcome("failed", error))
+        except SummarizerUnavailable as unavailable:
+            await compactions.end(self._database, session_id, [id], RunOutcome("failed", unavailable.detail))
+            raise
+        if draft.text is None or draft.degraded:
+            await self._count(session_id, draft, "failed")
+            await compactions.end(self._database, session_id, [id], RunOutcome("failed", draft.error))
             return False
         stored = await self._store(session_id, tenant_id, step, draft)
         await self._count(session_id, draft, "rewritten" if stored is not None else "stale")

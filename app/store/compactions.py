@@ -49,7 +49,10 @@ async def compaction_state(connection: Connection | Database, session_id: UUID, 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The outcome of a run. `state` is succeeded, skipped or failed; `error` says why it did not succeed."""
+    """The outcome of a run. `state` is succeeded, skipped or failed.
+
+    `error` says why it did not succeed, or why the newest summary is degraded.
+    """
 
     state: str
     error: str | None = None

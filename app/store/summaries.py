@@ -315,10 +315,14 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
 
 
 async def degraded(database: Database, older_than_seconds: float, limit: int) -> list[tuple[UUID, UUID]]:
-    """Return the sessions with degraded live summaries, and their tenants. Sessions of tenants that may spend no more
-    today are left out."""
+    """Return up to `limit` sessions with degraded live summaries, and their tenants, in random order.
+
+    So none that fails each time is always before the others. Sessions of tenants that may spend no more today are left
+    out.
+    """
     rows = await database.fetch(
-        "SELECT session_id, tenant_id FROM palimpsest_across_degraded(:seconds, :limit)",
+        "SELECT session_id, tenant_id FROM palimpsest_across_degraded(:seconds, 2147483647)"
+        " ORDER BY random() LIMIT :limit",
         seconds=older_than_seconds,
         limit=limit,
     )

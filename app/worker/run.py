@@ -192,11 +192,18 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
 
     @queue.schedule("redo_degraded_summaries", REDO_CRON)
     async def redo(_: Schedule) -> None:
-        for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
-            with suppress(ContentsErased):
-                async with job_context("redo", database, session_id, tenant_id, keyring):
-                    if not await compaction.rewrite_degraded(session_id, tenant_id):
-                        return  # what fails for one session usually fails for all; the next run is soon
+        await rewrite_degraded(database, compaction, keyring)
+
+
+async def rewrite_degraded(database: Database, compaction: Compaction, keyring: Keyring | None = None) -> None:
+    """Rewrite a degraded summary of each of some sessions, until a model is unavailable."""
+    for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
+        with suppress(ContentsErased, SessionGone):
+            async with job_context("redo", database, session_id, tenant_id, keyring):
+                try:
+                    await compaction.rewrite_degraded(session_id, tenant_id)
+                except SummarizerUnavailable:
+                    return  # it usually is for all; the next run is soon, and in another order
 
 
 def _delay(job: Job, least: float = 0.0) -> float:

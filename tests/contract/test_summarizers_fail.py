@@ -10,6 +10,7 @@ import pytest
 
 from app import wiring
 from app.settings import Settings
+from app.store import summaries
 from app.store.engine import Database
 from app.worker import run as worker
 from tests.conformance.agent import Agent, Json, request_text
@@ -339,3 +340,68 @@ async def test_a_span_too_long_in_every_size_gets_an_extractive_summary(
     live = await scene.summaries("live")
     assert {(row["summarizer"], row["degraded"]) for row in live} == {("extractive", True)}
     await scene.intact()
+
+
+async def degraded_sessions(http: httpx.AsyncClient, *names: str) -> set[str]:
+    """Return those of the sessions that have a degraded live summary."""
+    found = set()
+    for name in names:
+        listed = (await http.get(f"/v1/sessions/{name}/summaries", params={"live": True, "limit": 500})).json()["items"]
+        assert listed, name
+        found |= {name for row in listed if row["degraded"]}
+    return found
+
+
+async def test_a_degraded_summary_that_cannot_be_rewritten_holds_up_no_other(
+    client: httpx.AsyncClient,
+    application: Database,
+    database: Database,
+    database_url: str,
+    fake_summarizers: Summarizers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names, fine = ("a", "b", "c"), fake_summarizers.default
+    settings = Settings(summarizer="openai", openai_base_url=fake_summarizers.openai_url)
+    work = wiring.worker_work(pooled(settings, database_url))
+    fake_summarizers.default = stand_ins.status(400)
+    for name in names:
+        agent = await Agent.begin(client, SMALL | {"summarize": {"on_fail": "extractive"}}, name)
+        await append_turns(agent, TURNS)
+        await client.post(f"/v1/sessions/{name}/compactions", json={})
+    stop = asyncio.Event()
+    working = asyncio.create_task(worker.run(database_url, stop, work))
+    await wait_until_idle(database)
+    stop.set()
+    await working
+    assert await degraded_sessions(client, *names) == set(names)
+
+    monkeypatch.setattr(worker, "REDO_AFTER_SECONDS", 0.0)
+    assert work.compaction is not None
+    compaction = work.compaction(application)
+    asked = len(fake_summarizers.requests)
+    fake_summarizers.default = stand_ins.status(503)
+    await worker.rewrite_degraded(application, compaction)
+    assert len(fake_summarizers.requests) == asked + 1  # an unavailable model is not called for every session
+    assert await degraded_sessions(client, *names) == set(names)
+    fake_summarizers.default = fine
+    fake_summarizers.queue(stand_ins.status(400))
+    await worker.rewrite_degraded(application, compaction)
+    assert len(await degraded_sessions(client, *names)) == 1
+    await worker.rewrite_degraded(application, compaction)
+    assert await degraded_sessions(client, *names) == set()
+    await compaction.aclose()
+
+
+async def test_no_session_with_a_degraded_summary_is_always_behind_the_others(
+    client: httpx.AsyncClient, application: Database, database: Database
+) -> None:
+    for name in ("a", "b", "c"):
+        await Agent.begin(client, SMALL, name)
+    await database.execute(
+        "INSERT INTO summaries (session_id, id, tenant_id, cover_id, depth, from_seq, to_seq, text, digest, tokens,"
+        " source_tokens, events, turns, starts_at, ends_at, summarizer, usage, degraded, status)"
+        " SELECT session_id, gen_random_uuid(), tenant_id, session_id, 0, 1, 1, '', '{}', 1, 1, 1, '{}', now(), now(),"
+        " 's', '{}', true, 'live' FROM sessions"
+    )
+    first = {(await summaries.degraded(application, -1.0, 1))[0] for _ in range(80)}
+    assert len(first) == 3
