@@ -1,8 +1,8 @@
 """The base of the adapters: send a framework's messages to the server, and apply the server's plan to them.
 
-An adapter requests a `FittedContext` before each model call and reports the outcome of the call. It never blocks the
-framework: if the server is unreachable or refuses the messages, `fit` returns None, and the framework's messages go to
-the model unchanged.
+An adapter requests a `FittedContext` before each model call and reports the outcome of the call. No failure of the
+server fails the model call: if a request is not answered within `timeout`, or the messages are refused, `fit` returns
+None, and the messages go to the model unchanged. Only settings that have never worked raise an error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Settings(TypedDict, total=False):
     recall: bool
     """Whether to give the model the recall tool. Default: no."""
     timeout: float
-    """Seconds to wait for a context; after that the framework's messages go to the model unchanged."""
+    """Seconds to wait for each response; without a context by then, messages go to the model unchanged."""
 
 
 @dataclass(frozen=True)
@@ -224,19 +224,22 @@ class Budget:
                 events.append_messages(line, format=self.format, messages=messages, expected_head=head)
             )
 
-    def report_failure(self, fit: FittedContext, error: BaseException) -> Flow[FittedContext | None]:
-        """Report the provider's error. If the context was too long, return a smaller one for a retry."""
+    def report_failure(
+        self, fit: FittedContext, error: BaseException, *, retry: bool = True
+    ) -> Flow[FittedContext | None]:
+        """Report the provider's error. If the context was too long, return a smaller one for a retry.
+
+        No context is made without `retry`, as for a call whose answer has begun.
+        """
         latency = int((time.monotonic() - fit.began) * 1000)
         report = contexts.report_outcome(
             fit.session, fit.context.call_id, error=error_report(error), latency_ms=latency
         )
         outcome: OutcomeOut | None = yield from self.try_report(report)
-        if not isinstance(outcome, OutcomeOut) or outcome.action != "retry" or outcome.next is None:
+        if not retry or not isinstance(outcome, OutcomeOut) or outcome.action != "retry" or outcome.next is None:
             return None
-        wait = (outcome.next.body or {}).get(
-            "wait_ms"
-        )  # for summaries; but the response must arrive within the timeout
-        if wait is not None:
+        wait = (outcome.next.body or {}).get("wait_ms")
+        if wait is not None:  # the wait for summaries must end before our own timeout
             wait = min(wait, int(self._timeout * 500))
         again = contexts.post_context(fit.session, **fit.asked, retry_of=fit.context.call_id, wait_ms=wait)
         context = yield from self.request_or_none(again, fit.session)
@@ -308,7 +311,7 @@ class Budget:
             self.note_outage(error)
             return None
         except (PalimpsestError, TypeError, ValueError, RecursionError) as error:
-            _log.warning("%s was not reported: %s", asked.path, error)
+            _log.warning("the request to %s failed: %s", asked.path, error)
             return None
         return answer
 
@@ -336,7 +339,7 @@ class Adapter:
     def passed_through(self) -> Mapping[str, int]:
         """The number of model calls whose messages were sent unchanged, by session, for the last 1,000 such sessions.
 
-        These are calls for which the server was unreachable or refused to make a context.
+        These are calls for which the server made no context, or whose messages could not be converted.
         """
         return dict(self._budget.passed_through)
 

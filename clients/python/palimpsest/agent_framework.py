@@ -109,9 +109,9 @@ class PalimpsestMiddleware(ChatMiddleware):
         return await self._budget.arun(flow)
 
     async def _retry_smaller(
-        self, fit: FittedContext, error: Exception, own: Sequence[Message], context: ChatContext
+        self, fit: FittedContext, error: Exception, own: Sequence[Message], context: ChatContext, *, retry: bool = True
     ) -> FittedContext:
-        again = await self._budget.arun(self._budget.report_failure(fit, error))
+        again = await self._budget.arun(self._budget.report_failure(fit, error, retry=retry))
         if again is None:
             raise error
         context.messages = _applied(again, own)
@@ -136,10 +136,7 @@ class PalimpsestMiddleware(ChatMiddleware):
                     await stream.close()
                     raise
                 except Exception as error:
-                    again = await self._retry_smaller(fit, error, own, context)
-                    if begun:
-                        raise
-                    fit = again
+                    fit = await self._retry_smaller(fit, error, own, context, retry=not begun)
                 await call_next()
                 stream = context.result
 

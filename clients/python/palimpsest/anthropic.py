@@ -59,7 +59,7 @@ class PalimpsestMiddleware(Adapter, Middleware):
             fit, response = tighter, self._attempt(tighter, request, call_next)
             if not response.http_response.is_success:
                 response.http_response.read()
-                budget.run(budget.report_failure(fit, _Refusal(response)))
+                budget.run(budget.report_failure(fit, _Refusal(response), retry=False))
                 return response
         if request.stream:
             stream = response.parse()
@@ -72,7 +72,7 @@ class PalimpsestMiddleware(Adapter, Middleware):
         try:
             return call_next(_without_header(request, _body(fit, request)))
         except Exception as error:
-            self._budget.run(self._budget.report_failure(fit, error))
+            self._budget.run(self._budget.report_failure(fit, error, retry=False))
             raise
 
     def _report_at_end(self, fit: FittedContext, events: Iterator[Any]) -> Iterator[Any]:
@@ -85,7 +85,7 @@ class PalimpsestMiddleware(Adapter, Middleware):
             done = (
                 self._report_answer(fit, whole.response())
                 if whole.ended
-                else self._budget.report_failure(fit, _reason(error))
+                else self._budget.report_failure(fit, _reason(error), retry=False)
             )
             self._budget.run(done)
             raise
@@ -106,7 +106,7 @@ class PalimpsestMiddleware(Adapter, Middleware):
             fit, response = tighter, await self._aattempt(tighter, request, call_next)
             if not response.http_response.is_success:
                 await response.http_response.aread()
-                await budget.arun(budget.report_failure(fit, _Refusal(response)))
+                await budget.arun(budget.report_failure(fit, _Refusal(response), retry=False))
                 return response
         if request.stream:
             stream = await response.parse()
@@ -121,7 +121,7 @@ class PalimpsestMiddleware(Adapter, Middleware):
         try:
             return await call_next(_without_header(request, _body(fit, request)))
         except Exception as error:
-            await self._budget.arun(self._budget.report_failure(fit, error))
+            await self._budget.arun(self._budget.report_failure(fit, error, retry=False))
             raise
 
     async def _areport_at_end(self, fit: FittedContext, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -134,7 +134,7 @@ class PalimpsestMiddleware(Adapter, Middleware):
             done = (
                 self._report_answer(fit, whole.response())
                 if whole.ended
-                else self._budget.report_failure(fit, _reason(error))
+                else self._budget.report_failure(fit, _reason(error), retry=False)
             )
             await self._budget.arun(done)
             raise

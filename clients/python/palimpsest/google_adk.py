@@ -89,7 +89,7 @@ class PalimpsestPlugin(Adapter, BasePlugin):
         content = llm_response.content
         if content is None and llm_response.error_code:
             error = RuntimeError(llm_response.error_message or llm_response.error_code)
-            await self._budget.arun(self._budget.report_failure(call.fit, error))
+            await self._budget.arun(self._budget.report_failure(call.fit, error, retry=False))
             return None
         metadata = llm_response.usage_metadata
         reply: list[dict[str, Any]] = []
@@ -106,8 +106,8 @@ class PalimpsestPlugin(Adapter, BasePlugin):
         call = self._calls.pop(_key(callback_context), None)
         if call is None:
             return None
-        again = await self._budget.arun(self._budget.report_failure(call.fit, error))
-        if again is None or call.begun:
+        again = await self._budget.arun(self._budget.report_failure(call.fit, error, retry=not call.begun))
+        if again is None:
             return None
         llm_request.contents = _contents.apply_fit(again, call.own)
         self._calls[_key(callback_context)] = _Call(again, call.own, begun=True)
@@ -116,7 +116,7 @@ class PalimpsestPlugin(Adapter, BasePlugin):
             responses = [one async for one in model.canonical_model.generate_content_async(llm_request)]
         except Exception as once_more:
             self._calls.pop(_key(callback_context), None)
-            await self._budget.arun(self._budget.report_failure(again, once_more))
+            await self._budget.arun(self._budget.report_failure(again, once_more, retry=False))
             return None  # the first error is raised
         return responses[-1] if responses else None
 

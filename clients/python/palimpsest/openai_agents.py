@@ -299,14 +299,15 @@ class _ReportingModel(Model):
                         yield held.pop(0)
                 failure = RESPONSES.read(whole.response()).failure
                 if failure is not None and fit is not None:
-                    tighter = await budget.arun(budget.report_failure(fit, _Failure(failure)))
+                    tighter = await budget.arun(budget.report_failure(fit, _Failure(failure), retry=not whole.begun))
             except (Exception, GeneratorExit) as error:
                 reason = Abandoned() if isinstance(error, GeneratorExit) else error
-                tighter = None if fit is None else await budget.arun(budget.report_failure(fit, reason))
-                if tighter is None or whole.begun:
+                if fit is not None:
+                    tighter = await budget.arun(budget.report_failure(fit, reason, retry=not whole.begun))
+                if tighter is None:
                     raise
                 failure = {}
-            if tighter is not None and not whole.begun:
+            if tighter is not None:
                 fit, input = tighter, _applied(tighter)
                 continue
             for event in held:

@@ -214,6 +214,15 @@ async def test_a_context_that_was_too_long_is_made_tighter_once(palimpsest: Gate
     await client.close()
 
 
+def test_a_call_that_cannot_be_repeated_gets_no_tighter_context(palimpsest: Gate, sid: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": 20_000, "policy": POLICY})
+    fit = budget.run(budget.fit(sid, conversation(12)))
+    assert fit is not None
+    assert budget.run(budget.report_failure(fit, ValueError(TOO_LONG), retry=False)) is None
+    assert [answer["action"] for _, answer in palimpsest.posted("/outcome")] == ["retry"]
+    assert len(palimpsest.contexts) == 1
+
+
 async def test_any_other_error_is_reported_and_not_tried_again(palimpsest: Gate, sid: str) -> None:
     budget = Budget("openai", {"client": palimpsest.client()})
     fit = await budget.arun(budget.fit(sid, [{"role": "user", "content": "Hello."}]))

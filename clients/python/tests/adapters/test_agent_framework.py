@@ -69,6 +69,7 @@ class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # ty
         self.rounds = rounds
         self.sent: list[list[Message]] = []
         self.overflows = 0
+        self.breaks = False
         self.looked = 0
 
     def answer(self, messages: Sequence[Message]) -> list[Content]:
@@ -97,6 +98,8 @@ class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # ty
         async def pieces() -> AsyncIterator[ChatResponseUpdate]:
             for one in self.answer(messages):
                 yield ChatResponseUpdate(role="assistant", contents=[one], message_id=f"m{len(self.sent)}")
+                if self.breaks:
+                    raise TooLong(TOO_LONG)
             yield ChatResponseUpdate(role="assistant", contents=[Content.from_usage(usage)])
 
         return self._build_response_stream(pieces()) if stream else whole()
@@ -196,6 +199,16 @@ async def test_a_call_that_was_too_long_is_retried_once_with_less(palimpsest: Ga
     with pytest.raises(TooLong):
         await run(one, "And now?", session, stream=stream)
     assert sum(1 for one in palimpsest.outcomes if one.get("error")) == 3
+
+
+async def test_an_overflow_after_the_answer_has_begun_gets_no_smaller_context(palimpsest: Gate, sid: str) -> None:
+    model = Model()
+    model.breaks = True
+    one = agent(model, provider_of(palimpsest))
+    with pytest.raises(TooLong):
+        await run(one, "Look at all depots.", one.create_session(session_id=sid), stream=True)
+    assert [answer["action"] for _, answer in palimpsest.posted("/outcome")] == ["retry"]
+    assert len(palimpsest.contexts) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

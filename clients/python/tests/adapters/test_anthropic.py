@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from anthropic import Anthropic, AsyncAnthropic, BadRequestError, InternalServerError, beta_tool
+from anthropic import Anthropic, APIStatusError, AsyncAnthropic, BadRequestError, InternalServerError, beta_tool
 
 from palimpsest.anthropic import PalimpsestMiddleware
 from tests.adapters.support import POLICY, ROOM, ROUNDS, TROUBLES, Gate, expected_warnings, report, size, warnings_of
@@ -54,6 +54,7 @@ class Provider:
 
     def __init__(self, script: Sequence[Any]) -> None:
         self.script, self.seen, self.headers = list(script), list[Json](), list[Mapping[str, str]]()
+        self.breaks = False
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         body = json.loads(request.content)
@@ -77,7 +78,10 @@ class Provider:
             message["usage"]["cache_read_input_tokens"] = 3
         if not body.get("stream"):
             return httpx2.Response(200, json=message)
-        lines = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events(message))
+        streamed = list(events(message))
+        if self.breaks:
+            streamed[-2:] = [OVERFLOW[1]]
+        lines = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in streamed)
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=lines.encode())
 
 
@@ -196,13 +200,23 @@ def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid:
     assert second < first
 
 
+@pytest.mark.parametrize("way", ["stream", "async stream"])
+def test_an_overflow_after_the_answer_has_begun_gets_no_smaller_context(palimpsest: Gate, sid: str, way: str) -> None:
+    provider = Provider([text(DONE)])
+    provider.breaks = True
+    with pytest.raises(APIStatusError, match="prompt is too long"):
+        Agent(provider, middleware_of(palimpsest, sid), way).turn("Look at all depots.")
+    assert [answer["action"] for _, answer in palimpsest.posted("/outcome")] == ["retry"]
+    assert len(palimpsest.contexts) == 1
+
+
 @WAYS
 def test_an_overflow_that_stays_is_the_programs(palimpsest: Gate, sid: str, way: str) -> None:
     provider = Provider([calls(1), calls(2), OVERFLOW])
     agent = Agent(provider, middleware_of(palimpsest, sid), way)
     with pytest.raises(BadRequestError, match="prompt is too long"):
         agent.turn("Look at all depots.")
-    assert len(provider.seen) == 4
+    assert len(provider.seen) == len(palimpsest.contexts) == 4
 
 
 @WAYS

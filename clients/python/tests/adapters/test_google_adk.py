@@ -71,6 +71,7 @@ class Model(BaseLlm):
     rounds: int = ROUNDS
     looked: int = 0
     overflows: int = 0
+    breaks: bool = False
     sent: list[list[types.Content]] = Field(default_factory=list)
 
     def answer(self, contents: Sequence[types.Content]) -> list[types.Part]:
@@ -97,6 +98,8 @@ class Model(BaseLlm):
             for part in parts:
                 if part.text:
                     yield LlmResponse(content=types.Content(role="model", parts=[part]), partial=True)
+                    if self.breaks:
+                        raise TooLong(TOO_LONG)
         yield LlmResponse(content=types.Content(role="model", parts=parts), usage_metadata=used, partial=False)
 
 
@@ -201,6 +204,14 @@ async def test_a_call_that_was_too_long_is_retried_once_with_less(palimpsest: Ga
     with pytest.raises(TooLong):
         await run(runner, sid, "And then?", stream=stream)
     assert sum(1 for one in palimpsest.outcomes if one.get("error")) == 3
+
+
+async def test_an_overflow_after_the_answer_has_begun_gets_no_smaller_context(palimpsest: Gate) -> None:
+    runner = runner_of(Model(breaks=True), plugin_of(palimpsest))
+    with pytest.raises(TooLong):
+        await run(runner, "begun", "Look at all depots.", stream=True)
+    assert [answer["action"] for _, answer in palimpsest.posted("/outcome")] == ["retry"]
+    assert len(palimpsest.contexts) == 1
 
 
 @STREAMED

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -174,6 +176,20 @@ async def test_an_overflow_that_comes_in_the_stream(palimpsest: Gate, sid: str) 
     model = ScriptedModel([*(calls(n) for n in range(8)), ModelStep.stream(failing(None)), text_step(DONE)])
     assert await run_streamed(session_of(palimpsest, sid, max_tokens=20_000), model, "Look at all depots.") == DONE
     assert [bool(outcome.get("error")) for outcome in palimpsest.outcomes] == [False] * 8 + [True, False]
+
+
+async def test_an_overflow_after_the_answer_has_begun_gets_no_smaller_context(palimpsest: Gate, sid: str) -> None:
+    class Breaking(ScriptedModel):
+        async def stream_response(self, *given: Any, **more: Any) -> AsyncIterator[Any]:
+            async for event in super().stream_response(*given, **more):
+                yield event
+                if event.type == "response.output_text.delta":
+                    raise overflow()
+
+    with pytest.raises(ValueError, match=re.escape(TOO_LONG)):
+        await run_streamed(session_of(palimpsest, sid), Breaking([text_step("Good morning.")]), "Hello.")
+    assert [answer["action"] for _, answer in palimpsest.posted("/outcome")] == ["retry"]
+    assert len(palimpsest.contexts) == 1
 
 
 @RUNS
