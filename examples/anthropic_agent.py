@@ -87,12 +87,12 @@ async def multiply(a: int, b: int) -> str:
 async def main(model: str = "claude-haiku-5-5") -> None:
     """Run each argument after the first, a new session's name, as a turn. --keep leaves the session on the server."""
     session, *texts = [argument for argument in sys.argv[1:] if argument != "--keep"]
-    async with server() as http:
+    async with server() as http, AsyncAnthropic() as anthropic:
         memory = Memory(http, session, "anthropic", model, max_tokens=32_000)
         await memory.begin("You are a careful assistant.", [MULTIPLY])
         try:
             for text in texts:
-                print(await turn(memory, AsyncAnthropic(), model, {"multiply": multiply}, text))
+                print(await turn(memory, anthropic, model, {"multiply": multiply}, text))
         finally:
             if "--keep" not in sys.argv:
                 await memory.erase()

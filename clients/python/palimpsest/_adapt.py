@@ -11,9 +11,8 @@ import asyncio
 import json
 import logging
 import time
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, TypeVar
 
@@ -24,7 +23,7 @@ from palimpsest._recall_tool import RECALL_PROPERTIES
 from palimpsest._refusals import OUTAGES, is_about, is_outage, reason
 from palimpsest._request import Request
 from palimpsest._sending import error_report
-from palimpsest._transport import AsyncTransport, Connections, Transport
+from palimpsest._transport import AsyncTransport, Connections, Options, Transport
 from palimpsest.client import AsyncPalimpsest, Palimpsest
 from palimpsest.errors import ConflictError, PalimpsestError, StatusError, UnreadableAnswer
 from palimpsest.operations import contexts, events, sessions
@@ -124,9 +123,10 @@ class Budget:
         self._options = client._transport.options.replace(None, None, self._timeout, 0, None)
         http = client._transport.http if isinstance(client, Palimpsest) else Connections()
         self._transport = Transport(self._options, http)
-        self._given = client._transport.http if isinstance(client, AsyncPalimpsest) else None
-        self._of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncTransport]
-        self._of_loops = weakref.WeakKeyDictionary()
+        self._given: AsyncTransport | None = None
+        if isinstance(client, AsyncPalimpsest):
+            self._given = AsyncTransport(self._options, client._transport.http)
+        self._of_loops: dict[asyncio.AbstractEventLoop, tuple[AsyncTransport, AsyncGenerator[AsyncTransport]]] = {}
         self._sessions: OrderedDict[str, str | None] = OrderedDict()
         self.passed_through: OrderedDict[str, int] = OrderedDict()
         """The number of model calls whose messages were sent unchanged, by session."""
@@ -140,11 +140,15 @@ class Budget:
 
     async def arun(self, flow: Flow[T]) -> T:
         """Run a flow. Each event loop has its own connections, unless an AsyncPalimpsest was given."""
+        if self._given is not None:
+            return await arun(flow, self._given)
         loop = asyncio.get_running_loop()
-        transport = self._of_loops.get(loop)
-        if transport is None:
-            transport = self._of_loops[loop] = AsyncTransport(self._options, self._given or httpx2.AsyncClient())
-        return await arun(flow, transport)
+        if loop not in self._of_loops or self._of_loops[loop][0].http.is_closed:
+            for ended in [one for one in list(self._of_loops) if one.is_closed()]:
+                self._of_loops.pop(ended, None)
+            opened = _connections(self._options)
+            self._of_loops[loop] = await anext(opened), opened
+        return await arun(flow, self._of_loops[loop][0])
 
     def fit(
         self,
@@ -342,6 +346,15 @@ class Adapter:
         These are calls for which the server made no context, or whose messages could not be converted.
         """
         return dict(self._budget.passed_through)
+
+
+async def _connections(options: Options) -> AsyncGenerator[AsyncTransport]:
+    """Yield connections of the running loop, which closes them when it shuts down its asynchronous generators."""
+    http = httpx2.AsyncClient()  # nothing is awaited before the yield, so a loop opens one only
+    try:
+        yield AsyncTransport(options, http)
+    finally:
+        await http.aclose()
 
 
 def _given(settings: Settings, *names: str) -> dict[str, Any]:

@@ -44,7 +44,13 @@ class PalimpsestSessionStore(SessionStore):
 
     def __init__(self, client: AsyncPalimpsest | None = None) -> None:
         self._client = client or AsyncPalimpsest()
+        self._is_own = client is None
         self._known: set[str] = set()
+
+    async def aclose(self) -> None:
+        """Close the connections, unless a client was given."""
+        if self._is_own:
+            await self._client.close()
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Append entries in their order. An entry whose `uuid` was appended before changes nothing."""

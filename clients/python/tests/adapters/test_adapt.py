@@ -8,6 +8,7 @@ import logging
 import re
 from typing import Any
 
+import httpx2
 import pytest
 
 from palimpsest import AsyncPalimpsest, AuthenticationError, InvalidRequestError, NotFoundError, Palimpsest
@@ -212,6 +213,29 @@ async def test_a_context_that_was_too_long_is_made_tighter_once(palimpsest: Gate
     assert size(again.apply(messages, replacement, insertion)) < size(fit.apply(messages, replacement, insertion))
     assert await budget.arun(budget.report_failure(again, error)) is None
     await client.close()
+
+
+def test_a_loop_that_ends_has_closed_its_connections(
+    palimpsest: Gate, sid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[httpx2.AsyncClient] = []
+
+    class Recorded(httpx2.AsyncClient):
+        def __init__(self) -> None:
+            super().__init__()
+            opened.append(self)
+
+    budget = Budget("openai", {"client": palimpsest.client(), "policy": POLICY})
+    monkeypatch.setattr(httpx2, "AsyncClient", Recorded)
+
+    async def fit_twice() -> None:
+        flows = (budget.fit(f"{sid}{n}", [{"role": "user", "content": "Hello."}]) for n in range(2))
+        assert None not in await asyncio.gather(*map(budget.arun, flows))
+
+    for number in range(1, 4):
+        asyncio.run(fit_twice())
+        assert [http.is_closed for http in opened] == [True] * number
+        assert len(budget._of_loops) == 1
 
 
 def test_a_call_that_cannot_be_repeated_gets_no_tighter_context(palimpsest: Gate, sid: str) -> None:

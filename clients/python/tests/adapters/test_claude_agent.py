@@ -54,6 +54,14 @@ async def ask(prompt: str, options: ClaudeAgentOptions) -> ResultMessage:
     return results[0]
 
 
+async def test_it_closes_connections_of_its_own_only(client: AsyncPalimpsest) -> None:
+    own = PalimpsestSessionStore()
+    for store in (own, PalimpsestSessionStore(client)):
+        await store.aclose()
+    assert own._client._transport.http.is_closed
+    assert not client._transport.http.is_closed
+
+
 async def test_it_is_a_session_store_by_the_sdks_own_suite(client: AsyncPalimpsest) -> None:
     async def empty() -> PalimpsestSessionStore:
         async for one in client.list_sessions():
