@@ -1,8 +1,8 @@
 """Context requests: load the view, assemble, record, respond.
 
 The call is durable before the response is sent. A view held in memory is planned on without reading it again; the call
-is then recorded only if the view has not changed. Otherwise, and if an epoch is to be opened, the view is read first,
-for one request of a process at a time. If another process opened an epoch meanwhile, the request starts over.
+is then recorded only if the view has not changed. Otherwise the view is read, for one request at a time of each view
+and process. If another process opened an epoch meanwhile, the view is read and planned again.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ from app.store.calls import NewAnswer
 from app.store.engine import Database
 
 ATTEMPTS_MAX: Final = 64
-"""Attempts at recording a call; each one lost is an epoch that another process has opened."""
+"""Attempts at recording a call; each fails because another process has opened an epoch, or the session is gone."""
 BOUND_FACTOR: Final = 2
 """Tokens of the log read at first after an epoch, in windows of the request: stubs make room for more than one."""
 DEEPEN_FACTOR: Final = 4
@@ -120,7 +120,8 @@ class Assembly:
 
         `head`: the seq to end at if events have been appended after it. `keep`: the response is stored with the record,
         or neither is. Raises AlreadyAnswered if the key has been used, NotFound, NothingToSend, CannotFit,
-        InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
+        InjectionOverReserve, InvalidPolicy, Conflict if others change the view meanwhile, or InvalidRequest for an `at`
+        beyond the last event.
         """
         try:
             answer = await self._context_on_line(tenant_id, external_id, request, head, keep)
@@ -203,7 +204,7 @@ class Assembly:
         given: ChosenPolicy | None,
         keep: KeepContext | None,
     ) -> ContextAnswer | None:
-        """Make and record a context from the held view; None when a summary matters or the view has changed."""
+        """Make and record a context from the held view; None if the view must be read, as it changed or may fold."""
         if keep is not None and held.loaded.compaction != "none":  # the stored response would need its state
             return None
         if held.loaded.moved_to is not None and not is_line(external_id):
@@ -290,7 +291,7 @@ class Assembly:
             if read_enough or not await run_off_loop(inputs.events, partial(wants_more, inputs)):
                 return await self._with_unread_files(inputs)
             bound *= DEEPEN_FACTOR
-        raise Conflict("the settings of this view kept changing; retry the request")
+        raise Conflict("the view changed while it was read; retry the request")
 
     async def _with_unread_files(self, inputs: ContextInputs) -> ContextInputs:
         """Add the files modified in unread events that no summary covers, for the note of the drops."""
@@ -361,7 +362,7 @@ class Assembly:
     async def _record(
         self, tenant_id: UUID, answer: ContextAnswer, held: CachedView | None, keep: KeepContext | None
     ) -> bool:
-        """Record the call; False if another request opened an epoch of the view meanwhile."""
+        """Record the call; False if another request opened an epoch of the view meanwhile, or the session is gone."""
         assembled = answer.assembled
         inputs, planned, loaded = assembled.inputs, assembled.rendered.plan, assembled.inputs.loaded
         kept = await _new_answer(keep, answer)

@@ -1,4 +1,4 @@
-"""Recording of calls and of the epochs they open, in one statement per call."""
+"""Recording of calls and of the epochs they open: one statement, or one transaction where sessions are in shards."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -185,8 +185,6 @@ async def _one_statement(
         if answers.is_key_conflict(error):
             raise AlreadyAnswered from None
         raise
-    except asyncpg.ForeignKeyViolationError:  # the session has been erased
-        return None
 
 
 async def _record_on_shard(
@@ -224,9 +222,9 @@ async def record_if_current(
     """Store the call, the epoch it opened, and the response under its request's key, if the held view is current.
 
     `covered` is a cover and the last seq of its live summaries when the view was read; None if they cannot matter.
-    Return whether summaries are being written (`LoadedView.compaction`); this is looked up only if they were when last
-    checked, or an append in this process has requested some since. Return None, and store nothing, if the held view is
-    out of date. Raises AlreadyAnswered, and stores nothing, if the key has been used.
+    Return the state of compaction (`LoadedView.compaction`), which is read only if `held.compaction` is not `none`.
+    Return None, and store nothing, if the held view is out of date. Raises AlreadyAnswered, and stores nothing, if the
+    key has been used.
     """
     values, of_epoch = _values(call, held, tenant_id), {} if epoch is None else _epoch_values(epoch)
     conditions = {

@@ -89,9 +89,9 @@ class FoldReducer:
         return fold(context, state, cover, self.rules, shown_from, held)
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Fold dropped events that a summary covers by now, at any cost.
+        """Fold dropped events that a summary covers by now, even if that makes the context larger.
 
-        Covered events after them that are shown stay verbatim if there is room for both.
+        Covered events after them that are shown stay verbatim if the context then is within its threshold.
         """
         lost_to = self.heal_to(state)
         if not lost_to:
@@ -265,8 +265,8 @@ def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: S
 def cut_summaries(done: Reduced, most: int, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
     """Cut the summaries of a context down to `most` tokens.
 
-    `summaries` include those that the state names. In a clipped archive the ones between the first and the last are
-    left out; otherwise the longest are shortened at their ends.
+    `summaries` must contain those that the state names. With `view: clip` the ones between the first and the last are
+    left out first. Then the longest are shortened.
     """
     context, state = done.context, done.state
     cover = _folded_summaries(state, summaries)
