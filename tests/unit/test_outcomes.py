@@ -4,7 +4,7 @@ import pytest
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.memory.digest.outcomes import bare_command, reads_only, shows_status, state_of
+from app.core.memory.digest.outcomes import bare_command, is_idle, reads_only, shows_status, state_of
 
 
 def result(text: str, *, is_error: bool = False) -> Event:
@@ -69,5 +69,32 @@ def test_runs_of_the_same_command_differ_in_filters_and_limits(same: str) -> Non
 def test_commands_that_merely_look_are_known() -> None:
     assert all(map(reads_only, ("git log -3 | head", "rg -n tide | wc -l", "cd a && ls")))
     assert not any(map(reads_only, ("git commit -m x", "sed -i s/a/b/ x.py", "cat a > b", "")))
+    for command in (
+        *(
+            "gh pr view 3 --json state",
+            "gh -R a/b pr diff 12 | head",
+            "gh issue list",
+            "gh run watch 7",
+            "gh repo view",
+        ),
+        *("gh search issues tide", "gh auth status", "gh api repos/a/b/pulls", "gh api -X GET search -f q=tide"),
+        *(
+            "git branch",
+            "git branch -a --format '%(refname)'",
+            "git branch --contains abc",
+            "git remote -v",
+            "git reflog",
+        ),
+    ):
+        assert reads_only(command), command
+        assert is_idle(command), command
+    for command in (
+        *("gh pr merge 3 --squash", "gh pr create --title x", "gh -R a/b issue close 3", "gh repo delete a/b --yes"),
+        *("gh api -X DELETE repos/a/b", "gh api repos/a/b/issues -f title=x", "gh api --method=patch repos/a/b"),
+        *("/usr/bin/gh run rerun 7", "gh auth login", "gh pr view 3 && gh pr review 3 --approve"),
+        *("git branch -D tide", "git branch tide", "git remote add fork url", "git reflog expire --all"),
+    ):
+        assert not reads_only(command), command
+        assert not is_idle(command), command
     assert shows_status("cd a && go vet ./... && go test ./...")
     assert not shows_status("go vet ./...; go test ./...")

@@ -98,6 +98,20 @@ _TAILS: Final = frozenset({"tail", "tee", "cat"})
 _LOOKS_OF_GIT: Final = frozenset(
     ["blame", "branch", "diff", "grep", "log", "ls-files", "ls-tree", "reflog", "remote", "rev-parse", "show", "status"]
 )
+_GIT_CHANGES: Final = re.compile(
+    r"branch (?:.* )?-(?:[dDmMcCfu]|-delete|-move|-copy|-force|-unset-upstream|-edit-description)(?: |$)"
+    r"|branch (?!(?:.* )?-(?:l|-list|-(?:no-)?contains|-(?:no-)?merged|-points-at)(?: |$))(?:.* )?\w[\w./-]*(?: |$)"
+    r"|remote (?:add|rename|remove|rm|set-head|set-branches|set-url|prune|update)(?: |$)"
+    r"|reflog (?:expire|delete)(?: |$)"
+)
+"""Arguments with which a reading subcommand of git changes something."""
+_GH_READS: Final = re.compile(
+    r"(?:pr (?:view|list|diff|status|checks)|issue (?:view|list|status)|run (?:view|list|watch)|repo (?:view|list)"
+    r"|auth status|search|api)(?: |$)"
+)
+_GH_REPOSITORY: Final = re.compile(r"^(?:-R|--repo)[ =]\S+ ")
+_GH_METHOD: Final = re.compile(r" (?:-X|--method)[ =]?(\w+)")
+_GH_FIELDS: Final = re.compile(r" (?:-[fF]|--(?:raw-)?field|--input)")
 
 
 class Outcome(NamedTuple):
@@ -242,18 +256,39 @@ def _passes_end(step: Step, text: str) -> bool:
 def reads_only(command: str) -> bool:
     """Return whether all programs of a command only read."""
     ran = list(programs(command[:COMMAND_CHARS_MAX]))
-    return bool(ran) and all(_is_reader(name.split(" ")) for name in ran) and not any(written_paths(command))
+    if not ran or not all(_is_reader(name.split(" ")) for name in ran):
+        return False
+    return not _changes(command) and not any(written_paths(command))
 
 
 @lru_cache(maxsize=1_024)
 def is_idle(command: str) -> bool:
     """Return whether a command is not worth reporting: it reads, or prepares the work of another."""
     ran = [name.split(" ") for name in programs(command[:COMMAND_CHARS_MAX])]
-    return all(_is_reader(words) or words[0] in HELPERS or words in _STAGING for words in ran)
+    if not all(_is_reader(words) or words[0] in HELPERS or words in _STAGING for words in ran):
+        return False
+    return not _changes(command)
 
 
 def _is_reader(words: Sequence[str]) -> bool:
+    """Return whether a program reads, unless `_changes` says otherwise of its arguments."""
     return words[0] in READERS or (words[0] == "git" and words[-1] in _LOOKS_OF_GIT) or words[0] == "gh"
+
+
+def _changes(command: str) -> bool:
+    """Return whether `gh`, or a subcommand of git that can read, is given arguments with which it changes something."""
+    return any(_is_change(step.words) for step in steps(command[:COMMAND_CHARS_MAX]) if len(step.words) > 1)
+
+
+def _is_change(words: Sequence[str]) -> bool:
+    program, given = words[0].rpartition("/")[2], " ".join(words[1:])[:COMMAND_CHARS_MAX]
+    if program != "gh":
+        return program == "git" and bool(_GIT_CHANGES.match(given))
+    given = _GH_REPOSITORY.sub("", given)
+    if not given.startswith("api "):
+        return not _GH_READS.match(given)
+    method = _GH_METHOD.search(given)
+    return method[1].upper() != "GET" if method else bool(_GH_FIELDS.search(given))
 
 
 @lru_cache(maxsize=1_024)
