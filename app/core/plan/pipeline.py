@@ -8,7 +8,7 @@ from app.core.errors import CannotFit
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer, newest_from, newest_part, room_for_newest
-from app.core.plan.reducers.earnings import stall_reason, with_credit
+from app.core.plan.reducers.earnings import above_threshold, stall_reason, with_credit
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold_all, show_fewer
@@ -266,7 +266,7 @@ def finish(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan:
         if stalled is None:
             after, cause = reduced, _cause(at, base, causes, cold=_rewrites_all(read, cause))
     elif pressed and base.context.tokens > budget.trigger:
-        stalled = f"nothing more may go, and {budget.shown(base.context.tokens)} tokens are above the threshold"
+        stalled = f"nothing more may go, and {above_threshold(base, budget)}"
     after, cause = _fit_target(after, base, at, state, cause)
     if after.state.folds != state.folds and at.policy.summarize.view == "all":
         after = keep_questions(after, begun.initial, budget)

@@ -29,10 +29,13 @@ def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | Non
     gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
     if saved >= max(gone, ROOM_SHARE * limit):
         return None
-    shown = budget.shown
-    return (
-        f"what may go would save {shown(saved)} tokens only, and {shown(before.context.tokens)} are above the threshold"
-    )
+    return f"what may go would save {budget.shown(saved)} tokens only, and {above_threshold(before, budget)}"
+
+
+def above_threshold(reduced: Reduced, budget: Budget) -> str:
+    """Return the part of a stall's reason that compares the context's size with its threshold."""
+    size, most = budget.shown(reduced.context.tokens), budget.shown(budget.trigger)
+    return f"the context's {size} tokens are above the threshold of {most}"
 
 
 def last_unit_seq(context: Context) -> int:
