@@ -377,15 +377,13 @@ async def test_s2_18_openais_models_are_counted_by_their_tokenizer_and_others_by
     }
 
 
-@pytest.mark.parametrize(("text", "tokens"), [("", 1), ("12345678", 3)])
+@pytest.mark.parametrize(("text", "tokens"), [("", 1), ("12345678", 3), ("word " * 400, 501)])
 async def test_s2_14_estimates_are_conservative(client: httpx.AsyncClient, text: str, tokens: int) -> None:
     agent = await Agent.begin(client, "pipeline", max_tokens=30_000)
-    await agent.user("12345678")
+    await agent.user(text)
     context = await agent.context()
     assert context["tokens"]["estimator"] == "bytes4+1"
-    by_rule = len(b"12345678") // 4 + 1
-    assert context["tokens"]["by_source"]["current_turn"] >= by_rule
-    assert len(text.encode()) // 4 + 1 == tokens
+    assert context["tokens"]["by_source"]["current_turn"] >= tokens + 4  # plus a message's wrapping
 
 
 async def test_s2_16_one_marker_behind_the_leading_system_prompt(client: httpx.AsyncClient) -> None:

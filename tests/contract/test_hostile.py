@@ -37,7 +37,7 @@ CURSORS: list[Any] = [
     [WHEN + "Z", 5], [WHEN + "Z", "x"], ["0001-01-01T00:00:00+14:00", CALL], ["9999-12-31T23:59:59-14:00", CALL],
     ["0001-01-01T00:00:00Z", CALL], ["a\x00", "b"], ["a", "\ud800"], [5, CALL], CALL[:-1], {"a": 1}, [[[]]],
 ]  # fmt: skip
-RAW = ["%00", "a", "====", "é", "%ff%fe", "W1tb" * 20_000, "TmFO", "MWU5OTk", "/w", "9" * 5000]
+RAW = ["%00", "a", "====", "é", "%ff%fe", "W1tb" * 12_500, "TmFO", "MWU5OTk", "/w", "9" * 5000]
 
 
 def cursor(value: Any) -> str:
@@ -66,12 +66,8 @@ async def test_odd_cursors(client: httpx.AsyncClient, path: str) -> None:
         assert answer.status_code in (200, 422), (value, answer.text)
         if isinstance(value, (bool, float, dict)):
             assert_refused(answer)
-    for raw in RAW[:-2]:
-        answer = (
-            await client.get(f"{path}?cursor={raw}")
-            if len(raw) < 50_000
-            else await client.get(f"{path}?cursor={raw[:50_000]}")
-        )
+    for raw in RAW:
+        answer = await client.get(f"{path}?cursor={raw}")
         assert answer.status_code == 422, (raw[:20], answer.text)
 
 
