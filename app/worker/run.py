@@ -33,7 +33,7 @@ PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
 RECONNECT_SECONDS: Final = 1.0
 STEADY_SECONDS: Final = 10.0
-"""Seconds after which a worker has recovered the database; until then, failed attempts are not logged again."""
+"""Seconds for which a connection lasts once the database has recovered; until then, no failure is logged again."""
 GRACE_SECONDS: Final = 8.0
 """Seconds for running jobs to finish when the worker stops: less than a container is given."""
 POOL_SIZE: Final = 4
@@ -82,17 +82,14 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
 
     try:
         while not stop.is_set():
-            steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, mark_recovered)
             try:
-                await _session(database, database_url, stop, work, compaction, sending)
+                await _session(database, database_url, stop, work, compaction, sending, mark_recovered)
             except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 if not lost:
                     log.warning("worker lost the database; it is tried until it works", error=str(error))
                 lost = True
             except Exception:  # no failure may end the work for good
                 log.exception("worker failed; starting again")
-            finally:
-                steady.cancel()
             if not stop.is_set():
                 await _wait(stop, RECONNECT_SECONDS)
     finally:
@@ -110,10 +107,12 @@ async def _session(
     work: Work,
     compaction: Compaction | None,
     sending: WebhookSender | None,
+    mark_recovered: Callable[[], None],
 ) -> None:
     """Work on one connection until it is lost or `stop` is set."""
     settings = {**SERVER_SETTINGS, "application_name": APPLICATION_NAME, "role": ROLE}
     connection = await connect(database_url, server_settings=settings)
+    steady = asyncio.get_running_loop().call_later(STEADY_SECONDS, mark_recovered)
     try:
         queue = PgQueuer.from_asyncpg_connection(connection)
 
@@ -165,6 +164,7 @@ async def _session(
             given_up = not running.done() or lost.is_set()
             await asyncio.gather(running, return_exceptions=given_up)
     finally:
+        steady.cancel()
         await connection.close()
 
 
@@ -207,7 +207,7 @@ async def rewrite_degraded(database: Database, compaction: Compaction, keyring: 
 
 
 def _delay(job: Job, least: float = 0.0) -> float:
-    """Return the seconds until a job is retried: at least `least` (an hour at most), and more after each attempt."""
+    """Return the seconds until a job is retried: at least `least` (an hour at most), more after each of the first."""
     doubled: float = RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX)
     return max(min(least, RETRY_SECONDS_MAX), doubled)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import asyncpg
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from pgqueuer.adapters.persistence.qb import QueryBuilderEnvironment
 from pgqueuer.domain.settings import DBSettings
+from structlog.testing import capture_logs
 
 from app.store import dsn, retention
 from app.store.engine import Database
@@ -154,6 +156,29 @@ async def test_a_worker_that_loses_its_connection_comes_back(
     stop.set()
     async with asyncio.timeout(SECONDS_MAX):
         await working
+
+
+async def test_a_database_that_cannot_be_reached_is_not_reported_as_recovered(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts, stop = 0, asyncio.Event()
+
+    async def connect(*_: Any, **__: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        if attempts > 1:  # longer than a recovered connection lasts
+            await asyncio.sleep(0.1)
+        if attempts == 4:
+            stop.set()
+        raise ConnectionRefusedError("nobody is there")
+
+    monkeypatch.setattr(worker, "connect", connect)
+    monkeypatch.setattr(worker, "RECONNECT_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "STEADY_SECONDS", 0.02)
+    with capture_logs() as lines:
+        async with asyncio.timeout(SECONDS_MAX):
+            await worker.run(database_url, stop)
+    assert len(lines) == 1, lines
 
 
 async def test_an_append_does_not_notify_if_a_job_is_already_queued(
