@@ -72,7 +72,7 @@ class GatewayExchange:
 
     @property
     def uri(self) -> str:
-        """Path and query of the request, unchanged."""
+        """Path and query to request upstream: the request's, without the gateway's prefix."""
         query = self.request.scope["query_string"].decode("latin-1")
         return f"{self.target.path}?{query}" if query else self.target.path
 
@@ -96,7 +96,7 @@ class GatewayExchange:
 async def forward_exchange(gateway: Gateway, passage: GatewayExchange, send: Send) -> None:
     """Forward the request and return the response; retry once if the provider says that the context was too long.
 
-    Raises UpstreamError, possibly after the response has begun (`passage.begun`).
+    Raises UpstreamError, possibly after the response has begun (`passage.response_started`).
     """
     while True:
         call = passage.call

@@ -6,10 +6,10 @@
     async def patch_visibility(sid: Sid, body: VisibilityIn, who: Who, service: Service) -> VisibilityOut:
         ...
 
-The function's name is the operation's id, from which clients generate their function names, and never changes. Its
-docstring is the description in the API document. Before it runs, the caller is authenticated, the scope and the session
-prefix of its key and the query are checked, and the session's id in the path is resolved to a line. Only then is the
-body read.
+The function's name, or `name`, is the operation's id, from which clients generate their function names, and never
+changes. Its docstring is the description in the API document. Before it runs, the caller is authenticated, the scope
+and the session prefix of its key and the query are checked, and the session's id in the path is resolved to a line.
+Only then is the body read.
 """
 
 import re

@@ -38,9 +38,9 @@ class Tally:
     edits: int = 0
     edits_seen: int = 0
     rereads: float = 0.0
-    """Cost of reading again the texts that edits quote and no context showed, in input tokens at full price."""
+    """Cost of reading again texts that edits quote and their context did not show, in input tokens at full price."""
     recalls: float = 0.0
-    """Cost of recalling results whose values calls used and no context showed, without `rereads`."""
+    """Cost of recalling results whose values calls used and their context did not show, without `rereads`."""
     sizes: tuple[tuple[int, bool], ...] = ()
     """Tokens of each call of the last session, and whether it opened an epoch."""
 

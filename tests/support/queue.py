@@ -1,4 +1,4 @@
-"""Waits for the worker to finish its jobs, by notifications of its queue."""
+"""Waits until no compaction is left to a worker, by notifications of its queue."""
 
 import asyncio
 from collections.abc import AsyncIterator

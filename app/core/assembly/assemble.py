@@ -79,9 +79,9 @@ class NewCall(CallRecord):
 class Rendered:
     """A planned context as written: `layout` in its final order, `request` in its format.
 
-    `settled` is the part that later contexts of the epoch repeat. `evictions` are the plan's, `format_evictions` is
-    content that the format cannot express. `tokens` and `by_source` count the plan's context and the injections, by the
-    inputs' counter.
+    `settled` is the part that later contexts of the epoch repeat. `evictions` are the plan's, `unfit` is content
+    that the format cannot express. `tokens` and `by_source` count the plan's context and the injections, by the inputs'
+    counter.
     """
 
     plan: Plan

@@ -97,7 +97,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class WrittenContext:
-    """A context as written: its layout, its messages, and its settled part."""
+    """A context as written: its layout, its settled part, and the content that its format cannot express.
+
+    `stable` is the writer before the ephemeral tail, `whole` the one with it.
+    """
 
     layout: Layout
     losses: tuple[Loss, ...]

@@ -157,7 +157,7 @@ def _is_conversation(event: Object) -> bool:
 
 
 async def check_log(session: AsyncSession, sent: Sequence[Object]) -> tuple[int, tuple[Failure, ...]]:
-    """Read the whole log back; return the number of its events, and those missing, duplicated or changed."""
+    """Read the whole log back; return the number of its events, and its differences from what was sent."""
     found = 0
     faults: list[Failure] = []
     try:

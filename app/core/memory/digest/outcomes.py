@@ -167,8 +167,9 @@ def is_check(command: str) -> bool:
 def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
     """Return the outcome of each check of a command.
 
-    If a chain failed, the failed check is the one whose failure is in the output: those before it passed, and those
-    after it did not run. Without such output all outcomes are unknown. A command that was refused ran no check.
+    If a chain failed, the failed check is the one whose failure is in the output. Those before it passed if `&&` or `|`
+    chains them, else they are unknown; later ones are left out. Without such output a check that is alone has failed,
+    and others are unknown. A command that was refused ran no check.
     """
     if is_refused(result):
         return ()
