@@ -9,11 +9,11 @@ from pydantic_core.core_schema import WithDefaultSchema
 
 from app.api import errors
 from app.api.problem_schemas import example
+from app.api.schemas.common import SID_DESCRIPTION
 from app.core.log.segments import ADDRESS_PATTERN
 
 KEY_CHARS_MAX: Final = 256
 KEY_SCHEME: Final = "ApiKey"
-SID_DESCRIPTION: Final = "Id of the session, which means its current line, or `<id>@line.<number>` for one line."
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first response."
 _ANYWHERE = ("invalid-request", "malformed-http", "too-slow", "head-too-large", "internal")
 _EVERYWHERE = (

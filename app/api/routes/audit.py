@@ -11,9 +11,8 @@ from app.api.call_json import call_item, diff_json, explained_json, history_item
 from app.api.key_prefix import PrefixAccess
 from app.api.operation import Resource, Who
 from app.api.replica_reads import ReplicaRead, replica_read
-from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
-from app.api.schemas.common import Moment
+from app.api.schemas.common import Cursor, Limit, Moment, Sid
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.services.audit import Audit, CallConditions

@@ -15,8 +15,7 @@ from app.api.idempotency import Idempotency, Key
 from app.api.metrics import RETRIES
 from app.api.openapi import parameters_of
 from app.api.operation import Resource, Who, caller_of, service
-from app.api.routes.sessions import Sid
-from app.api.schemas.common import QUERY
+from app.api.schemas.common import QUERY, Sid
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.api.schemas.preview import PreviewOut
 from app.core.assembly.inputs import ContextRequest, Injection

@@ -11,7 +11,7 @@ from app.api import paging
 from app.api.idempotency import Key
 from app.api.key_prefix import PrefixAccess
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit
+from app.api.schemas.common import Cursor, Limit
 from app.api.schemas.erasures import (
     ErasedSessionPage,
     ErasureIn,

@@ -11,7 +11,7 @@ from app.api.addresses import session_in_path
 from app.api.body import read_json
 from app.api.openapi import KEY_CHARS_MAX, append_operation
 from app.api.operation import Resource, Who, caller_of, service
-from app.api.routes.sessions import Cursor, Limit, Sid
+from app.api.schemas.common import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType, canonical_json

@@ -11,7 +11,7 @@ from app.api.idempotency import Idempotency, Key
 from app.api.key_prefix import PrefixAccess
 from app.api.metrics import observe_report
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit, Sid
+from app.api.schemas.common import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
 from app.core.log.segments import session_of
 from app.services.feedback import Feedback, Report, Verdict

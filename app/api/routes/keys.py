@@ -10,7 +10,7 @@ from fastapi import Depends, Path, Response
 from app.api import paging
 from app.api.key_prefix import PrefixAccess
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit
+from app.api.schemas.common import Cursor, Limit
 from app.api.schemas.keys import KeyIn, KeyMade, KeyPage
 from app.services.tenants import KeyRequest, Tenants
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Response
 
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Sid
-from app.api.schemas.live import LayerIn, LayerKind, LayerOut, LayersOut
+from app.api.schemas.common import Sid
+from app.api.schemas.layers import LayerIn, LayerKind, LayerOut, LayersOut
 from app.core.log.events import LAYERS
 from app.services.layers import Layers
 from app.store.layers import StoredLayer

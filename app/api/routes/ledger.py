@@ -10,8 +10,7 @@ from app.api.key_prefix import PrefixAccess
 from app.api.ledger_json import tenant_ledger_json, view_ledger_json
 from app.api.operation import Resource, Who
 from app.api.replica_reads import ReplicaRead, replica_read
-from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
-from app.api.schemas.common import Moment
+from app.api.schemas.common import Cursor, Limit, Moment, Sid, ViewParameter
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
 from app.services.ledger import Ledger
 

@@ -8,7 +8,8 @@ from fastapi import Depends, Request, Response
 from app.api import paging
 from app.api.idempotency import Idempotency, Key
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit, Sid, parent_of, session_out
+from app.api.routes.sessions import parent_of, session_out
+from app.api.schemas.common import Cursor, Limit, Sid
 from app.api.schemas.sessions import ForkIn, ForkOut, LinePage, RewindIn, RewindOut
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import line_of, session_of

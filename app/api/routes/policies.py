@@ -10,7 +10,7 @@ from app.api import paging
 from app.api.body import parse_json
 from app.api.key_prefix import PrefixAccess
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit
+from app.api.schemas.common import Cursor, Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json

@@ -7,7 +7,7 @@ from fastapi import Depends, Query
 
 from app.api.key_prefix import PrefixAccess
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Sid
+from app.api.schemas.common import Sid
 from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, to_request
 from app.core.recall.tool import definition
 from app.core.render.formats.tools import NativeFormat

@@ -9,7 +9,7 @@ from fastapi import Depends
 from app.api import paging
 from app.api.key_prefix import PrefixAccess
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit
+from app.api.schemas.common import Cursor, Limit
 from app.api.schemas.retention import RetentionIn, RetentionOut, RetentionPreview
 from app.core.log.turns import Lifetimes
 from app.services.retention import RetentionRules

@@ -4,13 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Depends, Path, Query, Response
+from fastapi import Body, Depends, Query, Response
 
 from app.api import paging
 from app.api.key_prefix import PrefixAccess
-from app.api.openapi import SID_DESCRIPTION
 from app.api.operation import Resource, Who, service
-from app.api.schemas.common import Moment
+from app.api.schemas.common import Cursor, Limit, Moment, Sid, ViewParameter
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.core.errors import InvalidRequest
 from app.core.log.segments import ADDRESS_PATTERN, line_of, session_of
@@ -21,15 +20,6 @@ from app.store.session_filter import SessionFilter
 from app.store.sessions import SessionRow
 
 router = Resource("sessions")
-
-Sid = Annotated[str, Path(pattern=ADDRESS_PATTERN, description=SID_DESCRIPTION)]
-Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on the page.")]
-Cursor = Annotated[
-    str | None,
-    Query(description="Cursor of the page: the `next_cursor` of the previous page. Omit it for the first page."),
-]
-ViewParameter = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the view.")]
-
 
 Service = Annotated[Sessions, Depends(service(Sessions))]
 

@@ -17,7 +17,7 @@ from app.api.auth import Forbidden, Unauthorized, authenticate_bearer
 from app.api.concurrency import slot_of
 from app.api.metrics import STREAMS
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Sid
+from app.api.schemas.common import Sid
 from app.api.schemas.stream import CompactionChange, EpochChange
 from app.core.errors import InvalidRequest
 from app.services.stream import KINDS, Message, Stream, Streams

@@ -9,7 +9,7 @@ from fastapi import Body, Depends, Path, Query, Response
 from app.api import paging
 from app.api.key_prefix import PrefixAccess
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
+from app.api.schemas.common import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
     CompactionIn,

@@ -8,8 +8,8 @@ from fastapi import Body, Depends, Header, Response
 from app.api import paging
 from app.api.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit, Sid
-from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
+from app.api.schemas.common import Cursor, Limit, Sid
+from app.api.schemas.turns import TurnEndedOut, TurnEndIn, TurnPage
 from app.services.limits import EventRates
 from app.services.turns import TurnEnded, Turns
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Depends
 
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Sid
+from app.api.schemas.common import Sid
 from app.api.schemas.visibility import HideIn, TargetIn, VisibilityIn, VisibilityOut
 from app.core.recall.visibility import Hide, Target, VisibilityRequest
 from app.services.visibility import Visibility

@@ -10,7 +10,7 @@ from fastapi import Depends, Path, Query, Response
 from app.api import paging
 from app.api.key_prefix import PrefixAccess
 from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit
+from app.api.schemas.common import Cursor, Limit
 from app.api.schemas.webhooks import (
     DeliveryOut,
     DeliveryPage,

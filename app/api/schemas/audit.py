@@ -27,7 +27,7 @@ from app.api.schemas.common import (
 )
 from app.api.schemas.context import CacheOut, EvictionOut, ProviderRequest, SummaryRef, TokensOut
 from app.api.schemas.feedback import MatchedOut
-from app.api.schemas.live import LayerKind
+from app.api.schemas.layers import LayerKind
 from app.api.schemas.policies import PolicyRef
 
 OUTCOME: Final = (

@@ -6,12 +6,22 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_origin
 from uuid import UUID
 
+from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from app.core.lexicon.times import in_utc
 from app.core.log.events import SESSION_ID_PATTERN, readable
-from app.core.log.segments import session_of
+from app.core.log.segments import ADDRESS_PATTERN, session_of
 from app.core.render.formats import FormatName
+
+SID_DESCRIPTION: Final = "Id of the session, which means its current line, or `<id>@line.<number>` for one line."
+Sid = Annotated[str, Path(pattern=ADDRESS_PATTERN, description=SID_DESCRIPTION)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on the page.")]
+Cursor = Annotated[
+    str | None,
+    Query(description="Cursor of the page: the `next_cursor` of the previous page. Omit it for the first page."),
+]
+ViewParameter = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the view.")]
 
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 
