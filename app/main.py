@@ -8,41 +8,36 @@ from typing import Any, Final, TypedDict
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from app import tokenizers, wiring
-from app.api import errors, mcp, metrics, openapi
-from app.api.access import AccessLog
-from app.api.body import JsonLimits, LimitBody
-from app.api.concurrency import LimitConcurrency
-from app.api.loopback_only import LoopbackOnly
-from app.api.openapi_descriptions import add_descriptions
-from app.api.problem_schemas import with_problem_schemas
+from app import tokenizers
+from app.api import mcp, metrics
 from app.api.request_metrics import MeasureRequests
-from app.api.routes import (
-    audit,
-    context,
-    erasures,
-    events,
-    feedback,
-    keys,
-    layers,
-    ledger,
-    lines,
-    operations,
-    pages,
-    policies,
-    recall,
-    retention,
-    sessions,
-    stream,
-    summaries,
-    turns,
-    visibility,
-    webhooks,
-)
-from app.api.schemas.events import EventsIn, MessagesIn
-from app.api.schemas.policies import POLICY_SCHEMA
+from app.api.routes import erasures, ledger, retention, stream, webhooks
 from app.api.schemas.stream import CompactionChange, EpochChange
-from app.settings import Settings
+from app.http import errors, openapi, operations, pages
+from app.http.access import AccessLog
+from app.http.body import JsonLimits, LimitBody
+from app.http.concurrency import LimitConcurrency
+from app.http.loopback_only import LoopbackOnly
+from app.http.openapi_descriptions import add_descriptions
+from app.http.problem_schemas import with_problem_schemas
+from app.resources.calls import routes as audit
+from app.resources.contexts import routes as context
+from app.resources.events import routes as events
+from app.resources.events.schemas import EventsIn, MessagesIn
+from app.resources.feedback import routes as feedback
+from app.resources.keys import routes as keys
+from app.resources.layers import routes as layers
+from app.resources.lines import routes as lines
+from app.resources.policies import routes as policies
+from app.resources.policies.routes import POLICY_SCHEMA
+from app.resources.previews import routes as previews
+from app.resources.recall import routes as recall
+from app.resources.sessions import routes as sessions
+from app.resources.summaries import routes as summaries
+from app.resources.turns import routes as turns
+from app.resources.visibility import routes as visibility
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.version import VERSION
 
@@ -56,6 +51,7 @@ _SCHEMAS: Final[dict[str, type[BaseModel]]] = {
 
 _BUSIEST_FIRST: Final = (
     context,
+    previews,
     events,
     feedback,
     sessions,

@@ -15,8 +15,8 @@ from sqlalchemy.engine import make_url
 from xdist.remote import Producer
 
 from app.main import create_app
-from app.serve import GC_THRESHOLDS, wire_limits
-from app.settings import Settings
+from app.runtime.serve import GC_THRESHOLDS, wire_limits
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.worker import run
 from tests.support import databases, examples, pooler

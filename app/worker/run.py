@@ -15,11 +15,11 @@ from pgqueuer.errors import RetryRequested
 from pgqueuer.models import Job, Schedule
 
 from app.core.errors import ContentsErased, SessionGone
-from app.services import layers
-from app.services.compaction import Compaction
-from app.services.indexing import Indexing
+from app.resources.layers import service as layers
+from app.resources.recall.indexing import Indexing
+from app.resources.summaries.service import Compaction
+from app.resources.summaries.summarizing import SummarizerUnavailable
 from app.services.keyring import Keyring
-from app.services.summarizing import SummarizerUnavailable
 from app.services.webhooks import WebhookSender
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect

@@ -20,7 +20,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.services.audit import Audit, CallConditions
+from app.resources.calls.service import Audit, CallConditions
 from app.services.tenants import DEFAULT_TENANT
 from app.store import embedded, migrate
 from app.store.dsn import for_asyncpg

@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 
 from app.main import create_app
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store import embedded, migrate
 from bench.http import Http
 

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store import distribute, migrate
 from app.store.dsn import normalize
 from bench.http import Http

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import asyncpg
 
+from app.runtime.settings import Settings
 from app.services.tenants import Tenants
-from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database
 from bench.http import Http

@@ -9,12 +9,12 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from app import wiring
 from app.main import create_app
 from app.providers.poster import Poster
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.tenants import SCOPES, Tenants
 from app.services.webhooks import WebhookSender
-from app.settings import Settings
 from app.store.engine import Database
 from app.worker import run
 from tests.conftest import serving

@@ -22,15 +22,15 @@ import httpx
 import pytest
 
 import app
-from app import wiring
 from app.main import create_app
 from app.providers.poster import Poster
-from app.services import layers
+from app.resources.layers import service as layers
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.erasures import ErasureRequest, Erasures
 from app.services.retention import RetentionRules
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.services.webhooks import WebhookSender
-from app.settings import Settings
 from app.store import (
     ancestors,
     compactions,

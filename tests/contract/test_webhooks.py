@@ -12,11 +12,11 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app import wiring
 from app.providers.poster import Poster, PostError
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.tenants import Tenants
 from app.services.webhooks import WEBHOOKS_MAX, WebhookSender
-from app.settings import Settings
 from app.store import webhooks as store
 from app.store.engine import Database
 from app.store.retention import purge_deliveries

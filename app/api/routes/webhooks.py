@@ -7,10 +7,6 @@ from uuid import UUID
 
 from fastapi import Depends, Path, Query, Response
 
-from app.api import paging
-from app.api.key_prefix import PrefixAccess
-from app.api.operation import Resource, Who, service
-from app.api.schemas.common import Cursor, Limit
 from app.api.schemas.webhooks import (
     DeliveryOut,
     DeliveryPage,
@@ -20,6 +16,10 @@ from app.api.schemas.webhooks import (
     WebhookOut,
     WebhookPage,
 )
+from app.http import paging
+from app.http.fields import Cursor, Limit
+from app.http.key_prefix import PrefixAccess
+from app.http.operation import Resource, Who, service
 from app.services.webhooks import Webhooks
 from app.store.webhooks import DeliveryRow, WebhookRow
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import CreatedAt, Id, NextCursor, SessionName, StrictRequest, UpdatedAt
 from app.core.network.webhooks import URL_CHARS_MAX, WebhookEvent
+from app.http.fields import CreatedAt, Id, NextCursor, SessionName, StrictRequest, UpdatedAt
 
 DeliveryState = Literal["pending", "delivered", "failed"]
 

@@ -1,0 +1,5 @@
+"""`python -m app.cli`, the same as the command `palimpsest`."""
+
+from app.cli.main import main
+
+main()
