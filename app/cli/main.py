@@ -15,6 +15,7 @@ from app.cli import operator
 from app.cli.options import DatabaseUrl, DataDir, load_settings, open_database, or_stop, require_url, run, stop
 from app.runtime import serve as serving
 from app.runtime import settings_report
+from app.runtime.wing import installed
 from app.version import VERSION
 
 ENTRY_POINTS: Final = "palimpsest.commands"
@@ -209,6 +210,8 @@ def config(
 
 
 app.command()(operator.retention)
+for _wing in installed():
+    _wing.commands(app)
 
 
 @vocabulary_app.command("install")

@@ -28,6 +28,7 @@ from app.runtime import database_wait
 from app.runtime.database_wait import DatabaseUnreachable
 from app.runtime.settings import Settings
 from app.runtime.supervise import Role, Supervisor
+from app.runtime.wing import installed
 
 if TYPE_CHECKING:
     from app.http.protocol import WireLimits
@@ -194,10 +195,14 @@ def preload(settings: Settings, *, api: bool, worker: bool) -> None:
     from app.runtime import wiring
 
     if worker:
-        from app.providers import poster  # noqa: F401 - imported for the roles
         from app.worker import run  # noqa: F401 - imported for the roles
     if api:
         from app import main  # noqa: F401 - imported for the roles
+    for wing in installed():  # called for the imports
+        if worker:
+            wing.jobs(settings)
+        if api:
+            list(wing.routes(settings))
     wiring.import_vendors(settings)
     tracing.load()
     tokenizers.load(settings.tiktoken_cache_dir)

@@ -4,7 +4,8 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from types import new_class
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
@@ -14,6 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from app.core.errors import InvalidPolicy
 from app.core.policy.policy import RETAIN_DAYS_MAX
 from app.core.tokens.models import parse_table
+from app.runtime.wing import installed
 from app.store import dsn
 
 PREFIX: Final = "PALIMPSEST_"
@@ -62,8 +64,8 @@ def _data_dir() -> Path:
         return shared
 
 
-class Settings(BaseSettings):
-    """The server's settings."""
+class KernelSettings(BaseSettings):
+    """The server's settings, without those of wings."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
@@ -213,12 +215,6 @@ class Settings(BaseSettings):
     worker_heartbeat_seconds: float = Field(
         30.0, gt=0, description="Seconds without a heartbeat after which a worker's job goes to another worker."
     )
-    webhook_timeout_seconds: float = Field(10.0, gt=0, description="Seconds that a webhook's receiver has to respond.")
-    webhook_private_targets: bool | None = Field(
-        None,
-        description="Whether webhooks may call loopback and private addresses. Default: only webhooks that were created"
-        " while no key was needed, and so from this machine, may do so.",
-    )
     gateway_anthropic_url: str | None = Field(
         None,
         description="Address of Anthropic's API, or of a compatible one, to which `/gateway/anthropic` forwards, such"
@@ -331,6 +327,14 @@ class Settings(BaseSettings):
             return path.expanduser()
         except RuntimeError:
             raise ValueError("names the home of a user that has none") from None
+
+
+if TYPE_CHECKING:
+    Settings = KernelSettings
+else:
+    _OF_WINGS: Final = tuple(wing.settings for wing in installed() if wing.settings is not None)
+    Settings = new_class("Settings", (KernelSettings, *_OF_WINGS))
+    Settings.__doc__ = "The server's settings, with those of its wings."
 
 
 def load(**flags: object) -> Settings:

@@ -1,8 +1,8 @@
 """The composition root: every service, built once from the settings."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +41,7 @@ from app.resources.summaries.summarizing import Summarizing
 from app.resources.turns.service import Turns
 from app.resources.visibility.service import Visibility
 from app.runtime.settings import Settings
+from app.runtime.wing import installed
 from app.services.client_lists import ClientLists
 from app.services.counting import Counting
 from app.services.erasures import Erasures
@@ -51,7 +52,6 @@ from app.services.replica_reads import ReplicaReads
 from app.services.retention import RetentionRules
 from app.services.stream import Streams
 from app.services.tenants import Tenants
-from app.services.webhooks import Webhooks, WebhookSender
 from app.store.engine import Database
 from app.store.replica import Replica
 
@@ -89,7 +89,6 @@ class Services:
     layers: Layers
     visibility: Visibility
     streams: Streams
-    webhooks: Webhooks
     feedback: Feedback
     forks: Forks
     lines: Lines
@@ -100,11 +99,13 @@ class Services:
     retention: RetentionRules
     erasures: Erasures
     gateway: "Gateway | None" = None
+    wings: Sequence[object] = ()
+    """The services of wings."""
 
     @cached_property
     def by_class(self) -> Mapping[type, object]:
         """The services by class."""
-        return {type(service): service for service in vars(self).values()}
+        return {type(service): service for service in (*vars(self).values(), *self.wings)}
 
 
 def replica(settings: Settings, database: Database) -> Replica | None:
@@ -150,7 +151,7 @@ def build(
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
     feedback = Feedback(database, counting, policies, view_cache, ledger)
-    return Services(
+    kernel = Services(
         database=database,
         sessions=Sessions(database, counting, policies, quota),
         ingest=ingest,
@@ -173,7 +174,6 @@ def build(
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
-        webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
         answers=IdempotencyKeys(database),
         keyring=keyring(settings, database),
@@ -181,6 +181,7 @@ def build(
         erasures=Erasures(database),
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
+    return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
 
 
 def _past(
@@ -227,17 +228,10 @@ def worker_work(settings: Settings) -> "Work":
     return Work(
         lambda database: compaction(settings, database, counting),
         settings.worker_heartbeat_seconds,
-        lambda database: webhook_sender(settings, database),
         settings.database_pooler_url,
         lambda database: keyring(settings, database),
+        [make for wing in installed() for make in wing.jobs(settings)],
     )
-
-
-def webhook_sender(settings: Settings, database: Database) -> WebhookSender:
-    """Build the service that delivers webhooks."""
-    from app.providers.poster import Poster
-
-    return WebhookSender(database, Poster(settings.webhook_timeout_seconds), settings.webhook_private_targets)
 
 
 def import_vendors(settings: Settings) -> None:

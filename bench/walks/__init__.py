@@ -26,7 +26,8 @@ from app.runtime.settings import Settings
 from app.store import embedded, migrate
 
 APP = Path(__file__).parent.parent.parent / "app"
-EDGE = ("api/", "tracing/", "main.py", "logs.py")
+EDGE = ("api/", "http/", "tracing/", "main.py", "runtime/", "wings/telemetry/")
+EDGE_MODULES = ("routes.py", "schemas.py", "json.py")
 POOL = ("store/engine.py", "store/driver.py")
 SMALL_LINES = 2
 """A function of no more lines of code than this is read where it is called, and not counted beyond the edge."""
@@ -46,7 +47,7 @@ class Function:
     @property
     def at_edge(self) -> bool:
         """Whether it belongs to HTTP or logs."""
-        return self.module.startswith(EDGE)
+        return self.module.startswith(EDGE) or self.module.endswith(EDGE_MODULES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ IMPORTED: Final = [
     "app.main",
     "app.providers.anthropic",
     "app.providers.openai",
-    "app.providers.poster",
+    "app.wings.webhooks.poster",
     "app.services.tenants",
     "app.store.embedded",
     "app.store.migrate",

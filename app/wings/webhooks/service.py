@@ -10,15 +10,16 @@ import structlog
 
 from app.core.errors import Conflict, InvalidRequest, NotFound
 from app.core.lexicon.times import to_seconds
-from app.core.network.webhooks import DELAYS, check_secret, check_url, next_delay, secret_of, signature
 from app.services.tenants import Tenants
-from app.store import webhooks, work_counts
+from app.store import work_counts
 from app.store.engine import Database
-from app.store.webhooks import DeliveryRow, WebhookRow
 from app.store.work_counts import WorkDone
+from app.wings.webhooks import store
+from app.wings.webhooks.rules import DELAYS, check_secret, check_url, next_delay, secret_of, signature
+from app.wings.webhooks.store import DeliveryRow, WebhookRow
 
 if TYPE_CHECKING:
-    from app.providers.poster import Poster
+    from app.wings.webhooks.poster import Poster
 
 WEBHOOKS_MAX: Final = 20
 """Most webhooks of a tenant: each adds a row to the transactions that notify it."""
@@ -50,9 +51,9 @@ class Webhooks:
             check_secret(secret)
         fresh = secret_of(secrets.token_bytes(SECRET_BYTES))
         async with self._database.transaction() as tx:
-            if await webhooks.count_others(tx, tenant_id, name) >= WEBHOOKS_MAX:
+            if await store.count_others(tx, tenant_id, name) >= WEBHOOKS_MAX:
                 raise InvalidRequest(f"there are {WEBHOOKS_MAX} webhooks already", field="name")
-            row, made = await webhooks.put(
+            row, made = await store.put(
                 tx,
                 tenant_id,
                 name,
@@ -66,18 +67,18 @@ class Webhooks:
 
     async def find(self, tenant_id: UUID, name: str) -> WebhookRow:
         """Return one webhook. Raises NotFound."""
-        row = await webhooks.find(self._database, tenant_id, name)
+        row = await store.find(self._database, tenant_id, name)
         if row is None:
             raise NotFound(f"there is no webhook {name!r}", webhook=name)
         return row
 
     async def page(self, tenant_id: UUID, after: str, limit: int) -> list[WebhookRow]:
         """Return webhooks after the name `after`, by name."""
-        return await webhooks.page(self._database, tenant_id, after, limit)
+        return await store.page(self._database, tenant_id, after, limit)
 
     async def delete(self, tenant_id: UUID, name: str) -> None:
         """Delete a webhook with its pending deliveries. Raises NotFound."""
-        if not await webhooks.delete(self._database, tenant_id, name):
+        if not await store.delete(self._database, tenant_id, name):
             raise NotFound(f"there is no webhook {name!r}", webhook=name)
 
     async def deliveries(
@@ -85,13 +86,13 @@ class Webhooks:
     ) -> list[DeliveryRow]:
         """Return a webhook's deliveries, all or those in one state, newest first. Raises NotFound."""
         await self.find(tenant_id, name)
-        return await webhooks.deliveries(self._database, tenant_id, name, state=state, after=after, limit=limit)
+        return await store.deliveries(self._database, tenant_id, name, state=state, after=after, limit=limit)
 
     async def retry(self, tenant_id: UUID, name: str, id: UUID) -> DeliveryRow:
         """Make an undelivered delivery due now, and return it. Raises NotFound or Conflict."""
         async with self._database.transaction() as tx:
-            again = await webhooks.retry(tx, tenant_id, name, id)
-            row = await webhooks.delivery(tx, tenant_id, name, id)
+            again = await store.retry(tx, tenant_id, name, id)
+            row = await store.delivery(tx, tenant_id, name, id)
         if row is None:
             raise NotFound(f"webhook {name!r} has no delivery {id}", webhook=name, delivery=str(id))
         if not again:
@@ -120,9 +121,9 @@ class WebhookSender:
 
     async def send(self, session_id: UUID, id: UUID) -> None:
         """Attempt a pending delivery, and queue its next attempt if it failed and may be retried."""
-        from app.providers.poster import PostError
+        from app.wings.webhooks.poster import PostError
 
-        due = await webhooks.due(self._database, session_id, id)
+        due = await store.due(self._database, session_id, id)
         if due is None:
             return
         now = datetime.now(UTC).replace(microsecond=0)
@@ -144,7 +145,7 @@ class WebhookSender:
             structlog.get_logger().error("a delivery failed here", delivery=str(id), exc_info=failure)
             error = f"failed here: {type(failure).__name__}"
         delay = None if error is None else next_delay(due.attempts + 1, status, retry_after, self._delays)
-        age = await webhooks.record_attempt(self._database, session_id, id, status=status, error=error, delay=delay)
+        age = await store.record_attempt(self._database, session_id, id, status=status, error=error, delay=delay)
         if age is not None:
             outcome = "delivered" if error is None else "failed" if delay is None else "retried"
             await work_counts.add(self._database, WorkDone("delivery", "", outcome, age))

@@ -9,8 +9,8 @@ from typing import Final
 import httpx2
 
 from app.core.gateway.redaction import may_be_secret, redacted
-from app.core.network.webhooks import is_public
 from app.providers.failures import retry_after
+from app.wings.webhooks.rules import is_public
 
 USER_AGENT: Final = "palimpsest-webhooks"
 
