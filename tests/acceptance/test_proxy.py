@@ -1,4 +1,4 @@
-"""A server proxied by Caddy with the committed configuration (deploy/proxy/Caddyfile), over TLS: `make proxy-check`."""
+"""A server proxied by Caddy with the committed deploy/proxy/Caddyfile, over TLS: `make test-more NAME=proxy`."""
 
 import asyncio
 import os

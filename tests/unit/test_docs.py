@@ -105,6 +105,22 @@ def test_links_on_a_page_exist(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def test_make_commands_on_pages_exist() -> None:
+    """A benchmark's docstring, from which `make bench` lists it, names its own folder."""
+    root = DOCS.parent
+    makefile = (root / "Makefile").read_text(encoding="utf-8")
+    benches = {path.parent.name: path.read_text(encoding="utf-8") for path in root.glob("bench/*/__main__.py")}
+    known = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    known |= {f"test-more NAME={name}" for name in re.findall(r"^SUITE_([a-z-]+) = .* ## ", makefile, re.MULTILINE)}
+    known |= {f"bench NAME={name}" for name, text in benches.items() if text.startswith(f'"""`make bench NAME={name}')}
+    assert len([name for name in known if name.startswith("bench ")]) == len(benches) - 1, "all but bench.walks"
+    run = (root / ".ci" / "run").read_text(encoding="utf-8")
+    texts = [run, *(page.read_text(encoding="utf-8") for page in PAGES if page.name != "example.md")]
+    named = {name for text in texts for name in re.findall(r"(?:^|`)make ([a-z-]+(?: NAME=[a-z-]+)?)", text, re.M)}
+    assert named > {"run", "test-more NAME=slow", "bench NAME=speed"}
+    assert named - known == set()
+
+
 def test_every_term_of_the_glossary_is_carried_by_the_code() -> None:
     tables = {table.name: set(table.columns.keys()) for table in metadata.sorted_tables}
     rows = re.findall(r"^\| (?!term|---)(.+?) \| (.+?) \| (.+?) \|$", (DOCS / "glossary.md").read_text(), re.MULTILINE)
