@@ -65,6 +65,7 @@ TEST_ADAPTERS = .venv-$(group)/bin/python -m mypy --config-file tests/adapters/m
 
 # The suites of `make test-more`: SUITE_name = command ## description
 SUITE_slow = $(PYTEST) -m slow $(SPREAD) ## living agents, killed processes, races, hundreds of examples
+SUITE_wings = $(BIN)/python .ci/wings.py ## the kernel without its wings, and each wing without the others
 SUITE_examples = $(PYTEST) $(PROPERTIES) --hypothesis-profile=all $(SPREAD) ## the properties, on all of their examples
 SUITE_adapters = set -e; cd clients/python; $(foreach group,$(ADAPTERS),$(TEST_ADAPTERS);) ## the client's adapters, each with its framework's own types and its real runner
 SUITE_pages = $(PYTEST) -m pages -n 0 -rP tests/acceptance/test_pages.py ## the commands and programs of every page, in order, in environments that hold what the page installs
