@@ -3,36 +3,34 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Header, Request
+from fastapi import Depends, Header, Request
 from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel
 
 from app.core.log.segments import session_of
 from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
+from app.http.operation import caller_of
 from app.services.idempotency import IdempotencyKeys, ResponseToStore, request_sha256
-from app.services.tenants import Caller
 from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.sessions import session_key
 
 Key = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION)
 ]
-
-
 Done = TypeVar("Done")
 
 
 class Idempotency:
     """The idempotency of one request; a request without a key is always executed."""
 
-    def __init__(self, request: Request, who: Caller, sid: str, key: str | None, body: BaseModel) -> None:
+    def __init__(self, request: Request, body: BaseModel, key: str | None) -> None:
         self._answers: IdempotencyKeys = request.state.services.answers
         self._claim: KeyClaim | None = None
         if key is not None:
+            tenant_id, sid = caller_of(request).tenant_id, request.path_params["sid"]
             about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
             asked = f"{request.scope['route'].operation_id} {about} {body.model_dump()!r}"
-            session_id = session_key(who.tenant_id, session_of(sid))
-            self._claim = KeyClaim(session_id, who.tenant_id, key, request_sha256(asked))
+            self._claim = KeyClaim(session_key(tenant_id, session_of(sid)), tenant_id, key, request_sha256(asked))
 
     async def stored_response(self) -> Mapping[str, Any] | None:
         """Return the response to the first such request; None without one. Raises IdempotencyConflict."""
@@ -86,3 +84,11 @@ class Idempotency:
 def _shaped(model: type[BaseModel], made: Any) -> Mapping[str, Any]:
     shaped: Mapping[str, Any] = jsonable_encoder(model.model_validate(made, from_attributes=True), by_alias=True)
     return shaped
+
+
+def _idempotent(request: Request, key: Key = None) -> Callable[[BaseModel], Idempotency]:
+    return lambda body: Idempotency(request, body, key)
+
+
+Idempotent = Annotated[Callable[[BaseModel], Idempotency], Depends(_idempotent)]
+"""Makes the idempotency of a request from its body, as a parameter of an endpoint."""

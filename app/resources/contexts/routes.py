@@ -14,7 +14,7 @@ from app.core.errors import InvalidRequest
 from app.http.addresses import session_in_path
 from app.http.auth import Forbidden
 from app.http.fields import QUERY, Sid
-from app.http.idempotency import Idempotency, Key
+from app.http.idempotency import Idempotency, Idempotent
 from app.http.openapi import parameters_of
 from app.http.operation import Resource, Who, caller_of, service
 from app.resources.calls.recordings import Recordings
@@ -111,7 +111,7 @@ async def post_context(
     feedback: Annotated[Feedback, Depends(service(Feedback))],
     reconcile: Annotated[Reconcile, Depends(service(Reconcile))],
     lines: Annotated[Lines, Depends(service(Lines))],
-    key: Key = None,
+    idempotent: Idempotent,
 ) -> Response:
     """Get the context of the next model call, with options that need a body.
 
@@ -120,7 +120,7 @@ async def post_context(
     conversation continues: one request per call instead of an append and a context. The append stays even if no context
     can be made.
     """
-    once = Idempotency(request, who, sid, key, body)
+    once = idempotent(body)
     recordings: Recordings = request.state.services.recordings
     if (kept := await once.stored_response()) is not None:
         return await _again(recordings, who, kept)

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.metrics import observe_report
 from app.core.log.segments import session_of
 from app.http import paging
 from app.http.fields import Cursor, LenientText, Limit, NextCursor, Sid, StrictRequest, UpdatedAt
-from app.http.idempotency import Idempotency, Key
+from app.http.idempotency import Idempotent
 from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
 from app.resources.feedback.service import Feedback, Report, Verdict
@@ -145,7 +145,7 @@ Id = Annotated[UUID, Path(description="Id of the recorded call.")]
     response_model_exclude_none=True,
 )
 async def report_outcome(
-    request: Request, sid: Sid, call_id: Id, body: OutcomeIn, who: Who, feedback: Service, key: Key = None
+    sid: Sid, call_id: Id, body: OutcomeIn, who: Who, feedback: Service, idempotent: Idempotent
 ) -> Mapping[str, Any]:
     """Report the outcome of a call: its token usage, its duration, or its error. The response says what to do next.
 
@@ -163,7 +163,7 @@ async def report_outcome(
         observe_report(verdict)
         return _out(session_of(sid), verdict)
 
-    out: Mapping[str, Any] = await Idempotency(request, who, sid, key, body).run_repeatable(OutcomeOut, reported)
+    out: Mapping[str, Any] = await idempotent(body).run_repeatable(OutcomeOut, reported)
     return out
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Response
 
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import line_of, session_of
 from app.http import paging
 from app.http.fields import Cursor, Limit, Sid
-from app.http.idempotency import Idempotency, Key
+from app.http.idempotency import Idempotent
 from app.http.operation import Resource, Who, service
 from app.resources.lines.forks import Forked, Forks
 from app.resources.lines.service import Lines
@@ -29,13 +29,12 @@ router = Resource("sessions")
     problems=("not-found", "conflict", "idempotency-conflict", "too-many-sessions", "session-erased"),
 )
 async def fork_session(
-    request: Request,
     sid: Sid,
     body: ForkIn,
     response: Response,
     who: Who,
     forks: Annotated[Forks, Depends(service(Forks))],
-    key: Key = None,
+    idempotent: Idempotent,
 ) -> Mapping[str, Any]:
     """Create a session that shares the log of this one up to a seq, to try something; 200 if it exists.
 
@@ -55,7 +54,7 @@ async def fork_session(
         return made
 
     response.status_code = 200
-    out: Mapping[str, Any] = await Idempotency(request, who, sid, key, body).run_once(ForkOut, forked, shown)
+    out: Mapping[str, Any] = await idempotent(body).run_once(ForkOut, forked, shown)
     return out
 
 
@@ -106,12 +105,11 @@ async def list_lines(
     problems=("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"),
 )
 async def rewind_session(
-    request: Request,
     sid: Sid,
     body: RewindIn,
     who: Who,
     lines: Service,
-    key: Key = None,
+    idempotent: Idempotent,
 ) -> Mapping[str, Any]:
     """Rewind a session to an earlier seq: from now on its id means a new line that ends there.
 
@@ -126,5 +124,5 @@ async def rewind_session(
     async def rewound(keep: ResponseToStore[Forked] | None) -> Forked:
         return await lines.rewind(who.tenant_id, sid, body.to, keep)
 
-    out: Mapping[str, Any] = await Idempotency(request, who, sid, key, body).run_once(RewindOut, rewound, shown)
+    out: Mapping[str, Any] = await idempotent(body).run_once(RewindOut, rewound, shown)
     return out

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Depends, Header, Response
+from fastapi import Body, Depends, Response
 from pydantic import BaseModel, Field
 
 from app.http import paging
 from app.http.fields import Cursor, Limit, NextCursor, Sid, StrictRequest
-from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
+from app.http.idempotency import Key
 from app.http.operation import Resource, Who, service
 from app.resources.events.schemas import LoggedEvent, LogGrown
 from app.resources.sessions.limits import EventRates
@@ -106,10 +106,7 @@ async def end_turn(
     who: Who,
     turns: Service,
     rates: Annotated[EventRates, Depends(service(EventRates))],
-    key: Annotated[
-        str | None,
-        Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION),
-    ] = None,
+    key: Key = None,
 ) -> TurnEnded:
     """End the running turn: its announcement is appended to the log, its layers are cleared, and compaction may begin.
 
