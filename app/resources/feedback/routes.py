@@ -14,6 +14,7 @@ from app.http.fields import Cursor, LenientText, Limit, NextCursor, Sid, StrictR
 from app.http.idempotency import Idempotent
 from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
+from app.resources.contexts.schemas import ContextIn
 from app.resources.feedback.service import Feedback, Report, Verdict
 
 Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
@@ -146,7 +147,7 @@ Id = Annotated[UUID, Path(description="Id of the recorded call.")]
 )
 async def report_outcome(
     sid: Sid, call_id: Id, body: OutcomeIn, who: Who, feedback: Service, idempotent: Idempotent
-) -> Mapping[str, Any]:
+) -> Mapping[str, Any] | OutcomeOut:
     """Report the outcome of a call: its token usage, its duration, or its error. The response says what to do next.
 
     Repeating a report returns the same response. A different report is accepted only after an error that was not an
@@ -158,12 +159,12 @@ async def report_outcome(
         None if body.error is None else body.error.model_dump(),
     )
 
-    async def reported() -> Mapping[str, Any]:
+    async def reported() -> OutcomeOut:
         verdict = await feedback.report(who.tenant_id, sid, call_id, report)
         observe_report(verdict)
         return _out(session_of(sid), verdict)
 
-    out: Mapping[str, Any] = await idempotent(body).run_repeatable(OutcomeOut, reported)
+    out: Mapping[str, Any] | OutcomeOut = await idempotent(body).run_repeatable(OutcomeOut, reported)
     return out
 
 
@@ -194,35 +195,33 @@ async def delete_calibrations(
         str | None,
         Query(min_length=1, max_length=64, description="Name of an estimator: forget only its calibrations."),
     ] = None,
-) -> Mapping[str, Any]:
+) -> CalibrationsForgotten:
     """Forget how models count tokens and how large their windows are, for all models or for those selected.
 
     Views keep the corrections learned from their own calls.
     """
-    return {"forgotten": await feedback.forget(who.tenant_id, model, estimator)}
+    return CalibrationsForgotten(forgotten=await feedback.forget(who.tenant_id, model, estimator))
 
 
-def _out(session: str, verdict: Verdict) -> Mapping[str, Any]:
+def _out(session: str, verdict: Verdict) -> OutcomeOut:
     call, outcome = verdict.call, verdict.outcome
     if not outcome.overflow:
-        return {"overflow": False, "action": "none"}
-    out = {"overflow": True, "action": "stop", "matched": (outcome.error or {}).get("overflow")}
+        return OutcomeOut(overflow=False, action="none")
+    pattern = (outcome.error or {}).get("overflow")
+    matched = None if pattern is None else MatchedOut.model_validate(pattern)
     if call.retry_of is not None:
-        return out
-    body = {
-        "retry_of": str(call.call_id),
-        "view": call.view,
-        "format": call.format,
-        "model": call.model,
-        "max_tokens": call.manifest.window,
-        "wait_ms": verdict.wait_ms,
-    }
-    body = {name: value for name, value in body.items() if value is not None}
-    return {
-        **out,
-        "action": "retry",
-        "next": {"method": "POST", "path": f"/v1/sessions/{session}/context", "body": body},
-    }
+        return OutcomeOut(overflow=True, action="stop", matched=matched)
+    retry = ContextIn(
+        retry_of=call.call_id,
+        view=call.view,
+        format=call.format,
+        model=call.model,
+        max_tokens=call.manifest.window,
+        wait_ms=verdict.wait_ms,
+    )
+    body = retry.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    then = NextOut(method="POST", path=f"/v1/sessions/{session}/context", body=body)
+    return OutcomeOut(overflow=True, action="retry", matched=matched, next=then)
 
 
 def _after(cursor: str | None) -> tuple[str, str] | None:

@@ -96,7 +96,7 @@ Service = Annotated[Tenants, Depends(service(Tenants))]
 
 
 @router.operation("POST", "/v1/keys", scope="admin", access=PrefixAccess.WITHIN, returns=KeyMade, status=201)
-async def create_key(body: KeyIn, who: Who, tenants: Service) -> Mapping[str, Any]:
+async def create_key(body: KeyIn, who: Who, tenants: Service) -> KeyMade:
     """Create an API key for the caller's tenant. It cannot access more sessions, or live longer, than the caller's key.
 
     Once there is a key, every request needs one. The first key must therefore have the scope `admin`, and neither
@@ -104,7 +104,7 @@ async def create_key(body: KeyIn, who: Who, tenants: Service) -> Mapping[str, An
     """
     asked = KeyRequest(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
     row, secret = await tenants.make_key(who, asked)
-    return {**asdict(row), "secret": secret}
+    return KeyMade(**asdict(row), secret=secret)
 
 
 @router.operation("GET", "/v1/keys", scope="admin", access=PrefixAccess.WITHIN, returns=KeyPage)

@@ -1,12 +1,10 @@
 """Layers: content shown after the conversation while an agent works."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Response
 from pydantic import BaseModel, Field
 
-from app.core.log.events import LAYERS
 from app.http.fields import CreatedAt, Sid, StrictRequest
 from app.http.operation import Resource, Who, service
 from app.resources.layers.service import Layers
@@ -60,10 +58,10 @@ Service = Annotated[Layers, Depends(service(Layers))]
 
 
 @router.operation("GET", "/v1/sessions/{sid}/layers", scope="read", returns=LayersOut, problems=("not-found",))
-async def get_layers(sid: Sid, who: Who, layers: Service) -> Mapping[str, Any]:
+async def get_layers(sid: Sid, who: Who, layers: Service) -> LayersOut:
     """Get the layers that the next context shows."""
     found = {one.layer.kind: _out(one) for one in await layers.current(who.tenant_id, sid)}
-    return {kind: found.get(kind) for kind in LAYERS}
+    return LayersOut(sources=found.get("sources"), announce=found.get("announce"))
 
 
 @router.operation(
@@ -74,7 +72,7 @@ async def get_layers(sid: Sid, who: Who, layers: Service) -> Mapping[str, Any]:
     returns=LayerOut,
     problems=("not-found",),
 )
-async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Who, layers: Service) -> Mapping[str, Any]:
+async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Who, layers: Service) -> LayerOut:
     """Set the content of a layer, replacing the previous content. Contexts show it after the last cache breakpoint.
 
     It is removed when a turn is ended by request, or with the turn it was set in if a `turn.start` began that turn.
@@ -95,13 +93,13 @@ async def delete_layer(sid: Sid, kind: Kind, who: Who, layers: Service) -> None:
     await layers.remove(who.tenant_id, sid, kind)
 
 
-def _out(stored: StoredLayer) -> Mapping[str, Any]:
+def _out(stored: StoredLayer) -> LayerOut:
     layer = stored.layer
-    return {
-        "kind": layer.kind,
-        "version": layer.version,
-        "content": layer.content,
-        "tokens": stored.tokens,
-        "turn": layer.turn,
-        "created_at": stored.created_at,
-    }
+    return LayerOut(
+        kind=layer.kind,
+        version=layer.version,
+        content=layer.content,
+        tokens=stored.tokens,
+        turn=layer.turn,
+        created_at=stored.created_at,
+    )

@@ -26,8 +26,6 @@ from app.http.fields import (
     MainEpoch,
     Moment,
     NextCursor,
-    Seq,
-    SessionId,
     SessionName,
     Sid,
     StrictRequest,
@@ -124,32 +122,6 @@ class SessionOut(BaseModel):
     )
 
 
-class LineOut(BaseModel):
-    """A line (branch) of a session. The session's id means one of its lines at a time, the current line."""
-
-    id: str = Field(description="Id of the line. Used in place of a session's id, it always means this line.")
-    head: Head
-    current: bool = Field(description="Whether the session's id means this line now.")
-    parent: str | None = Field(description="Id of the line or session whose log it begins with; null if it has none.")
-    at: int | None = Field(description="Seq of the last event that it shares with `parent`.")
-    created_at: CreatedAt
-
-
-class LinePage(BaseModel):
-    """A page of a session's lines."""
-
-    items: list[LineOut] = Field(description="Lines, oldest first.")
-    next_cursor: NextCursor
-
-
-class RewindIn(StrictRequest):
-    """Request to rewind a session."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"to": 12}]})
-
-    to: int = Field(ge=0, lt=2**63, description="Seq of the last event to keep; 0 for an empty line.")
-
-
 class SessionPage(BaseModel):
     """A page of sessions."""
 
@@ -175,52 +147,6 @@ class EpochPage(BaseModel):
     next_cursor: NextCursor
 
 
-class ForkIn(StrictRequest):
-    """Request for a new session that begins with the log of another, up to a seq."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"id": "demo-try-2", "at": 120}]})
-
-    id: SessionId = Field(description="Id of the new session, chosen by the client.")
-    at: int | None = Field(
-        None,
-        ge=0,
-        lt=2**63,
-        description="Seq of the last event that both share; 0 shares nothing. Default: the head.",
-    )
-    metadata: dict[str, Any] = Field(
-        default_factory=dict, description="Client's own data about the new session; the parent's is not copied."
-    )
-
-
-class LeftOutOut(BaseModel):
-    """A tool call or result that was cut off by a fork or rewind."""
-
-    seq: Seq
-    type: Literal["tool.call", "tool.result"] = Field(description="Type of the event.")
-    call_id: str = Field(description="Id of the tool call.")
-    tool: str | None = Field(description="Name of the tool; null if it is not known.")
-
-
-class ForkOut(SessionOut):
-    """A fork, and the events of its last round that were cut off."""
-
-    left_out: list[LeftOutOut] = Field(
-        description="Events of the parent after `parent.at` that belong to the last round of the fork: results of its "
-        "tool calls, and further calls of the same response. Append the results to the fork, or fork after them; until "
-        "then its contexts show the calls as pending. Empty for a fork between rounds."
-    )
-
-
-class RewindOut(SessionOut):
-    """A rewound session, and the events of its last round that were cut off."""
-
-    left_out: list[LeftOutOut] = Field(
-        description="Events of the previous line after `to` that belong to the last round of the new line: results of "
-        "its tool calls, and further calls of the same response. Append the results, or rewind to a seq between "
-        "rounds; until then contexts show the calls as pending. Empty if the line ends between rounds."
-    )
-
-
 router = Resource("sessions")
 
 Service = Annotated[Sessions, Depends(service(Sessions))]
@@ -241,7 +167,7 @@ async def put_session(
     response: Response,
     who: Who,
     sessions: Service,
-) -> Mapping[str, Any]:
+) -> SessionOut:
     """Create a session (201), or change the settings of an existing one (200).
 
     A new policy takes effect at the next context of `main` and of every view without a policy of its own.
@@ -259,7 +185,7 @@ async def put_session(
 
 
 @router.operation("GET", "/v1/sessions/{sid}", scope="read", returns=SessionOut, problems=("not-found",))
-async def get_session(sid: Sid, who: Who, sessions: Service) -> Mapping[str, Any]:
+async def get_session(sid: Sid, who: Who, sessions: Service) -> SessionOut:
     """Get a session: its settings, the end of its log and its size."""
     return session_out(await sessions.get(who.tenant_id, sid), who)
 
@@ -292,7 +218,7 @@ async def list_sessions(
             '`{"user": {}}` finds every session whose user is an object. The conditions of an erasure are stricter.',
         ),
     ] = None,
-) -> Mapping[str, Any]:
+) -> SessionPage:
     """List the sessions that the key can access, newest first; all conditions must hold.
 
     With `model` or `metadata` a page may have fewer than `limit` sessions although more follow: check `next_cursor`.
@@ -300,12 +226,12 @@ async def list_sessions(
     after = paging.decode_date_and_id(cursor)
     wanted = {} if metadata is None else _metadata(metadata)
     if parent is not None and not who.may_access(parent):
-        return {"items": [], "next_cursor": None}
+        return SessionPage(items=[], next_cursor=None)
     asked = SessionFilter(parent, who.session_prefix, since, until, model, wanted)
     rows, ended = await sessions.page(who.tenant_id, limit + 1, after, asked)
     page = paging.page(rows, limit, lambda row: (row.created_at, row.session_id))
     place = page["next_cursor"] if ended is None else paging.encode(ended)
-    return {"items": [session_out(row, who) for row in page["items"]], "next_cursor": place}
+    return SessionPage(items=[session_out(row, who) for row in page["items"]], next_cursor=place)
 
 
 @router.operation(
@@ -359,27 +285,27 @@ def _metadata(text: str) -> Mapping[str, Any]:
     return wanted
 
 
-def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
+def session_out(row: SessionRow, who: Caller) -> SessionOut:
     """Return the session as the API does, without a parent to which the caller's key has no access."""
     parent = row.parent if row.parent is not None and who.may_access(row.parent[0]) else None
     session = session_of(row.external_id)
-    return {
-        "id": session,
-        "line": line_of(row.external_id),
-        "head": row.state.head,
-        "epoch": row.epoch,
-        "turns": row.state.turns,
-        "policy": {"name": row.policy[0], "version": row.policy[1]},
-        "model": row.model,
-        "window_assumed": profile(row.model) is UNKNOWN,
-        "estimator": row.estimator,
-        "metadata": row.metadata,
-        "tokens": {"log": row.state.tokens, "context": row.context_tokens},
-        "outside_tokens": row.outside_tokens,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
-        "parent": None if parent is None else {"id": parent_of(parent[0], session), "at": parent[1]},
-    }
+    return SessionOut(
+        id=session,
+        line=line_of(row.external_id),
+        head=row.state.head,
+        epoch=row.epoch,
+        turns=row.state.turns,
+        policy=PolicyRef(name=row.policy[0], version=row.policy[1]),
+        model=row.model,
+        window_assumed=profile(row.model) is UNKNOWN,
+        estimator=row.estimator,
+        metadata=dict(row.metadata),
+        tokens=SessionTokens(log=row.state.tokens, context=row.context_tokens),
+        outside_tokens=row.outside_tokens,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        parent=None if parent is None else ParentOut(id=parent_of(parent[0], session), at=parent[1]),
+    )
 
 
 def parent_of(row_name: str, session: str) -> str:

@@ -1,7 +1,7 @@
 """Visibility: hide, show, pin and unpin events. The log keeps all of them."""
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated
 
 from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -134,7 +134,7 @@ async def patch_visibility(
     body: VisibilityIn,
     who: Who,
     visibility: Annotated[Visibility, Depends(service(Visibility))],
-) -> Mapping[str, Any]:
+) -> VisibilityOut:
     """Hide, show, pin and unpin events for all future contexts. Each item is accepted or refused separately."""
     asked = VisibilityRequest(
         hide=tuple(Hide(Target(one), None) if isinstance(one, int) else _hide(one) for one in body.hide),
@@ -145,25 +145,21 @@ async def patch_visibility(
     )
     done = await visibility.decide(who.tenant_id, sid, body.view, asked)
     outcome = done.outcome
-    return {
-        "session": sid,
-        "head": done.head,
-        "decisions": done.decisions,
-        "hidden": outcome.hidden,
-        "shown": outcome.shown,
-        "pinned": outcome.pinned,
-        "unpinned": outcome.unpinned,
-        "refused": [
-            {
-                "action": one.action,
-                "seq": one.target.seq,
-                "path": one.target.path,
-                "reason": one.reason,
-                "detail": one.detail,
-            }
+    return VisibilityOut(
+        session=sid,
+        head=done.head,
+        decisions=done.decisions,
+        hidden=list(outcome.hidden),
+        shown=list(outcome.shown),
+        pinned=list(outcome.pinned),
+        unpinned=list(outcome.unpinned),
+        refused=[
+            RefusedOut(
+                action=one.action, seq=one.target.seq, path=one.target.path, reason=one.reason, detail=one.detail
+            )
             for one in outcome.refused
         ],
-    }
+    )
 
 
 def _hide(one: HideIn) -> Hide:
