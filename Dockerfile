@@ -1,6 +1,7 @@
 # One image for every role: api (the default), worker, migrate, keys. Its database is the one that
 # PALIMPSEST_DATABASE_URL names, so the embedded PostgreSQL is left out. It holds Debian's Python and what that and the
-# wheels load, and nothing else of Debian: no shell, no package manager. It is to stay below 200 MB (make image-check).
+# wheels load, and nothing else of Debian: no shell, no package manager. It is to stay below 200 MB
+# (make test-more NAME=image).
 ARG BASE=debian:12-slim
 
 FROM ${BASE} AS build

@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/pytest
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 # What `palimpsest` is made of: the server, and the commands that ask one, which are built on the client.
@@ -10,18 +11,6 @@ DISTRIBUTIONS := . clients/python tools
 
 # Installed from here, and so in no lock. The tools depend on both: their lock is that of all.
 OURS := --no-emit-package palimpsest-context --no-emit-package palimpsest-context-client
-
-# What `make bench-peers` compares with: an environment of its own for each.
-PEERS := openai-agents google-adk langgraph
-PEERS_FOLDER := bench/peers/.venv
-
-# The client's adapters: groups of frameworks that can live in one environment, and the tests that run in each.
-ADAPTERS := agents plugins
-ADAPTERS_agents := adapt openai_agents openai_agents_suite langchain langchain_page langchain_suite anthropic pydantic_ai
-ADAPTERS_plugins := google_adk agent_framework litellm claude_agent
-
-# Generators of clients, as strangers use them on the API's document: one for Python, one for TypeScript.
-GENERATORS := tests/generators/.venv/.ready $(if $(shell command -v npm),tests/generators/node_modules/.ready)
 
 # What pytest has rewritten of the tests it need not rewrite in every process of every run.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,7 +20,7 @@ SPREAD := --numprocesses auto
 QUICK := "not slow and not long and not pages and not generators and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-upgrade test-pooler test-anywhere test-citus-suite proxy-check test-examples test-adapters test-pages test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-shards bench-soak bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check kubernetes-check monitoring-check clean
+.PHONY: setup help run test test-more bench check format tables openapi lock clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -58,60 +47,79 @@ $(VENV)/.ready: $(VENV)/.runtime requirements/dev.lock
 	@touch $@
 
 help: ## all targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 run: $(VENV)/.runtime ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
 	@$(BIN)/palimpsest serve
 
 test: setup ## all tests but the slow and the long ones
-	$(BIN)/pytest -m $(QUICK) $(SPREAD)
+	$(PYTEST) -m $(QUICK) $(SPREAD)
 
-test-slow: setup ## the slow ones: living agents, killed processes, races, hundreds of examples
-	$(BIN)/pytest -m slow $(SPREAD)
+# The client's adapters: groups of frameworks that can live in one environment, and the tests that run in each.
+ADAPTERS := agents plugins
+ADAPTERS_agents := adapt openai_agents openai_agents_suite langchain langchain_page langchain_suite anthropic pydantic_ai
+ADAPTERS_plugins := google_adk agent_framework litellm claude_agent
+TEST_ADAPTERS = .venv-$(group)/bin/python -m mypy --config-file tests/adapters/mypy.ini \
+  $(patsubst clients/python/%,%,$(wildcard $(ADAPTERS_$(group):%=clients/python/palimpsest/%.py))); \
+  .venv-$(group)/bin/python -m pytest $(ADAPTERS_$(group):%=tests/adapters/test_%.py)
 
-test-upgrade: setup ## upgrade from the release before, out of the history, with its servers and agents at work; and back
-	$(BIN)/pytest -rsP tests/migration/test_upgrade.py
+# The suites of `make test-more`: SUITE_name = command ## description
+SUITE_slow = $(PYTEST) -m slow $(SPREAD) ## living agents, killed processes, races, hundreds of examples
+SUITE_wings = $(BIN)/python .ci/wings.py ## the kernel without its wings, and each wing without the others
+SUITE_examples = $(PYTEST) $(PROPERTIES) --hypothesis-profile=all $(SPREAD) ## the properties, on all of their examples
+SUITE_adapters = set -e; cd clients/python; $(foreach group,$(ADAPTERS),$(TEST_ADAPTERS);) ## the client's adapters, each with its framework's own types and its real runner
+SUITE_pages = $(PYTEST) -m pages -n 0 -rP tests/acceptance/test_pages.py ## the commands and programs of every page, in order, in environments that hold what the page installs
+SUITE_long = $(SUITE_slow) && $(PYTEST) $(PROPERTIES) --hypothesis-profile=seek $(SPREAD) && $(PYTEST) -m long $(RECORDINGS:%=--recordings=%) ## the slow and the long ones, and the properties on new examples; RECORDINGS=folder replays recorded sessions too
+SUITE_upgrade = $(PYTEST) -rsP tests/migration/test_upgrade.py ## upgrade from the release before, out of the history, with its servers and agents at work; and back
+SUITE_pooler = $(PYTEST) --pooler -m $(QUICK) -rs $(SPREAD) ## what of make test uses a database, with servers and workers behind a real PgBouncer (Debian's pgbouncer)
+SUITE_anywhere = $(PYTEST) --database-url "$${DATABASE_URL:?DATABASE_URL must name a Postgres, as postgresql://user:password@host:port/database}" -m $(QUICK) -rs $(SPREAD) ## the same on the Postgres of DATABASE_URL (a superuser's login) instead of the embedded one
+SUITE_citus = $(PYTEST) -m citus -rs -n 0 tests/citus ## a distributed database: a coordinator and two workers on loopback (tests/citus/build.sh builds Citus)
+SUITE_citus-suite = $(PYTEST) --citus -m $(QUICK) -rs $(SPREAD) tests/contract tests/conformance ## the contract and conformance tests, each on a database distributed over three nodes
+SUITE_generators = $(PYTEST) -m generators -rs tests/generators ## what two generators make of the API's document: a type for each error (TypeScript if node is there)
+SUITE_proxy = $(PYTEST) -rs tests/acceptance/test_proxy.py ## a server behind the example of a proxy, over TLS (Debian's caddy, and openssl)
+SUITE_image = bash tests/image/check.sh ## build the image and walk through it (needs root and Debian's buildah)
+SUITE_kubernetes = $(PYTEST) -rs -n 0 tests/unit/test_kubernetes.py tests/acceptance/test_kustomize.py ## the Kubernetes manifests, as kubectl puts them together (Debian's kubernetes-client, or any newer kubectl)
+SUITE_monitoring = $(PYTEST) -m monitoring -rs tests/acceptance/test_monitoring.py ## alert rules and dashboard against a real Prometheus (needs Debian's prometheus)
 
-test-pooler: setup ## the tests of make test that use a database, with servers and workers behind a real PgBouncer (Debian's pgbouncer)
-	$(BIN)/pytest --pooler -m $(QUICK) -rs $(SPREAD)
+# A benchmark is a folder of bench/. `make bench` lists those whose docstring begins with `make bench NAME=folder`.
+BENCH = $(if $(wildcard bench/$(NAME)/__main__.py),$(BIN)/python -m bench.$(NAME) $(RECORDINGS:%=--data %) $(ARGS))
 
-test-anywhere: setup ## the tests of make test that use a database, on the Postgres of DATABASE_URL (a superuser's login) instead of the embedded one
-	$(BIN)/pytest --database-url "$${DATABASE_URL:?DATABASE_URL must name a Postgres, as postgresql://user:password@host:port/database}" -m $(QUICK) -rs $(SPREAD)
+# What `make bench NAME=peers` compares with.
+PEERS := openai-agents google-adk langgraph
 
-proxy-check: setup ## a server behind the example of a proxy, over TLS (Debian's caddy, and openssl)
-	$(BIN)/pytest -rs tests/acceptance/test_proxy.py
+# NEEDS_name: the environments that a suite or a benchmark needs besides .venv. Generators of clients are used as
+# strangers use them: one for Python, one for TypeScript.
+NEEDS_peers := $(PEERS:%=bench/peers/.venv/%/.ready)
+NEEDS_adapters := $(ADAPTERS:%=clients/python/.venv-%/.ready)
+NEEDS_generators := tests/generators/.venv/.ready $(if $(shell command -v npm),tests/generators/node_modules/.ready)
 
-test-examples: setup ## the properties, on all of their examples
-	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=all $(SPREAD)
+# List the names that the pattern $(1) finds in the files $(2). An unknown NAME is an error.
+names = @sed -n 's/^$(1)/make $@ NAME=\1: /p' $(2)$(if $(NAME),; echo 'unknown: NAME=$(NAME)' >&2; exit 2)
 
-test-adapters: $(ADAPTERS:%=test-adapters-%) ## the client's adapters, each with its framework's own types and its real runner
+test-more: $(if $(SUITE_$(NAME)),setup $(NEEDS_$(NAME))) ## the suite NAME of slow or special tests; lists all without NAME
+	$(or $(SUITE_$(NAME)),$(call names,SUITE_\([a-z-]*\) .* ## ,Makefile))
 
-test-adapters-%: clients/python/.venv-%/.ready
-	cd clients/python && .venv-$*/bin/python -m mypy --config-file tests/adapters/mypy.ini \
-	  $(patsubst clients/python/%,%,$(wildcard $(ADAPTERS_$*:%=clients/python/palimpsest/%.py)))
-	cd clients/python && .venv-$*/bin/python -m pytest $(patsubst %,tests/adapters/test_%.py,$(ADAPTERS_$*))
+bench: $(if $(BENCH),setup $(NEEDS_$(NAME))) ## the benchmark NAME, with the options ARGS; lists all without NAME
+	$(or $(BENCH),$(call names,"""`make bench NAME=\([^`]*\)`: ,bench/*/__main__.py))
 
-citus: ## build Citus from its source (CITUS_SOURCE=folder, tag v13.2.2) for Debian's PostgreSQL 15, and install it there
-	tests/citus/build.sh $(CITUS_SOURCE)
+define ENVIRONMENT
+$(BIN)/python -m venv --clear $(@D)
+$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+@touch $@
+endef
 
-test-citus: setup ## a distributed database: a coordinator and two workers on loopback; needs `make citus`
-	$(BIN)/pytest -m citus -rs -n 0 tests/citus
-
-test-citus-suite: setup ## the contract and conformance tests, each on a database distributed over three nodes; needs `make citus`
-	$(BIN)/pytest --citus -m $(QUICK) -rs $(SPREAD) tests/contract tests/conformance
-
-.PRECIOUS: clients/python/.venv-%/.ready
 clients/python/.venv-%/.ready: requirements/adapters/%.lock | setup
-	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	$(ENVIRONMENT)
+
+bench/peers/.venv/%/.ready: requirements/peers/%.lock | setup
+	$(ENVIRONMENT)
+
+tests/generators/.venv/.ready: requirements/generators.lock | setup
+	$(ENVIRONMENT)
+
+tests/generators/node_modules/.ready: tests/generators/package-lock.json
+	cd tests/generators && npm ci --no-audit --no-fund --ignore-scripts
 	@touch $@
-
-test-pages: setup ## the commands and programs of every page, in order, in environments that hold what the page installs
-	$(BIN)/pytest -m pages -n 0 -rP tests/acceptance/test_pages.py
-
-test-long: test-slow ## the slow and the long ones, and the properties on examples sought anew; RECORDINGS=folder replays recorded sessions too
-	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=seek $(SPREAD)
-	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
 
 check: setup ## format, lint, arrows between modules, types; size, shape and words within .ci/limits.toml
 	$(BIN)/ruff format --check .
@@ -121,93 +129,24 @@ check: setup ## format, lint, arrows between modules, types; size, shape and wor
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file clients/python/pyproject.toml clients/python/palimpsest tests/client/typed.py
 
-check-generators: setup $(GENERATORS) ## what two generators make of the API's document: a type for each error (TypeScript if node is there)
-	$(BIN)/pytest -m generators -rs tests/generators
-
-tests/generators/.venv/.ready: requirements/generators.lock | setup
-	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
-	@touch $@
-
-tests/generators/node_modules/.ready: tests/generators/package-lock.json
-	cd tests/generators && npm ci --no-audit --no-fund --ignore-scripts
-	@touch $@
-
 format: setup ## format, and mend what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-
-lock: setup ## pin anew, within the ranges of pyproject.toml
-	$(COMPILE) tools/pyproject.toml $(OURS) --universal --upgrade -o requirements/runtime.lock
-	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
-	$(COMPILE) requirements/build.in --universal --upgrade -o requirements/build.lock
-	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
-	$(COMPILE) requirements/generators.in --universal --upgrade -o requirements/generators.lock
-	for peer in $(PEERS); do \
-	  $(COMPILE) requirements/peers/$$peer.in --universal --upgrade -o requirements/peers/$$peer.lock || exit 1; done
-	for group in $(ADAPTERS); do \
-	  $(COMPILE) requirements/adapters/$$group.in --universal --upgrade -o requirements/adapters/$$group.lock || exit 1; done
-
-openapi: setup ## write the API's document, and the types of the Python client that are made of it
-	$(BIN)/python -m app.export openapi/palimpsest.json
-	$(BIN)/python .ci/client_types.py
 
 tables: setup ## write what pages say of the code: knobs, settings, docs/walk.md; and lower the ceilings of .ci/limits.toml
 	$(BIN)/python .ci/tables.py
 	$(BIN)/python .ci/house.py --lower
 
-bench-agents: setup ## agents that live through recorded sessions, against a floor; RECORDINGS=folder of neutral JSONL recordings
-	$(BIN)/python -m bench.agents $(if $(RECORDINGS),--data $(RECORDINGS)) $(AGENTS)
+openapi: setup ## write the API's document, and the types of the Python client that are made of it
+	$(BIN)/python -m app.export openapi/palimpsest.json
+	$(BIN)/python .ci/client_types.py
 
-bench-shards: setup ## appends and contexts a second on one Postgres, and in shards over three (needs `make citus`)
-	$(BIN)/python -m bench.shards
-
-bench-soak: setup ## half an hour of mixed load at 70% of capacity: what grows, fails or is lost; RECORDINGS=folder of neutral JSONL recordings
-	$(BIN)/python -m bench.soak $(if $(RECORDINGS),--data $(RECORDINGS)) $(SOAK)
-
-bench-speed: setup ## append and context against the least the same work can cost
-	$(BIN)/python -m bench.speed
-
-bench-gateway: setup ## what the gateway adds to a provider's first byte
-	$(BIN)/python -m bench.gateway
-
-bench-cost: setup ## what each policy is billed; RECORDINGS=folder of neutral JSONL recordings
-	$(BIN)/python -m bench.cost $(if $(RECORDINGS),--data $(RECORDINGS))
-
-bench-retention: setup ## what summaries without a model keep; RECORDINGS=folder of neutral JSONL recordings
-	$(BIN)/python -m bench.retention $(if $(RECORDINGS),--data $(RECORDINGS))
-
-bench-storage: setup ## bytes on disk and in the log of events, calls and summaries; RECORDINGS=folder of neutral JSONL recordings
-	$(BIN)/python -m bench.storage $(if $(RECORDINGS),--data $(RECORDINGS)) $(STORAGE)
-
-bench-recall: setup ## what a recall finds; RECORDINGS=folder of neutral JSONL recordings
-	$(BIN)/python -m bench.recall $(if $(RECORDINGS),--data $(RECORDINGS))
-
-bench-quality: setup ## what a model sees of what it will need; RECORDINGS=folder of neutral JSONL recordings
-	$(BIN)/python -m bench.quality $(if $(RECORDINGS),--data $(RECORDINGS)) $(QUALITY)
-
-bench-audit: setup ## the audit query over five million records of calls (needs 10 GB of disk and some minutes)
-	$(BIN)/python -m bench.audit
-
-bench-peers: setup $(PEERS:%=$(PEERS_FOLDER)/%/.ready) ## append and context against session stores of agent frameworks
-	$(BIN)/python -m bench.peers --picture docs/peers.svg
-
-$(PEERS_FOLDER)/%/.ready: requirements/peers/%.lock | setup
-	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
-	@touch $@
-
-bench-plan: setup ## what planning costs
-	$(BIN)/python -m bench.plan
-
-image-check: setup ## build the image and walk through it (needs root and Debian's buildah)
-	bash tests/image/check.sh
-
-kubernetes-check: setup ## the Kubernetes manifests, as kubectl puts them together (Debian's kubernetes-client, or any newer kubectl)
-	$(BIN)/pytest -rs -n 0 tests/unit/test_kubernetes.py tests/acceptance/test_kustomize.py
-
-monitoring-check: setup ## alert rules and dashboard against a real Prometheus (needs Debian's prometheus)
-	$(BIN)/pytest -m monitoring -rs tests/acceptance/test_monitoring.py
+lock: setup ## pin anew, within the ranges of pyproject.toml
+	$(COMPILE) tools/pyproject.toml $(OURS) --universal --upgrade -o requirements/runtime.lock
+	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
+	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
+	for name in build generators $(PEERS:%=peers/%) $(ADAPTERS:%=adapters/%); do \
+	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) $(PEERS_FOLDER) clients/python/.venv-* tests/generators/.venv tests/generators/node_modules build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info
+	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/generators/.venv tests/generators/node_modules build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info

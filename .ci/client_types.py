@@ -1,13 +1,12 @@
 """Write the types of the Python client from the API's document: `python .ci/client_types.py`, part of `make openapi`.
 
-A response's schema becomes a frozen dataclass, a request's a TypedDict. The modules are those of `app/api/schemas`, so
-that each type is in the module of its schema.
+A response's schema becomes a frozen dataclass, a request's a TypedDict. Each type is in a module named after
+the resource or the wing of its schema.
 """
 
 import importlib
 import json
 import keyword
-import pkgutil
 import re
 import subprocess
 import sys
@@ -16,8 +15,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-
-from app.api import schemas
 
 ROOT: Final = Path(__file__).parent.parent
 DOCUMENT: Final = ROOT / "openapi" / "palimpsest.json"
@@ -215,11 +212,14 @@ def _named(schema: Schema) -> str | None:
 def _modules() -> dict[str, str]:
     """Return the module of each of the server's schemas."""
     found: dict[str, str] = {}
-    for room in pkgutil.iter_modules(schemas.__path__):
-        module = importlib.import_module(f"{schemas.__name__}.{room.name}")
-        found |= {
-            name: room.name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__
-        }
+    for path in sorted((ROOT / "app").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if path.stem in ("routes", "schemas", "fields") or "schemas" in parts:
+            module = importlib.import_module(".".join(parts))
+            room = parts[2] if parts[1] in ("resources", "wings") else parts[-1]
+            found |= {
+                name: room for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__
+            }
     return found
 
 

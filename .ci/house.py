@@ -24,6 +24,7 @@ WALK_PAGE = ROOT / "docs" / "walk.md"
 MODULE_LINES_MAX = 400
 SMALL_MODULE_LINES = 60
 FUNCTION_LINES_MAX = 60
+WING_LINES_MAX = 2_000
 MAY_IMPORT_WINGS = {"wings", "main.py", "wiring.py", "runtime", "cli", "cli.py"}
 """Top-level parts of `app` that put the server together, and so may name a wing."""
 SHARDS = re.compile(r"_ON_SHARD|\.distributed\(\)")
@@ -160,7 +161,6 @@ def figures_of_text() -> dict[str, float]:
     return {
         "lines of app": sum(sizes.values()),
         "lines of the kernel": wings.pop("", 0),
-        "lines of the largest wing": max(wings.values(), default=0),
         "lines of the tools": lines_of(modules(ROOT / "tools")),
         "modules": len(paths),
         f"modules under {SMALL_MODULE_LINES} lines": sum(
@@ -183,6 +183,13 @@ def figures_of_text() -> dict[str, float]:
         "names that are riddles": riddles([*paths, *modules(ROOT / "tools"), *modules(ROOT / "bench")]),
         "make targets": make_targets(),
     }
+
+
+def large_wings() -> Iterator[str]:
+    """A line for each wing with more than WING_LINES_MAX lines."""
+    for folder in sorted((APP / "wings").glob("*/")):
+        if (lines := lines_of(modules(folder))) > WING_LINES_MAX:
+            yield f"the wing {folder.name} has {lines} lines, and no more than {WING_LINES_MAX} are allowed"
 
 
 def double_names() -> Iterator[str]:
@@ -226,7 +233,7 @@ def main() -> int:
         LIMITS.write_text(limits_text(lowered), encoding="utf-8")
         WALK_PAGE.write_text(page, encoding="utf-8")
         return 0
-    faults = [*double_names(), *wrong_openings()]
+    faults = [*large_wings(), *double_names(), *wrong_openings()]
     if unknown := figures.keys() ^ ceilings.keys():
         faults.append(f"figures without a ceiling, or ceilings without a figure: {', '.join(sorted(unknown))}")
     faults += [

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from app import settings_report
 from app.core.policy.policy import knob_table
+from app.runtime import settings_report
 
 ROOT = Path(__file__).parent.parent
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from app.main import create_app
-from app.settings import Settings
+from app.runtime.settings import Settings
 
 
 def document() -> str:

@@ -2,47 +2,44 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Final, TypedDict
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final, Protocol, TypedDict, runtime_checkable
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from app import tokenizers, wiring
-from app.api import errors, mcp, metrics, openapi
-from app.api.access import AccessLog
-from app.api.body import JsonLimits, LimitBody
-from app.api.concurrency import LimitConcurrency
-from app.api.loopback_only import LoopbackOnly
-from app.api.openapi_descriptions import add_descriptions
-from app.api.problem_schemas import with_problem_schemas
+from app import tokenizers
+from app.api import mcp, metrics
 from app.api.request_metrics import MeasureRequests
-from app.api.routes import (
-    audit,
-    context,
-    erasures,
-    events,
-    feedback,
-    keys,
-    layers,
-    ledger,
-    lines,
-    operations,
-    pages,
-    policies,
-    recall,
-    retention,
-    sessions,
-    stream,
-    summaries,
-    turns,
-    visibility,
-    webhooks,
-)
-from app.api.schemas.events import EventsIn, MessagesIn
-from app.api.schemas.policies import POLICY_SCHEMA
+from app.api.routes import erasures, ledger, retention, stream
 from app.api.schemas.stream import CompactionChange, EpochChange
-from app.settings import Settings
+from app.http import errors, openapi, operations, pages
+from app.http.access import AccessLog
+from app.http.body import JsonLimits, LimitBody
+from app.http.concurrency import LimitConcurrency
+from app.http.loopback_only import LoopbackOnly
+from app.http.openapi_descriptions import add_descriptions
+from app.http.operation import Resource
+from app.http.problem_schemas import with_problem_schemas
+from app.resources.calls import routes as audit
+from app.resources.contexts import routes as context
+from app.resources.events import routes as events
+from app.resources.events.schemas import EventsIn, MessagesIn
+from app.resources.feedback import routes as feedback
+from app.resources.keys import routes as keys
+from app.resources.layers import routes as layers
+from app.resources.lines import routes as lines
+from app.resources.policies import routes as policies
+from app.resources.policies.routes import POLICY_SCHEMA
+from app.resources.previews import routes as previews
+from app.resources.recall import routes as recall
+from app.resources.sessions import routes as sessions
+from app.resources.summaries import routes as summaries
+from app.resources.turns import routes as turns
+from app.resources.visibility import routes as visibility
+from app.runtime import wiring
+from app.runtime.settings import Settings
+from app.runtime.wing import installed
 from app.store.engine import Database
 from app.version import VERSION
 
@@ -56,6 +53,7 @@ _SCHEMAS: Final[dict[str, type[BaseModel]]] = {
 
 _BUSIEST_FIRST: Final = (
     context,
+    previews,
     events,
     feedback,
     sessions,
@@ -69,7 +67,6 @@ _BUSIEST_FIRST: Final = (
     policies,
     audit,
     ledger,
-    webhooks,
     keys,
     retention,
     erasures,
@@ -77,6 +74,14 @@ _BUSIEST_FIRST: Final = (
     pages,
 )
 """Routes are tried in this order."""
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A service that holds connections or tasks of its own."""
+
+    async def aclose(self) -> None:
+        """Release them."""
 
 
 class RequestState(TypedDict):
@@ -105,7 +110,10 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         ending = asyncio.create_task(_end_streams(app.state.stopping, services))
         pulse = asyncio.create_task(metrics.measure_loop_lag(database))
         try:
-            yield {"services": services}
+            async with AsyncExitStack() as stack:
+                for wing in installed():
+                    await stack.enter_async_context(wing.lifespan(settings, services, app.state.stopping))
+                yield {"services": services}
         finally:
             ending.cancel()
             pulse.cancel()
@@ -114,6 +122,9 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
             await services.streams.aclose()
             if services.gateway is not None:
                 await services.gateway.aclose()
+            for service in services.wings:
+                if isinstance(service, Closes):
+                    await service.aclose()
             await services.tenants.aclose()
             if replica is not None:
                 await replica.database.close()
@@ -139,12 +150,18 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     )
     app.add_middleware(errors.CatchErrors)
     app.add_middleware(MeasureRequests)
+    for wing in reversed(installed()):
+        for one in reversed(wing.middleware(settings)):
+            app.add_middleware(one.cls, *one.args, **one.kwargs)
     app.add_middleware(AccessLog)
     errors.install(app)
     for module in _BUSIEST_FIRST:
         # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend(module.router.routes)
     app.router.routes.extend(mcp.routes())
+    for wing in installed():
+        for part in wing.routes(settings):
+            app.router.routes.extend(part.routes if isinstance(part, Resource) else [part])
     if settings.gateway_on:
         from app.api import gateway  # with an HTTP client that nothing else needs here
 

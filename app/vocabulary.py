@@ -82,7 +82,7 @@ def _write(path: Path, data: bytes) -> None:
 
 def main() -> int:
     """Run the command; return its exit status."""
-    from app.settings import Settings
+    from app.runtime.settings import Settings
 
     folder = Settings().tiktoken_cache_dir
     try:

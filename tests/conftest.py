@@ -15,11 +15,11 @@ from sqlalchemy.engine import make_url
 from xdist.remote import Producer
 
 from app.main import create_app
-from app.serve import GC_THRESHOLDS, wire_limits
-from app.settings import Settings
+from app.runtime.serve import GC_THRESHOLDS, wire_limits
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.worker import run
-from tests.support import databases, examples, pooler
+from tests.support import databases, examples, pooler, wings
 from tests.support.databases import migrated
 from tests.support.loopback import listening
 from tests.support.problems import check_problem
@@ -37,11 +37,18 @@ asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the loop that the ser
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--recordings", type=Path, help="a folder of recorded sessions (neutral JSONL) to replay")
     databases.add_options(parser)
+    wings.add_option(parser)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the tests that can run on the database the options name."""
+    """Select the tests that can run on the database the options name, with the wings that there are."""
     databases.select_tests(config, items)
+    wings.select_tests(config, items)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files that need a wing that is not there: they could not be imported."""
+    return wings.is_left_out(collection_path) or None
 
 
 def pytest_collection_finish() -> None:

@@ -14,14 +14,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.api.access import TemplateRoute, bind_caller
-from app.api.auth import Forbidden, Unauthorized, authenticate, bind_content_key
-from app.api.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
-from app.api.concurrency import slot_of
-from app.api.errors import GATEWAY as PREFIX
-from app.api.errors import BodyTooLarge, InvalidJson, find_problem
 from app.api.gateway_exchange import GatewayExchange, GatewayTarget, forward_exchange
-from app.api.key_prefix import check_session
 from app.api.metrics import GATEWAY
 from app.core.errors import (
     ContentsErased,
@@ -36,6 +29,13 @@ from app.core.gateway import body as bodies
 from app.core.gateway.calls import AT_PROVIDER, ENDPOINTS, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
 from app.core.gateway.headers import KEY_HEADER
 from app.core.gateway.identity import identify, legal_name
+from app.http.access import TemplateRoute, bind_caller
+from app.http.auth import Forbidden, Unauthorized, authenticate, bind_content_key
+from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
+from app.http.concurrency import slot_of
+from app.http.errors import GATEWAY as PREFIX
+from app.http.errors import BodyTooLarge, InvalidJson, find_problem
+from app.http.key_prefix import check_session
 from app.providers.upstream import UpstreamError
 from app.services.gateway import Gateway
 from app.services.recent_callers import RecentCallers

@@ -15,13 +15,13 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.access import TemplateRoute, bind_caller
-from app.api.body import parse_json
-from app.api.key_prefix import PrefixAccess, check_session
-from app.api.operation import Operation
 from app.core.errors import InvalidRequest
 from app.core.gateway.identity import SESSION_HEADER
 from app.core.log.segments import ADDRESS_PATTERN
+from app.http.access import TemplateRoute, bind_caller
+from app.http.body import parse_json
+from app.http.key_prefix import PrefixAccess, check_session
+from app.http.operation import Operation
 
 PATH: Final = "/mcp"
 BOUND_PATH: Final = "/mcp/s/{sid}"

@@ -12,14 +12,14 @@ from pydantic import ValidationError
 from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
-from app.api.key_prefix import check_session
 from app.api.mcp import BOUND, CALLER
-from app.api.schemas.recall import RecallIn, RecallOut, to_request
 from app.core.errors import ContextError
 from app.core.lexicon.tools import OWN_TOOL
 from app.core.log.segments import ADDRESS_PATTERN
 from app.core.recall.tool import DESCRIPTION, PARAMETERS
-from app.services.recall import Recall
+from app.http.key_prefix import check_session
+from app.resources.recall.routes import RecallIn, RecallOut, to_request
+from app.resources.recall.service import Recall
 from app.services.tenants import Caller
 from app.version import VERSION
 

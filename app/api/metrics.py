@@ -12,8 +12,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from app.core.assembly.inputs import ContextRequest
 from app.core.errors import CannotFit, ContextError, StoreUnavailable
 from app.core.record.evictions import newly_left_out
-from app.services.assembly import ContextAnswer
-from app.services.feedback import Verdict
+from app.resources.contexts.service import ContextAnswer
+from app.resources.feedback.service import Verdict
 from app.services.replica_reads import ReadOutcome
 from app.store.engine import Database
 from app.store.replica import STATES, Replica

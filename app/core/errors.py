@@ -31,7 +31,7 @@
       UpstreamFailed        the gateway's provider could not be reached, or broke off
       UpstreamLate          the gateway's provider did not answer in time
 
-`api/errors.py` alone maps them to HTTP statuses.
+`http/errors.py` alone maps them to HTTP statuses.
 """
 
 from collections.abc import Mapping

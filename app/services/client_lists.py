@@ -10,9 +10,9 @@ from app.core.assembly.inputs import ContextRequest
 from app.core.gateway.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, holds_results
 from app.core.log.chain import START, Link, links
 from app.core.log.events import Json
-from app.services.assembly import Assembly, ContextAnswer
-from app.services.client_messages import ClientList, ClientMessages
-from app.services.reconcile import Reconcile
+from app.resources.contexts.service import Assembly, ContextAnswer
+from app.resources.reconcile.messages import ClientList, ClientMessages
+from app.resources.reconcile.service import Reconcile
 from app.store import chain, lines, sessions
 from app.store.engine import Database
 

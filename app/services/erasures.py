@@ -18,12 +18,12 @@ from app.core.lexicon.times import parse_time
 from app.core.log.events import Json
 from app.core.log.parse import check_names_values
 from app.core.log.segments import session_of
-from app.services.ids import new_id
-from app.services.sessions import check_metadata
+from app.resources.sessions.service import check_metadata
 from app.store import erasure, erasures, sessions, work_counts
 from app.store.engine import Database
 from app.store.erasures import ErasedSession, ErasureRow
 from app.store.families import families as families_of
+from app.store.ids import new_id
 from app.store.session_filter import ListPosition, SessionFilter
 from app.store.sessions import session_key
 from app.store.work_counts import WorkDone

@@ -25,12 +25,12 @@ from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
 from app.providers.upstream import Upstream
-from app.services.appends import AppendRequest
-from app.services.assembly import ContextAnswer
+from app.resources.contexts.service import ContextAnswer
+from app.resources.events.appends import AppendRequest
+from app.resources.events.service import Ingest
+from app.resources.feedback.service import Feedback, Report, Verdict
+from app.resources.reconcile.service import Reconcile
 from app.services.client_lists import ClientLists
-from app.services.feedback import Feedback, Report, Verdict
-from app.services.ingest import Ingest
-from app.services.reconcile import Reconcile
 from app.store import audit, sessions
 from app.store.engine import Database
 from app.store.spans import MAIN

@@ -16,7 +16,7 @@ from app.core.policy.policy import Policy
 from app.core.policy.summarize import Prices
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile, cache_profile, profile_name
-from app.services.policies import Policies
+from app.resources.policies.service import Policies
 from app.store import ledger as store
 from app.store import sessions
 from app.store.engine import Database

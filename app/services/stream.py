@@ -22,7 +22,7 @@ import structlog
 from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable, TooManyStreams
 from app.core.lexicon.times import to_seconds
 from app.core.log.events import canonical_json
-from app.services.reading import event_json
+from app.resources.events.reading import event_json
 from app.store import sessions, stream
 from app.store.engine import Database, acting_for
 from app.store.events import StoredEvent

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 import asyncpg
+from pgqueuer import PgQueuer
 from pgqueuer.errors import RetryRequested
 from structlog.contextvars import bound_contextvars
 
@@ -20,6 +21,16 @@ from app.store.sealing import sealing_with
 
 FORGOTTEN_CRON: Final = "* * * * *"
 """When work is looked for whose job was lost."""
+
+
+class JobGroup(Protocol):
+    """Jobs and schedules of a worker."""
+
+    def register(self, queue: PgQueuer) -> None:
+        """Add them to the queue of a new connection."""
+
+    async def aclose(self) -> None:
+        """Release what they hold; the database stays open."""
 
 
 @contextmanager

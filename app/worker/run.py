@@ -1,7 +1,7 @@
 """The worker: pgqueuer on a connection of its own, until it is stopped. Any number may run concurrently."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,19 +15,18 @@ from pgqueuer.errors import RetryRequested
 from pgqueuer.models import Job, Schedule
 
 from app.core.errors import ContentsErased, SessionGone
-from app.services import layers
-from app.services.compaction import Compaction
-from app.services.indexing import Indexing
+from app.resources.layers import service as layers
+from app.resources.recall.indexing import Indexing
+from app.resources.summaries.service import Compaction
+from app.resources.summaries.summarizing import SummarizerUnavailable
 from app.services.keyring import Keyring
-from app.services.summarizing import SummarizerUnavailable
-from app.services.webhooks import WebhookSender
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.retention import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
-from app.worker import retention, webhooks
+from app.worker import retention
 from app.worker.health import APPLICATION_NAME
-from app.worker.job_context import FORGOTTEN_CRON, job_context, returned_to_queue
+from app.worker.job_context import FORGOTTEN_CRON, JobGroup, job_context, returned_to_queue
 
 PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
@@ -51,16 +50,16 @@ REDO_SESSIONS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The optional work of a worker: factories of its services, called with its database.
+    """The optional work of a worker: factories of its services and of the wings' jobs, called with its database.
 
     A job without a heartbeat for `heartbeat_seconds` goes to another worker. For `pooler_url` see Database.
     """
 
     compaction: Callable[[Database], Compaction] | None = None
     heartbeat_seconds: float = 30.0
-    sending: Callable[[Database], WebhookSender] | None = None
     pooler_url: str | None = None
     keyring: Callable[[Database], Keyring] | None = None
+    jobs: Sequence[Callable[[Database], JobGroup]] = ()
 
 
 NOTHING_ELSE: Final = Work()
@@ -71,7 +70,7 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
     log = structlog.get_logger()
     database = Database(database_url, pool_size=POOL_SIZE, pooler_url=work.pooler_url)
     compaction = None if work.compaction is None else work.compaction(database)
-    sending = None if work.sending is None else work.sending(database)
+    groups = [make(database) for make in work.jobs]
     lost = False
 
     def mark_recovered() -> None:
@@ -83,7 +82,7 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
     try:
         while not stop.is_set():
             try:
-                await _session(database, database_url, stop, work, compaction, sending, mark_recovered)
+                await _session(database, database_url, stop, work, compaction, groups, mark_recovered)
             except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 if not lost:
                     log.warning("worker lost the database; it is tried until it works", error=str(error))
@@ -95,8 +94,8 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
     finally:
         if compaction is not None:
             await compaction.aclose()
-        if sending is not None:
-            await sending.aclose()
+        for group in groups:
+            await group.aclose()
         await database.close()
 
 
@@ -106,7 +105,7 @@ async def _session(
     stop: asyncio.Event,
     work: Work,
     compaction: Compaction | None,
-    sending: WebhookSender | None,
+    groups: Sequence[JobGroup],
     mark_recovered: Callable[[], None],
 ) -> None:
     """Work on one connection until it is lost or `stop` is set."""
@@ -139,8 +138,8 @@ async def _session(
         retention.register(queue, database)
         if compaction is not None:
             _compact(queue, database, compaction, None if work.keyring is None else work.keyring(database))
-        if sending is not None:
-            webhooks.register(queue, database, sending)
+        for group in groups:
+            group.register(queue)
 
         stopping = asyncio.create_task(stop.wait())
         lost = asyncio.Event()

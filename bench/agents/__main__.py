@@ -1,4 +1,4 @@
-"""`make bench-agents RECORDINGS=folder`: agents that replay recorded coding sessions, against a floor.
+"""`make bench NAME=agents RECORDINGS=folder`: agents that replay recorded coding sessions, against a floor.
 
 At every call an agent appends what happened since its last call and requests a context for its window; it makes the
 next call as soon as it has the response. API and worker are separate processes, on the same embedded Postgres as the

@@ -18,8 +18,8 @@ import uvicorn
 from sqlalchemy.engine import make_url
 
 from app.core.policy.presets import DOCUMENTS
-from app.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
-from app.settings import Settings
+from app.runtime.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
+from app.runtime.settings import Settings
 from app.store.embedded import EmbeddedPostgres
 from bench.agents.traffic import MODELS, Life, body_of
 from bench.http import Http, Spread

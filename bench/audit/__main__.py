@@ -1,4 +1,4 @@
-"""`make bench-audit`: the audit query over five million records of calls, filter by filter.
+"""`make bench NAME=audit`: the audit query over five million records of calls, by filter (needs 10 GB of disk).
 
 A scratch database is filled and deleted again. Times are of whole pages of 50, at random arguments and places, through
 the same code as the API's: p50, p99 and the longest of ROUNDS, after as many to warm up.
@@ -20,7 +20,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.services.audit import Audit, CallConditions
+from app.resources.calls.service import Audit, CallConditions
 from app.services.tenants import DEFAULT_TENANT
 from app.store import embedded, migrate
 from app.store.dsn import for_asyncpg

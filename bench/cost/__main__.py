@@ -1,4 +1,4 @@
-"""`make bench-cost RECORDINGS=folder`: the bill of each policy on recorded sessions.
+"""`make bench NAME=cost RECORDINGS=folder`: the bill of each policy on recorded sessions.
 
 Context sizes are our estimates for a Claude model; append-only is billed as if the window had no end. Grounding is the
 share of values seen in tool results only (and of all values) that were still visible verbatim when a call used them; a

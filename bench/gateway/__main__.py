@@ -1,4 +1,4 @@
-"""`make bench-gateway`: one growing conversation, sent to a stand-in provider directly and through the gateway.
+"""`make bench NAME=gateway`: one growing conversation, sent to a stand-in provider directly and through the gateway.
 
 The ways are interleaved. The latency that the gateway adds is compared with `POST …/context` for the same list, which
 reads and plans as much. The stand-in is a separate process that responds immediately with a stream of one piece. Quote
@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 
 from app.main import create_app
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store import embedded, migrate
 from bench.http import Http
 

@@ -1,4 +1,4 @@
-"""`make bench-peers`: an append, and a context that fits a budget, from sessions of increasing length.
+"""`make bench NAME=peers`: an append, and a context that fits a budget, from sessions of increasing length.
 
 Ours is called over HTTP, with API and worker as separate processes. The peers are called in process, each in a process
 and an environment of its own. All take turns, on one embedded Postgres.
@@ -105,15 +105,14 @@ def main() -> None:
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="events of a session, ascending")
     parser.add_argument("--count", type=int, default=20, help="calls of each kind at each size")
-    parser.add_argument("--picture", type=Path, help="a file for the SVG")
+    parser.add_argument("--picture", type=Path, default=Path("docs/peers.svg"), help="a file for the SVG")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # handle like Ctrl-C, so that the processes are stopped
     print(f"{cores()} cores; {given.count} of each call at each size", end="\n\n", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         run = runner.run(play(given))
     print(f"{times_table(run.appends, run.contexts, given.sizes, given.count)}\n\n{messages_table(run.contexts)}")
-    if given.picture is not None:
-        given.picture.write_text(svg(run.appends, run.contexts), encoding="utf-8")
+    given.picture.write_text(svg(run.appends, run.contexts), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ async def started(postgres: EmbeddedPostgres, folder: Path) -> AsyncIterator[tup
 async def _process(peer: Peer, url: str) -> Process:
     python = ENVIRONMENTS / peer.environment / "bin" / "python"
     if not python.exists():
-        raise FileNotFoundError(f"{peer.name} has no environment; `make bench-peers` makes it")
+        raise FileNotFoundError(f"{peer.name} has no environment; `make bench NAME=peers` makes it")
     return await asyncio.create_subprocess_exec(
         *(str(python), "-m", f"bench.peers.{peer.module}", url, *peer.arguments),
         stdin=PIPE,

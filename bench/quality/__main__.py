@@ -1,4 +1,4 @@
-"""`make bench-quality RECORDINGS=folder`: the share of later needs that a context shows, over HTTP on its own server.
+"""`make bench NAME=quality RECORDINGS=folder`: the share of later needs that a context shows, over HTTP.
 
 At each point where a recorded agent compacted (in a file where none ever did: at half and at four fifths of each
 session), a context is requested and its `request` searched. Only appends and contexts enqueue the worker's jobs, as in

@@ -1,4 +1,4 @@
-"""`make bench-recall RECORDINGS=folder`: whether a question's own words find the turns that answer it.
+"""`make bench NAME=recall RECORDINGS=folder`: whether a question's own words find the turns that answer it.
 
 For every dialogue with questions in the neutral JSONL files of the folder: the number of questions that have all of
 their evidence among the first ten results, against a public BM25 library over the same turns; the number that have it

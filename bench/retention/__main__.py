@@ -1,4 +1,4 @@
-"""`make bench-retention RECORDINGS=folder`: later needs kept by a summary made without a model.
+"""`make bench NAME=retention RECORDINGS=folder`: later needs kept by a summary made without a model.
 
 At each point where a recorded agent compacted, everything before it is summarized into a fixed number of tokens. A file
 counts as named if its full path is in the text. A value needed later is one in the arguments of a call after the point

@@ -1,7 +1,7 @@
-"""`make bench-shards`: appends and contexts a second on one Postgres, and on a database in shards on three.
+"""`make bench NAME=shards`: appends and contexts a second on one Postgres, and in shards on three (needs Citus).
 
 Both are Debian's PostgreSQL 15 without fsync on this machine's cores: the cost of reaching the nodes is measured, not
-their capacity. Each has an API process and a worker; rounds are interleaved. Needs Citus (`make citus`).
+their capacity. Each has an API process and a worker; rounds are interleaved. `tests/citus/build.sh` builds Citus.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store import distribute, migrate
 from app.store.dsn import normalize
 from bench.http import Http

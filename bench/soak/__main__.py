@@ -1,4 +1,4 @@
-"""`make bench-soak RECORDINGS=folder`: half an hour of mixed load at 70% of the capacity, and the quantities that grew.
+"""`make bench NAME=soak RECORDINGS=folder`: half an hour of load at 70% of the capacity, and the quantities that grew.
 
 Two API processes, each request to any of them, and two workers on one embedded Postgres, fsync on. First the same mix
 runs as fast as it is answered: its pace is the capacity. Then operations start at 70% of that pace at random moments,

@@ -1,4 +1,4 @@
-"""`make bench-speed`: raw asyncpg, the composite floor and ours, interleaved in one run.
+"""`make bench NAME=speed`: raw asyncpg, the composite floor and ours, interleaved in one run.
 
 Everything runs on this machine: Postgres, one server process each for the floor and for ours, our worker, and this
 process as the closed-loop clients. Quote the ratios, not the times.
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import asyncpg
 
+from app.runtime.settings import Settings
 from app.services.tenants import Tenants
-from app.settings import Settings
 from app.store import embedded, migrate
 from app.store.engine import Database
 from bench.http import Http

@@ -7,8 +7,8 @@ import uvicorn
 from sqlalchemy.engine import make_url
 
 from app.main import create_app
-from app.serve import run_worker
-from app.settings import Settings
+from app.runtime.serve import run_worker
+from app.runtime.settings import Settings
 from bench.speed import floor
 
 TAIL_TOKENS = 8_000

@@ -1,4 +1,4 @@
-"""`make bench-storage RECORDINGS=folder`: bytes on disk and in Postgres' log (WAL), by the operation that wrote them.
+"""`make bench NAME=storage RECORDINGS=folder`: bytes on disk and in Postgres' log (WAL), by operation.
 
 Agents replay recorded sessions in turn, as in `bench/agents`: at every call one appends what happened since its last
 call, requests the context and reports the call's outcome. The worker is suspended meanwhile and runs between two

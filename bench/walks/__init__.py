@@ -20,13 +20,14 @@ from typing import Any
 
 import httpx
 
-from app import telemetry
 from app.main import create_app
-from app.settings import Settings
+from app.runtime import logs
+from app.runtime.settings import Settings
 from app.store import embedded, migrate
 
 APP = Path(__file__).parent.parent.parent / "app"
-EDGE = ("api/", "tracing/", "main.py", "telemetry.py")
+EDGE = ("api/", "http/", "tracing/", "main.py", "runtime/", "wings/telemetry/")
+EDGE_MODULES = ("routes.py", "schemas.py", "json.py")
 POOL = ("store/engine.py", "store/driver.py")
 SMALL_LINES = 2
 """A function of no more lines of code than this is read where it is called, and not counted beyond the edge."""
@@ -45,8 +46,8 @@ class Function:
 
     @property
     def at_edge(self) -> bool:
-        """Whether it belongs to HTTP or telemetry."""
-        return self.module.startswith(EDGE)
+        """Whether it belongs to HTTP or logs."""
+        return self.module.startswith(EDGE) or self.module.endswith(EDGE_MODULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ async def _walk(send: Callable[[], Awaitable[httpx.Response]]) -> tuple[Walk, An
 async def _client(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this process; each request carries the state of its lifespan, as a server's do."""
     settings = Settings(log_level="error")
-    telemetry.configure(settings)
+    logs.configure(settings)
     app = create_app(settings, url)
     async with app.router.lifespan_context(app) as state:
 
@@ -203,7 +204,7 @@ _HEAD = f"""# The functions that a request passes
 
 Written by `make tables`; `make check` fails when it is out of date. Each list names the functions in the order of their
 first call, indented by depth, with the first sentence of their docstrings. Caches are warm. Functions of at most
-{SMALL_LINES} lines and the connection pool are left out. The edge is HTTP and telemetry.
+{SMALL_LINES} lines and the connection pool are left out. The edge is HTTP and logs.
 """
 
 

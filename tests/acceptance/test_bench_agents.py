@@ -1,4 +1,4 @@
-"""`make bench-agents` in short: agents on real processes, ours against the floor in turn, compared by ratio."""
+"""`make bench NAME=agents` in short: agents on real processes, ours against the floor in turn, compared by ratio."""
 
 import asyncio
 import json

@@ -11,7 +11,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from examples import anthropic_agent, openai_agent
 from examples.memory import Json, Memory
 from tests.conftest import serving

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store import dsn, engine, migrate
 from tests.acceptance.conftest import SECONDS_MAX, Commands
 from tests.conftest import serving

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.acceptance.transfers import SAMPLES, Run, command, exported, imported, log
 from tests.conftest import serving
 from tests.tools.logs import lines, log_line, result, text, use

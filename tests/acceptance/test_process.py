@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Commands
 from tests.support.clusters import free_port

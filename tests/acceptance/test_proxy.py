@@ -1,4 +1,4 @@
-"""A server proxied by Caddy with the committed configuration (deploy/proxy/Caddyfile), over TLS: `make proxy-check`."""
+"""A server proxied by Caddy with the committed deploy/proxy/Caddyfile, over TLS: `make test-more NAME=proxy`."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.conftest import serving
 from tests.support.gateways import settings
 from tests.support.provider import ProviderReply, serving_provider

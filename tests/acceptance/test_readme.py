@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.conftest import serving
 
 ROOT = Path(__file__).parent.parent.parent

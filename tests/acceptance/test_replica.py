@@ -11,7 +11,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store import dsn, engine, migrate
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app import wiring
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.retention import RetentionRules
 from app.services.tenants import DEFAULT_TENANT, Tenants
-from app.settings import Settings
 from app.store.engine import Database, acting_for
 from app.worker import run
 from tests.conftest import serving

@@ -2,7 +2,7 @@
 
 import httpx
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store import dsn
 from tests.conftest import serving
 from tests.support.clusters import Page

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.version import VERSION
 from tests.acceptance.transfers import SAMPLES, command
 from tests.conftest import serving

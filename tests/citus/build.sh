@@ -5,7 +5,7 @@
 set -eu
 
 [ -n "${1:-}" ] && [ -f "$1/src/include/pg_version_compat.h" ] || {
-  echo "name the folder of the Citus source: make citus CITUS_SOURCE=folder" >&2
+  echo "name the folder of the Citus source: tests/citus/build.sh folder" >&2
   exit 2
 }
 config=/usr/lib/postgresql/15/bin/pg_config

@@ -42,7 +42,7 @@ OPTIONS: Final = {
 
 def missing() -> str | None:
     """Return why no cluster can be started here, None if one can."""
-    return None if LIBRARY.exists() else "Citus is not installed for PostgreSQL 15: make citus CITUS_SOURCE=folder"
+    return None if LIBRARY.exists() else "Citus is not installed for PostgreSQL 15: tests/citus/build.sh folder"
 
 
 @dataclass(frozen=True)

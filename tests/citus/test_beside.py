@@ -11,9 +11,10 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from app.store import compactions, layers, notifications, retention, sessions, spending, summaries, webhooks
+from app.store import compactions, layers, notifications, retention, sessions, spending, summaries
 from app.store.compactions import RunOutcome
 from app.store.engine import Database, acting_for
+from app.wings.webhooks import store as webhooks
 
 pytestmark = pytest.mark.citus
 

@@ -10,8 +10,8 @@ import asyncpg
 import httpx
 import pytest
 
+from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.settings import Settings
 from app.store import compactions, distribute, jobs, migrate, sessions
 from app.store.dsn import normalize
 from app.store.engine import Connection, Database, acting_for

@@ -3,23 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 
 import httpx
 import pytest
 
-from app import wiring
 from app.main import create_app
-from app.providers.poster import Poster
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.tenants import SCOPES, Tenants
-from app.services.webhooks import WebhookSender
-from app.settings import Settings
 from app.store.engine import Database
 from app.worker import run
 from tests.conftest import serving
 from tests.contract.test_tenant_isolation import ON_SHARDS, in_the_code, normal
 from tests.support import pooler
+from tests.support.deliveries import retrying
 from tests.support.receiver import receiving
 from tests.support.statements import ServerLog
 from tests.support.walk import walk
@@ -38,10 +36,7 @@ def fast_retries() -> Iterator[None]:
 async def working(settings: Settings, database_url: str) -> AsyncIterator[None]:
     """Run a worker with short pauses between attempts at a delivery."""
     stop = asyncio.Event()
-    work = replace(
-        wiring.worker_work(settings.model_copy(update={"database_url": database_url})),
-        sending=lambda database: WebhookSender(database, Poster(5.0), None, (0.01,)),
-    )
+    work = retrying(wiring.worker_work(settings.model_copy(update={"database_url": database_url})), (0.01,))
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
         yield

@@ -32,8 +32,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.main import create_app
-from app.serve import wire_limits
-from app.settings import Settings
+from app.runtime.serve import wire_limits
+from app.runtime.settings import Settings
 from tests.support.loopback import listening
 from tests.support.pooler import pooled
 

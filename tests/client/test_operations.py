@@ -16,7 +16,7 @@ from palimpsest import AsyncPalimpsest, AsyncSession, Palimpsest, Session, error
 from palimpsest._method import listing, operation, session_listing, session_operation
 from palimpsest._request import Listing, Request
 
-from app.api import errors as served
+from app.http import errors as served
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = json.loads((ROOT / "openapi" / "palimpsest.json").read_text())

@@ -8,16 +8,17 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from app import tokenizers, wiring
+from app import tokenizers
 from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.openai import OpenAI
-from app.services.compaction import Compaction
+from app.resources.policies.service import Policies
+from app.resources.summaries.service import Compaction
+from app.resources.summaries.spending import Spending
+from app.resources.summaries.summarizing import Summarizing
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.counting import Counting
-from app.services.policies import Policies
-from app.services.spending import Spending
-from app.services.summarizing import Summarizing
-from app.settings import Settings
 from app.worker import run
 from tests.conformance.agent import WAIT_MS, Json
 from tests.support.summarizers import Summarizers, summarizers

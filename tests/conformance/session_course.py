@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from app.core.compaction.prompt import GAP
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.conformance.agent import Agent, Json
 from tests.conformance.conftest import preset, running_worker
 from tests.conftest import serving

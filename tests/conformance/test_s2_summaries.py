@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.conformance.agent import Agent, Json, request_text
 from tests.conformance.conftest import WAIT_MS, check_coverage, compact, live_summary, runs, summaries
 from tests.conftest import serving

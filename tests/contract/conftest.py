@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app import wiring
-from app.settings import Settings
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.worker.run import run as run_worker
 from tests.conftest import serving
 from tests.support.gateways import BackgroundWrites, background_writes, settings

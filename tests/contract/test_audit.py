@@ -9,10 +9,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from app import wiring
-from app.cli import app
+from app.cli.main import app
 from app.core.plan.state.wording import RENDER_VERSION
-from app.settings import Settings
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.store import retention
 from app.store.engine import Database
 from app.worker import run

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT
-from app.settings import Settings
 from app.store import calibrations, views
 from app.store.engine import Database
 from tests.conftest import serving

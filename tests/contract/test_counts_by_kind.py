@@ -10,7 +10,7 @@ import httpx
 import pytest
 import tiktoken
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.tokenizers import FILES, load
 from tests.conftest import serving

@@ -9,10 +9,10 @@ import pytest
 from cryptography.fernet import Fernet
 
 from app.core.errors import StoreUnavailable
+from app.runtime.settings import InvalidSetting, Settings, load
 from app.services import keyring
 from app.services.keyring import rewrap
 from app.services.tenants import DEFAULT_TENANT
-from app.settings import InvalidSetting, Settings, load
 from app.store import content_keys
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key

@@ -12,10 +12,10 @@ from uuid import UUID, uuid5
 import httpx
 import pytest
 
-from app import wiring
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.erasures import UNEXPECTED_MAX, Erasures
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.settings import Settings
 from app.store import erasure, erasures
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from app import wiring
-from app.settings import Settings
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.worker.run import run
 from tests.conformance.agent import Json
 from tests.conftest import serving

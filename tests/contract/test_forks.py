@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app import wiring
-from app.settings import Settings
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.worker.run import run as run_worker
 from migrations.tables import metadata

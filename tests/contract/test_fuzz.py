@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.conftest import serving
 from tests.contract.test_context import rounds
 from tests.support.fuzz import Fuzz

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
+from app.runtime.settings import Settings
 from app.services import tenants
 from app.services.tenants import DEFAULT_TENANT, Tenants
-from app.settings import Settings
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
 from app.store.sessions import session_key

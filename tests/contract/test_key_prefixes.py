@@ -11,11 +11,11 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from app.api.key_prefix import PrefixAccess
-from app.api.operation import OperationRoute, Resource
+from app.http.key_prefix import PrefixAccess
+from app.http.operation import OperationRoute, Resource
 from app.main import create_app
+from app.runtime.settings import Settings
 from app.services.tenants import Tenants
-from app.settings import Settings
 from app.store.engine import Database
 from tests.contract.test_mcp import session as mcp_session
 from tests.contract.test_mcp import text

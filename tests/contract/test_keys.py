@@ -9,9 +9,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from app.runtime.settings import Settings
 from app.services.last_used import EVERY_SECONDS
 from app.services.tenants import Tenants, digest
-from app.settings import Settings
 from app.store import keys
 from app.store.engine import Database
 from tests.conftest import serving

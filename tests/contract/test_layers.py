@@ -10,11 +10,11 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.services import layers as service
-from app.services.ids import first_id
+from app.resources.layers import service
 from app.services.tenants import DEFAULT_TENANT
 from app.store import views
 from app.store.engine import Database
+from app.store.ids import first_id
 from app.store.sessions import session_key
 from tests.conformance.agent import Agent, Json, request_text
 from tests.conftest import Servers

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from app.core.errors import TooManyEvents, TooManySessions
-from app.services.limits import BURST_SECONDS, COUNTED_SECONDS, EventRates, SessionQuota
+from app.resources.sessions.limits import BURST_SECONDS, COUNTED_SECONDS, EventRates, SessionQuota
+from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT, Tenants
-from app.settings import Settings
 from app.store import erasure, sessions
 from app.store.engine import Database, acting_for
 from tests.conftest import serving

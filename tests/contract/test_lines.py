@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from migrations.tables import metadata
 from tests.conftest import serving

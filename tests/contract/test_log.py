@@ -16,7 +16,7 @@ import httpx
 from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from app.api.access import AccessLog
+from app.http.access import AccessLog
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app import wiring
-from app.settings import Settings
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.worker.run import run
 from tests.conftest import serving

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 
 from app import export
-from app.api import errors
-from app.api.schemas.events import EventIn
 from app.core.log.events import INPUT_FIELDS
+from app.http import errors
+from app.resources.events.schemas import EventIn
 from tests.support.openapi import COMMITTED
 
 document = cache(export.document)

@@ -3,7 +3,7 @@
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
 

@@ -6,10 +6,10 @@ import re
 import httpx
 import pytest
 
-from app.api import errors
-from app.api.problem_texts import TEXTS
-from app.api.routes.pages import ASSETS
-from app.settings import Settings
+from app.http import errors
+from app.http.pages import ASSETS
+from app.http.problem_texts import TEXTS
+from app.runtime.settings import Settings
 from tests.conftest import serving
 
 PUBLISHED = {

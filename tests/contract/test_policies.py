@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from app.core.policy.presets import DOCUMENTS
+from app.runtime.settings import Settings
 from app.services.tenants import Tenants
-from app.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
 

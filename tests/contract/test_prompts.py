@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app import wiring
-from app.settings import Settings
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.worker.run import run as run_worker
 from tests.conformance.agent import request_text
 from tests.support.pooler import pooled

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.core.recall.search import TERMS_VERSION, entry
-from app.services.indexing import Indexing
+from app.resources.recall.indexing import Indexing
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import search
 from app.store.engine import Database

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from tests.conftest import serving
 from tests.contract.test_lines import append_messages, ask, event_contents
 from tests.support.statements import ServerLog

@@ -11,8 +11,8 @@ import asyncpg
 import httpx
 import pytest
 
+from app.runtime.settings import InvalidSetting, Settings, load
 from app.services import replica_reads
-from app.settings import InvalidSetting, Settings, load
 from app.store.dsn import for_asyncpg, normalize
 from tests.conftest import serving
 from tests.support.clusters import free_port

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.body import JsonLimits, parse
-from app.api.errors import BodyTooLarge, InvalidJson
+from app.http.body import JsonLimits, parse
+from app.http.errors import BodyTooLarge, InvalidJson
+from app.runtime.settings import Settings
 from app.services.tenants import Tenants
-from app.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
 from tests.support.openapi import document

@@ -7,13 +7,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app import wiring
 from app.core.compaction.prompt import Completion, Prompt
 from app.providers.guard import expected_tokens
 from app.providers.summarizer import ProviderError, Summarizer
-from app.services.spending import Spending
+from app.resources.summaries.spending import Spending
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT
-from app.settings import Settings
 from app.store import spending, summaries
 from app.store.engine import Database, acting_for
 from app.worker import run as worker

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from app.core.errors import StoreUnavailable
+from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT
-from app.settings import Settings
 from app.store.dsn import for_asyncpg
 from app.store.engine import TRIES, Database
 from app.store.sessions import session_key

@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.api.routes import stream as route
+from app.runtime.settings import Settings
 from app.services import stream as service
 from app.services.tenants import DEFAULT_TENANT, Tenants
-from app.settings import Settings
 from app.store import compactions, dsn, keys
 from app.store import stream as store
 from app.store.engine import Database

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app import wiring
-from app.settings import Settings
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.worker.run import run as run_worker
 from tests.conformance.agent import Agent, Json, evicted_seqs, request_text

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app import wiring
-from app.settings import Settings
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.store import summaries
 from app.store.engine import Database
 from app.worker import run as worker

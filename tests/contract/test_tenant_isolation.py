@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,13 @@ import httpx
 import pytest
 
 import app
-from app import wiring
 from app.main import create_app
-from app.providers.poster import Poster
-from app.services import layers
+from app.resources.layers import service as layers
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.erasures import ErasureRequest, Erasures
 from app.services.retention import RetentionRules
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.services.webhooks import WebhookSender
-from app.settings import Settings
 from app.store import (
     ancestors,
     compactions,
@@ -47,7 +45,6 @@ from app.store import (
     spans,
     spending,
     summaries,
-    webhooks,
 )
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, SHARD_SETTINGS, Database, acting_for
@@ -55,11 +52,13 @@ from app.store.event_log import SessionLog
 from app.store.replica import Replica
 from app.store.sessions import session_key
 from app.store.statements import PARAMETER
+from app.wings.webhooks import store as webhooks
 from app.worker import retention as worker_retention
 from app.worker import run
 from tests.conftest import serving
 from tests.support.backdating import moved_back
 from tests.support.databases import migrated
+from tests.support.deliveries import retrying
 from tests.support.pooler import pooled
 from tests.support.receiver import Receiver, receiving
 from tests.support.sse import streaming, take
@@ -110,10 +109,7 @@ TRIED_MAX = 6
 async def working(database_url: str) -> AsyncIterator[None]:
     """Run a worker that polls often and retries deliveries soon."""
     stop = asyncio.Event()
-    work = replace(
-        wiring.worker_work(pooled(Settings(), database_url)),
-        sending=lambda database: WebhookSender(database, Poster(5.0), None, (0.01,)),
-    )
+    work = retrying(wiring.worker_work(pooled(Settings(), database_url)), (0.01,))
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
         yield

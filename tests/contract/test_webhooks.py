@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,18 +11,19 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app import wiring
-from app.providers.poster import Poster, PostError
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.tenants import Tenants
-from app.services.webhooks import WEBHOOKS_MAX, WebhookSender
-from app.settings import Settings
-from app.store import webhooks as store
 from app.store.engine import Database
 from app.store.retention import purge_deliveries
+from app.wings.webhooks import store
+from app.wings.webhooks.poster import Poster, PostError
+from app.wings.webhooks.service import WEBHOOKS_MAX, WebhookSender
 from app.worker import run
 from tests.conformance.agent import Agent, Json
 from tests.conftest import serving
 from tests.contract.test_summaries import SMALL, append_turns
+from tests.support.deliveries import retrying
 from tests.support.pooler import pooled
 from tests.support.receiver import SECRET, Receiver, receiving
 from tests.support.sse import streaming, take
@@ -54,10 +54,7 @@ async def working(
 ) -> AsyncIterator[None]:
     """Run a worker that retries deliveries after these delays."""
     stop = asyncio.Event()
-    work = replace(
-        wiring.worker_work(pooled(Settings(), database_url)),
-        sending=lambda database: sending(database, Poster(seconds), None, delays),
-    )
+    work = retrying(wiring.worker_work(pooled(Settings(), database_url)), delays, seconds, sending)
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
         yield

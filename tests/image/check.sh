@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the Dockerfile and drives the running container: `make image-check`. Needs root; no Docker engine, no registry
-# of images. A README other than the repository's can be named as the first argument.
+# Builds the Dockerfile and drives the running container: `make test-more NAME=image`. Needs root; no Docker engine, no
+# registry of images. A README other than the repository's can be named as the first argument.
 #
 # Its size is measured as `docker images` tells it, and must stay below 200 MB: all of it, for nothing comes from a base.
 #

@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
-from app import wiring
 from app.core.assembly.inputs import ContextRequest
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT
-from app.settings import Settings
 from app.store.engine import Database, acting_for
 
 

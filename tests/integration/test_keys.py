@@ -10,8 +10,8 @@ import pytest
 
 from app.core.errors import InvalidRequest
 from app.main import create_app
+from app.runtime.settings import Settings
 from app.services.tenants import CACHE_SECONDS, DEFAULT_TENANT, SCOPES, Caller, KeyRequest, Tenants, digest
-from app.settings import Settings
 from app.store import keys
 from app.store.engine import Database
 from tests.conftest import serving

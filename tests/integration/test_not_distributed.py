@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from typer.testing import CliRunner
 
-from app.cli import app
+from app.cli.main import app
 from app.store.engine import Database
 
 EVERYTHING = (

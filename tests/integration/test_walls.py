@@ -10,9 +10,9 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from app import wiring
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT
-from app.settings import Settings
 from app.store import embedded, migrate, sessions, tenant_isolation
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, Database, acting_for

@@ -1,6 +1,7 @@
 """Coverage over recorded sessions: for every call, each token that was not sent verbatim is explained.
 
-`make test-long RECORDINGS=folder` names the folder of neutral JSONL files; without it, our own samples are replayed.
+`make test-more NAME=long RECORDINGS=folder` names the folder of neutral JSONL files; our own
+samples are replayed without it.
 """
 
 from dataclasses import dataclass

@@ -6,10 +6,11 @@ import time
 import httpx
 import pytest
 
-from app import tokenizers, wiring
+from app import tokenizers
 from app.core.assembly.inputs import ContextRequest
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT
-from app.settings import Settings
 from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.conformance.agent import Agent

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
 from tests.contract.test_gateway_agents import run_agents

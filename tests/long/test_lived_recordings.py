@@ -1,7 +1,7 @@
 """Recorded sessions under each preset with a worker, ten windows long, as the rows of the five designs require.
 
-Each is posted in bulk except for its end, which is appended call by call; both times a new view is requested. `make
-test-long RECORDINGS=folder` names the recordings.
+Each is posted in bulk except for its end, which is appended call by call; both times a new view is requested.
+`make test-more NAME=long RECORDINGS=folder` names the recordings.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The minimum that a refusal names is exact on recorded sessions. `make test-long RECORDINGS=folder` names them."""
+"""The minimum that a refusal names is exact on recorded sessions: `make test-more NAME=long RECORDINGS=folder`."""
 
 from pathlib import Path
 

@@ -1,6 +1,7 @@
 """Recorded sessions through a real server: every context within target, valid for its provider, no event lost.
 
-`make test-long RECORDINGS=folder` names the folder of neutral JSONL files; without it, our own sample is replayed.
+`make test-more NAME=long RECORDINGS=folder` names the folder of neutral JSONL files; our own
+sample is replayed without it.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Recorded sessions through import and export, and the export through both again.
 
-`make test-long RECORDINGS=folder` names the folder of neutral JSONL files; without it, our own samples are used.
+`make test-more NAME=long RECORDINGS=folder` names the folder of neutral JSONL files; our own
+samples are used without it.
 """
 
 import json

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.core.record.manifest import from_json
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store import migrate
 from app.store.engine import Database
 from app.store.ledger import calls

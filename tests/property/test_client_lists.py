@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.core.errors import InvalidEvent, InvalidMessage
-from app.services.client_messages import ClientList, ClientMessages, ListReader
+from app.resources.reconcile.messages import ClientList, ClientMessages, ListReader
 from tests.property.conversations import TURNS, conversations
 from tests.support.examples import examples
 

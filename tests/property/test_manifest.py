@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.schemas.common import YEARS
 from app.core.record.evictions import Eviction
 from app.core.record.manifest import (
     VERSION,
@@ -19,6 +18,7 @@ from app.core.record.manifest import (
     from_json,
     to_json,
 )
+from app.http.fields import YEARS
 from app.store import texts
 from tests.support.examples import examples
 

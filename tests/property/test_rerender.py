@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app import tokenizers, wiring
-from app.services.compaction import Compaction
+from app import tokenizers
+from app.resources.summaries.service import Compaction
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.counting import Counting
 from app.services.tenants import DEFAULT_TENANT
-from app.settings import Settings
 from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.conftest import serving

@@ -7,9 +7,10 @@ Each request goes to either of two servers on one database. This is a short form
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app import tokenizers, wiring
+from app import tokenizers
+from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.services.counting import Counting
-from app.settings import Settings
 from app.store.engine import Database
 from tests.conftest import Servers
 from tests.support.machine import Machine, Program, programs

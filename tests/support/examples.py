@@ -7,9 +7,9 @@ from hypothesis import settings
 SHORT: Final = "short"
 """The profile of `make test`: a fraction of the examples, the same in every run."""
 ALL: Final = "all"
-"""The profile of `make test-examples`: all examples, the same in every run."""
+"""The profile of `make test-more NAME=examples`: all examples, the same in every run."""
 SEEK: Final = "seek"
-"""The profile of `make test-long`: all examples, different in every run."""
+"""The profile of `make test-more NAME=long`: all examples, different in every run."""
 PART: Final = 6
 
 

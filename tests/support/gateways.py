@@ -10,7 +10,7 @@ import asyncpg
 import httpx
 import openai
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store.dsn import for_asyncpg
 from tests.support.provider import Provider
 

@@ -8,8 +8,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.api.protocol import WireLimits, protocol_class
-from app.serve import KEEP_ALIVE_SECONDS
+from app.http.protocol import WireLimits, protocol_class
+from app.runtime.serve import KEEP_ALIVE_SECONDS
 
 TICK_SECONDS: Final = 0.1
 CLOSING_SECONDS: Final = 0.001

@@ -21,7 +21,7 @@ import httpx
 from hypothesis import strategies as st
 
 from app.core.policy.presets import PRESETS
-from app.services.compaction import Compaction
+from app.resources.summaries.service import Compaction
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.sessions import session_key

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 from sqlalchemy.engine import URL, make_url
 
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.store import embedded
 
 PROGRAM: Final = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")

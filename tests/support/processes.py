@@ -23,16 +23,16 @@ from tests.support import pooler
 ROOT: Final = Path(__file__).parents[2]
 IMPORTED: Final = [
     "alembic.command",
-    "app.cli",
+    "app.cli.main",
     "app.main",
     "app.providers.anthropic",
     "app.providers.openai",
-    "app.providers.poster",
+    "app.wings.webhooks.poster",
     "app.services.tenants",
     "app.store.embedded",
     "app.store.migrate",
     "app.store.tenant_isolation",
-    "app.wiring",
+    "app.runtime.wiring",
     "app.worker.run",
     "palimpsest_tools.commands",
     "palimpsest_tools.explain",
@@ -152,7 +152,7 @@ async def outcome(process: Process, seconds_max: float = 180) -> Result:
 
 def _run(arguments: tuple[str, ...], variables: Mapping[str, str], out: Connection, err: Connection) -> None:
     """Run the command in the forked process."""
-    from app import cli
+    from app.cli import main as cli
 
     os.chdir(ROOT)
     os.environ.clear()

@@ -10,7 +10,7 @@ import pytest
 from palimpsest import AsyncPalimpsest
 from typer.testing import CliRunner
 
-from app import cli
+from app.cli import main as cli
 from palimpsest_tools.server import PatientClient, address
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_the_commands_are_listed_with_those_of_the_server() -> None:
 
 
 def test_a_command_of_the_server_imports_no_tools() -> None:
-    program = "import sys; from app.cli import app; app(['serve', '--help'], standalone_mode=False)"
+    program = "import sys; from app.cli.main import app; app(['serve', '--help'], standalone_mode=False)"
     told = f"{program}; print([one for one in sys.modules if one.startswith('palimpsest') or one == 'httpx2'])"
     done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

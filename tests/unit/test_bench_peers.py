@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from app.core.render.formats import FORMATS
 from app.core.tokens.counter import MESSAGE_TOKENS
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.tokenizers import load
 from bench.peers.conversation import BUDGET_TOKENS, NEWEST, message
 from bench.peers.picture import svg

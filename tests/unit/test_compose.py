@@ -11,9 +11,9 @@ import yaml
 from jsonschema import Draft202012Validator, ValidationError
 from typer.main import get_command
 
-from app import cli
-from app.serve import KEEP_ALIVE_SECONDS
-from app.settings import Settings, secret_settings, variable
+from app.cli import main as cli
+from app.runtime.serve import KEEP_ALIVE_SECONDS
+from app.runtime.settings import Settings, secret_settings, variable
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "tests/support/compose_spec/schema.json").read_text(encoding="utf-8"))

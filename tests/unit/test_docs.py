@@ -18,8 +18,7 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
-from app.api.schemas import common as schemas
-from app.cli import app
+from app.cli.main import app
 from app.core.plan import reducers
 from app.core.plan.pipeline import EVICTIONS, UNCONDITIONAL, Situation
 from app.core.plan.update import PlanInputs
@@ -28,7 +27,8 @@ from app.core.policy.presets import PRESETS
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.scales import AREA
-from app.settings import Settings
+from app.http import fields as schemas
+from app.runtime.settings import Settings
 from migrations.tables import metadata
 from tests.acceptance.test_pages import PAGES as PAGES_READ
 from tests.support.installers import named_to_install
@@ -56,7 +56,7 @@ def test_the_conformance_page_names_tests_that_exist() -> None:
 
 
 PAGES = (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
-ROOMS = "api|core|services|store|worker|providers|palimpsest_tools"
+ROOMS = "api|cli|core|http(?!/protobuf)|resources|runtime|services|store|wings|worker|providers|palimpsest_tools"
 NAMED = re.compile(rf"(?<![\w/.])((?:{ROOMS})(?:/\w+)+)((?:\.[A-Za-z_]\w*)+)(?![\w/(])")
 MODULES = re.compile(rf"`((?:{ROOMS})(?:/\w+)+)`")
 FILES = re.compile(r"`((?:app|bench|docs|examples|migrations|openapi|tests|tools)/[\w./-]+\.\w+)`")
@@ -103,6 +103,22 @@ def test_names_on_a_page_exist(page: Path) -> None:
 def test_links_on_a_page_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def test_make_commands_on_pages_exist() -> None:
+    """A benchmark's docstring, from which `make bench` lists it, names its own folder."""
+    root = DOCS.parent
+    makefile = (root / "Makefile").read_text(encoding="utf-8")
+    benches = {path.parent.name: path.read_text(encoding="utf-8") for path in root.glob("bench/*/__main__.py")}
+    known = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    known |= {f"test-more NAME={name}" for name in re.findall(r"^SUITE_([a-z-]+) = .* ## ", makefile, re.MULTILINE)}
+    known |= {f"bench NAME={name}" for name, text in benches.items() if text.startswith(f'"""`make bench NAME={name}')}
+    assert len([name for name in known if name.startswith("bench ")]) == len(benches) - 1, "all but bench.walks"
+    run = (root / ".ci" / "run").read_text(encoding="utf-8")
+    texts = [run, *(page.read_text(encoding="utf-8") for page in PAGES if page.name != "example.md")]
+    named = {name for text in texts for name in re.findall(r"(?:^|`)make ([a-z-]+(?: NAME=[a-z-]+)?)", text, re.M)}
+    assert named > {"run", "test-more NAME=slow", "bench NAME=speed"}
+    assert named - known == set()
 
 
 def test_every_term_of_the_glossary_is_carried_by_the_code() -> None:
@@ -152,15 +168,15 @@ def test_the_api_document_names_every_reducer() -> None:
     [field] = [one for one in get_args(schemas.Reducer) if isinstance(one, FieldInfo)]
     described = set(re.findall(r"`(\w+)`", field.description or ""))
     differ = sorted(described ^ (names | {"prefix", "format"}))
-    assert not differ, f"the description of `Reducer` in app/api/schemas/common.py and the reducers differ in {differ}"
+    assert not differ, f"the description of `Reducer` in app/http/fields.py and the reducers differ in {differ}"
 
 
 def test_the_routes_of_the_guide_exist() -> None:
     guide = (DOCS / "guides" / "add-an-endpoint.md").read_text(encoding="utf-8")
-    routes = DOCS.parent / "app" / "api" / "routes"
+    resources = DOCS.parent / "app" / "resources"
     read, write = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert read in (routes / "turns.py").read_text(encoding="utf-8")
-    assert write in (routes / "lines.py").read_text(encoding="utf-8")
+    assert read in (resources / "turns" / "routes.py").read_text(encoding="utf-8")
+    assert write in (resources / "lines" / "routes.py").read_text(encoding="utf-8")
 
 
 def distribution(project: Path) -> str:

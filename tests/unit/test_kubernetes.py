@@ -8,9 +8,9 @@ import pytest
 from kubernetes_validate import SchemaNotFoundError, ValidationError
 from typer.testing import CliRunner
 
-from app import cli
-from app.serve import GRACE_SECONDS, KEEP_ALIVE_SECONDS, PATIENCE_SECONDS
-from app.settings import Settings, secret_settings, variable
+from app.cli import main as cli
+from app.runtime.serve import GRACE_SECONDS, KEEP_ALIVE_SECONDS, PATIENCE_SECONDS
+from app.runtime.settings import Settings, secret_settings, variable
 from app.worker.run import GRACE_SECONDS as WORKER_GRACE_SECONDS
 from tests.support import manifests
 

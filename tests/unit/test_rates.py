@@ -5,7 +5,7 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.network.rates import Bucket, Rate, full, take
+from app.resources.sessions.limits import Bucket, Rate, full, take
 
 RATE = Rate(per_second=10.0, most=50.0)
 

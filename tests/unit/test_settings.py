@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.settings import InvalidSetting, Settings, load, secret_settings, variable
-from app.settings_report import MASK, current_settings, data_dir_line, lines, origin, table
+from app.runtime.settings import InvalidSetting, Settings, load, secret_settings, variable
+from app.runtime.settings_report import MASK, current_settings, data_dir_line, lines, origin, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 NOBODYS_ID = 2_000_000_011

@@ -10,8 +10,8 @@ SECONDS_MAX = 60
 BEFORE = """
 import os, signal, sys, time
 import structlog
-from app import supervise
-from app.supervise import Role, Supervisor
+from app.runtime import supervise
+from app.runtime.supervise import Role, Supervisor
 structlog.configure(
     processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
     logger_factory=structlog.PrintLoggerFactory(sys.stderr),

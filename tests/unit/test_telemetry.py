@@ -8,8 +8,8 @@ import pytest
 
 PROGRAM = """
 import logging, sys, structlog
-from app import telemetry
-from app.settings import Settings
+from app.runtime import logs as telemetry
+from app.runtime.settings import Settings
 
 telemetry.configure(Settings(log_json=sys.argv[1] == "json"))
 
@@ -34,8 +34,8 @@ def test_a_traceback_shows_no_values(form: str) -> None:
 
 UNWRITABLE = """
 import logging, structlog
-from app import telemetry
-from app.settings import Settings
+from app.runtime import logs as telemetry
+from app.runtime.settings import Settings
 
 telemetry.configure(Settings())
 structlog.get_logger().error("ours")
@@ -53,8 +53,8 @@ def test_a_line_that_cannot_be_written_fails_nothing() -> None:
 
 REPEATED = """
 import logging
-from app import telemetry
-from app.settings import Settings
+from app.runtime import logs as telemetry
+from app.runtime.settings import Settings
 
 telemetry.configure(Settings())
 queue = logging.getLogger("pgqueuer")

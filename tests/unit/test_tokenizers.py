@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from app.core.tokens.counter import Tokenizer
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.tokenizers import FILES, RUN_CHARS_MAX, load, pieces
 
 INSTALLED = Settings().tiktoken_cache_dir

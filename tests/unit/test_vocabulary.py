@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app import vocabulary
-from app.settings import Settings
+from app.runtime.settings import Settings
 from app.tokenizers import FILES, intact
 from app.vocabulary import INSIDE_WHEEL, Unavailable, install
 

@@ -7,11 +7,6 @@ from uuid import UUID
 
 from fastapi import Depends, Path, Response
 
-from app.api import paging
-from app.api.idempotency import Key
-from app.api.key_prefix import PrefixAccess
-from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.erasures import (
     ErasedSessionPage,
     ErasureIn,
@@ -20,6 +15,11 @@ from app.api.schemas.erasures import (
     ErasurePreview,
     NewErasureIn,
 )
+from app.http import paging
+from app.http.fields import Cursor, Limit
+from app.http.idempotency import Key
+from app.http.key_prefix import PrefixAccess
+from app.http.operation import Resource, Who, service
 from app.services.erasures import ErasureRequest, Erasures, ErasureState
 
 router = Resource("retention")

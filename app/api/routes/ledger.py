@@ -5,14 +5,13 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
-from app.api import paging
-from app.api.key_prefix import PrefixAccess
 from app.api.ledger_json import tenant_ledger_json, view_ledger_json
-from app.api.operation import Resource, Who
 from app.api.replica_reads import ReplicaRead, replica_read
-from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
-from app.api.schemas.common import Moment
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
+from app.http import paging
+from app.http.fields import Cursor, Limit, Moment, Sid, ViewParameter
+from app.http.key_prefix import PrefixAccess
+from app.http.operation import Resource, Who
 from app.services.ledger import Ledger
 
 router = Resource("audit")

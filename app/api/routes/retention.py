@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import Depends
 
-from app.api import paging
-from app.api.key_prefix import PrefixAccess
-from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.retention import RetentionIn, RetentionOut, RetentionPreview
 from app.core.log.turns import Lifetimes
+from app.http import paging
+from app.http.fields import Cursor, Limit
+from app.http.key_prefix import PrefixAccess
+from app.http.operation import Resource, Who, service
 from app.services.retention import RetentionRules
 from app.store.retention import RetentionRow
 

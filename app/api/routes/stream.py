@@ -13,13 +13,13 @@ from pydantic import BaseModel
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
-from app.api.auth import Forbidden, Unauthorized, authenticate_bearer
-from app.api.concurrency import slot_of
 from app.api.metrics import STREAMS
-from app.api.operation import Resource, Who, service
-from app.api.routes.sessions import Sid
 from app.api.schemas.stream import CompactionChange, EpochChange
 from app.core.errors import InvalidRequest
+from app.http.auth import Forbidden, Unauthorized, authenticate_bearer
+from app.http.concurrency import slot_of
+from app.http.fields import Sid
+from app.http.operation import Resource, Who, service
 from app.services.stream import KINDS, Message, Stream, Streams
 
 router = Resource("stream")

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import CreatedAt, Id, Moment, NextCursor, SessionName, StrictRequest
+from app.http.fields import CreatedAt, Id, Moment, NextCursor, SessionName, StrictRequest
 from app.services.erasures import UNEXPECTED_MAX
 
 FORKS = (

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas.common import CallEpoch, CallId, CallModel, EpochCause, EpochNumber, NextCursor
+from app.http.fields import CallEpoch, CallId, CallModel, EpochCause, EpochNumber, NextCursor
 
 Cause = Literal[
     "time_to_live",

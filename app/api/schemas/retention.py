@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import CreatedAt, NextCursor, SessionName, StrictRequest
 from app.core.log.turns import DAYS_MAX, DELIVERY_DAYS_MAX
+from app.http.fields import CreatedAt, NextCursor, SessionName, StrictRequest
 
 SESSION_DAYS = "Days after its creation at which a session is erased, used or not; null or 0: never."
 IDLE_DAYS = (

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas.common import (
+from app.http.fields import (
     CreatedAt,
     EpochCause,
     EpochHead,
@@ -13,7 +13,7 @@ from app.api.schemas.common import (
     EpochTokensBefore,
     SessionName,
 )
-from app.api.schemas.summaries import CompactionRun
+from app.resources.summaries.routes import CompactionRun
 
 
 class EpochChange(BaseModel):

@@ -23,8 +23,8 @@ CHUNK_SHARE: Final = 0.25
 SUMMARY_SHARE: Final = 0.05
 """The maximum share of the target that one of many summaries takes."""
 MERGED_SHARE: Final = 0.7
-"""The share of its sources' tokens that a merged summary may take. By `make bench-quality`, half of it or a tenth more
-shows fewer of the values that are needed later."""
+"""The share of its sources' tokens that a merged summary may take. Half of it or a tenth more shows fewer of the values
+that are needed later (`make bench NAME=quality`)."""
 MERGED_MOST_SHARE: Final = 0.2
 """The maximum share of the target that a merged summary takes."""
 LATEST_SHARE: Final = 0.25

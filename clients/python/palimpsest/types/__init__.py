@@ -1,6 +1,6 @@
 """Types of what the API takes and gives. Written by `make openapi` from the API's document."""
 
-from palimpsest.types.audit import (
+from palimpsest.types.calls import (
     BlockOut,
     CallItem,
     CallOutcome,
@@ -19,7 +19,7 @@ from palimpsest.types.audit import (
     ReportedError,
     TokensDiff,
 )
-from palimpsest.types.context import (
+from palimpsest.types.contexts import (
     BreakpointOut,
     CacheOut,
     CalibrationUsed,
@@ -62,6 +62,7 @@ from palimpsest.types.feedback import (
     UsageIn,
 )
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
+from palimpsest.types.layers import LayerOut, LayersOut
 from palimpsest.types.ledger import (
     AppendOnlyOut,
     AuditLedgerOut,
@@ -78,9 +79,8 @@ from palimpsest.types.ledger import (
     SumMoney,
     TotalMoney,
 )
-from palimpsest.types.live import AnnounceRef, LayerOut, LayersOut, TurnEndedOut, TurnOut, TurnPage
 from palimpsest.types.policies import PolicyDocument, PolicyOut, PolicyPage, PolicyRef
-from palimpsest.types.preview import PreviewDiff, PreviewOut, PreviewRef
+from palimpsest.types.previews import PreviewDiff, PreviewOut, PreviewRef
 from palimpsest.types.recall import RecallItem, RecallOut, ToolsOut
 from palimpsest.types.retention import DueOut, RetentionOut, RetentionPreview, RuleDueOut
 from palimpsest.types.sessions import (
@@ -107,6 +107,7 @@ from palimpsest.types.summaries import (
     SummaryPage,
     SummaryWhole,
 )
+from palimpsest.types.turns import AnnounceRef, TurnEndedOut, TurnOut, TurnPage
 from palimpsest.types.visibility import HideIn, RefusedOut, TargetIn, VisibilityOut
 from palimpsest.types.webhooks import DeliveryOut, DeliveryPage, WebhookMade, WebhookOut, WebhookPage
 

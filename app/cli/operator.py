@@ -1,0 +1,175 @@
+"""The operator's commands on a database: API keys, content keys and retention."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from app.cli.options import DatabaseUrl, DataDir, load_settings, require_database, run_on_database, stop
+from app.core.lexicon.times import parse_time
+
+if TYPE_CHECKING:
+    from app.store.engine import Database
+    from app.store.keys import KeyRow
+
+keys = typer.Typer(no_args_is_help=True, help="Manage API keys. Only their hashes are stored.")
+contents = typer.Typer(no_args_is_help=True, help="Manage the keys that tenants' contents are encrypted with.")
+
+
+@keys.command("create")
+def create_key(
+    name: Annotated[str, typer.Argument(help="Name of the key, which says what it is for.")],
+    tenant: Annotated[str, typer.Option(help="Tenant that the key belongs to; created if new.")] = "default",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="ingest, read, audit or admin; repeatable. Default: ingest and read."),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Expiry, as 2027-01-31 or 2027-01-31T12:00:00Z; default: never.")
+    ] = None,
+    session_prefix: Annotated[
+        str | None, typer.Option(help="Allow only sessions whose ids begin with this; default: all.")
+    ] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Create a key and print it; it is not shown again. Once there is a key, the server requires one."""
+    from app.services.tenants import Tenants
+
+    until = _parse_time(expires)
+
+    async def create(database: "Database") -> None:
+        made = await Tenants(database, None).create_key(
+            tenant, name, scope or ["ingest", "read"], expires_at=until, session_prefix=session_prefix
+        )
+        typer.echo(f"{made.secret}")
+        typer.echo(f"key {made.key_id} for tenant {tenant!r}; it is not shown again", err=True)
+
+    run_on_database(load_settings(data_dir=data_dir, database_url=database_url), create)
+
+
+@keys.command("list")
+def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """List all keys, without their secrets."""
+    from app.store import keys as key_store
+
+    async def show(database: "Database") -> None:
+        for key in await key_store.page(database):
+            used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
+            bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
+            typer.echo(
+                f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_key_state(key)}  {bound}  {used}"
+            )
+
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), show)
+
+
+@keys.command("revoke")
+def revoke_key(
+    key_id: Annotated[UUID, typer.Argument(help="Id of the key, as palimpsest keys list shows it.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Revoke a key. It stops working everywhere within two seconds."""
+    from app.store import keys as key_store
+
+    async def revoke(database: "Database") -> None:
+        if not await key_store.revoke(database, key_id):
+            stop(f"there is no key that can be revoked with the id {key_id}")
+
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), revoke)
+
+
+@contents.command("new-key")
+def new_operator_key() -> None:
+    """Print a new key for PALIMPSEST_ENCRYPTION_KEY. It is stored nowhere; without it no content can be read."""
+    from cryptography.fernet import Fernet
+
+    typer.echo(Fernet.generate_key().decode("ascii"))
+
+
+@contents.command("list")
+def list_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """List the tenants whose contents are encrypted, and those whose key was dropped."""
+    from app.store import content_keys
+
+    async def show(database: "Database") -> None:
+        for key in await content_keys.every(database):
+            state = f"dropped {key.dropped_at:%Y-%m-%d}" if key.dropped_at else f"since {key.created_at:%Y-%m-%d}"
+            typer.echo(f"{key.tenant}  {state}")
+
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), show)
+
+
+@contents.command("rewrap")
+def rewrap_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Encrypt all tenants' keys with the first key of PALIMPSEST_ENCRYPTION_KEY; the others can then be removed."""
+    from app.services.keyring import rewrap
+
+    settings = require_database(load_settings(data_dir=data_dir, database_url=database_url))
+    if settings.encryption_key is None:
+        stop("PALIMPSEST_ENCRYPTION_KEY is not set")
+    operator = settings.encryption_key.get_secret_value()
+
+    async def wrap(database: "Database") -> None:
+        typer.echo(f"wrapped the keys of {await rewrap(database, operator)} tenants")
+
+    run_on_database(settings, wrap)
+
+
+@contents.command("drop-key")
+def drop_content_key(
+    tenant: Annotated[str, typer.Argument(help="The tenant whose contents are erased.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Drop a tenant's content key, which erases its contents for good, in the database and in backups made since."""
+    from app.store import content_keys
+
+    async def drop(database: "Database") -> None:
+        if not await content_keys.drop(database, tenant):
+            stop(f"tenant {tenant!r} has no content key")
+        typer.echo(f"dropped the key of tenant {tenant!r}; it takes effect everywhere within two seconds")
+
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), drop)
+
+
+def retention(
+    tenant: Annotated[str, typer.Option(help="Tenant whose data it is.")] = "default",
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="RULE=DAYS", help="Change a rule, as idle_days=180; 0: no limit. Repeatable."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be erased now; erase nothing.")] = False,
+    names: Annotated[int, typer.Option(min=1, help="Number of sessions that a dry run lists, oldest first.")] = 20,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show or change how many days a tenant's data is kept."""
+    from app import retention_report
+
+    async def use(database: "Database") -> None:
+        async for line in retention_report.report_lines(database, tenant, rule or (), names if dry_run else None):
+            typer.echo(line)
+
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), use)
+
+
+def _key_state(key: "KeyRow") -> str:
+    if key.revoked_at is not None:
+        return f"revoked {key.revoked_at:%Y-%m-%d}"
+    if key.expires_at is None:
+        return "works"
+    word = "expired" if key.expires_at <= datetime.now(UTC) else "works until"
+    return f"{word} {key.expires_at:%Y-%m-%dT%H:%MZ}"
+
+
+def _parse_time(given: str | None) -> datetime | None:
+    """Parse a time, in UTC if it names no zone; stop if it is invalid."""
+    if given is None:
+        return None
+    try:
+        return parse_time(given)
+    except ValueError:
+        stop(f"{given!r} is not a valid time: write it as 2027-01-31 or 2027-01-31T12:00:00Z")

@@ -1,0 +1,126 @@
+"""Helpers of the commands: settings from flags, the database to use, and failures as one line."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from app.core.errors import ContextError
+from app.runtime import logs
+from app.runtime import serve as serving
+from app.runtime.database_wait import DatabaseUnreachable
+from app.runtime.settings import InvalidSetting, Settings, load
+
+if TYPE_CHECKING:
+    from app.store.embedded import EmbeddedPostgres
+    from app.store.engine import Database
+
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres (PALIMPSEST_DATA_DIR).")]
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="A Postgres of your own instead of the embedded one (PALIMPSEST_DATABASE_URL).")
+]
+
+_T = TypeVar("_T")
+
+
+def stop(message: str, status: int = 1) -> NoReturn:
+    """End the command with a line on standard error."""
+    typer.echo(f"palimpsest: {message}", err=True)
+    raise typer.Exit(status)
+
+
+def load_settings(**given: object) -> Settings:
+    """Load the settings from flags, then from the environment; stop with a line that names an invalid variable."""
+    try:
+        settings = load(**given)
+    except InvalidSetting as error:
+        stop(str(error))
+    logs.configure(settings)
+    return settings
+
+
+@contextmanager
+def open_database(settings: Settings, *, shared: bool = False) -> "Iterator[tuple[str, EmbeddedPostgres | None]]":
+    """Yield the database's URL, and the embedded Postgres if the settings name no database; stop that one at the end.
+
+    With `shared`, the embedded Postgres may already be running under another process and is then left running.
+    """
+    if settings.database_url is not None:
+        yield settings.database_url, None
+        return
+    try:
+        from app.store import embedded
+    except ImportError:  # the container image does not include it
+        stop("there is no embedded Postgres here: set PALIMPSEST_DATABASE_URL")
+
+    postgres = None
+    try:
+        postgres = embedded.start(settings.data_dir)
+    except embedded.DataDirInUse as error:
+        if not shared:
+            stop(str(error))
+    except embedded.CannotStart as error:
+        stop(str(error))
+    except OSError as error:
+        stop(f"cannot use the data folder {settings.data_dir}: {error.strerror}")
+    if postgres is None:
+        yield embedded.url(settings.data_dir), None
+        return
+    try:
+        yield postgres.url, postgres
+    finally:
+        serving.ignore_signals()
+        postgres.stop()
+
+
+def run_on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
+    """Call `use` with a database on which the tables' owner sees the rows of every tenant."""
+    from app.store import tenant_isolation
+    from app.store.engine import Database
+
+    async def on(url: str) -> None:
+        await serving.prepare(url, upgrade=settings.database_url is None)
+        try:
+            await tenant_isolation.check_owner(url)
+        except tenant_isolation.TenantIsolationError as error:
+            raise serving.CannotServe(str(error)) from None
+        database = Database(url, pool_size=1, role=None)
+        try:
+            await use(database)
+        finally:
+            await database.close()
+
+    with open_database(settings, shared=True) as (url, _):
+        run(on(url))
+
+
+def require_database(settings: Settings) -> Settings:
+    """Return the settings, or stop if their database does not exist: a command that only reads must not create one."""
+    if settings.database_url is None and not settings.data_dir.joinpath("postgres").exists():
+        stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
+    return settings
+
+
+def require_url(settings: Settings) -> str:
+    """Return the database URL in the settings; stop if there is none."""
+    if settings.database_url is None:
+        stop("PALIMPSEST_DATABASE_URL is not set; `palimpsest serve` runs everything on an embedded Postgres")
+    return settings.database_url
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine; on an expected failure, stop with its message as one line."""
+    or_stop(lambda: asyncio.run(work))
+
+
+def or_stop(work: Callable[[], _T]) -> _T:
+    """Return the result of `work`; on an expected failure, stop with its message as one line."""
+    try:
+        return work()
+    except (serving.CannotServe, DatabaseUnreachable) as error:
+        stop(str(error))
+    except ContextError as error:
+        stop(error.detail)

@@ -1,1 +1,0 @@
-"""Rules for network traffic: rate limits of requests, addresses and signatures of webhooks."""

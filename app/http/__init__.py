@@ -1,0 +1,1 @@
+"""The HTTP layer that all resources share: operations, authentication, limits, errors, documentation."""

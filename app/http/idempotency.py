@@ -1,0 +1,94 @@
+"""Idempotency keys: a repeated request gets the response of the first one."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Header, Request
+from fastapi.encoders import jsonable_encoder
+from pydantic import BaseModel
+
+from app.core.log.segments import session_of
+from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
+from app.http.operation import caller_of
+from app.services.idempotency import IdempotencyKeys, ResponseToStore, request_sha256
+from app.store.answers import AlreadyAnswered, KeyClaim
+from app.store.sessions import session_key
+
+Key = Annotated[
+    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION)
+]
+Done = TypeVar("Done")
+
+
+class Idempotency:
+    """The idempotency of one request; a request without a key is always executed."""
+
+    def __init__(self, request: Request, body: BaseModel, key: str | None) -> None:
+        self._answers: IdempotencyKeys = request.state.services.answers
+        self._claim: KeyClaim | None = None
+        if key is not None:
+            tenant_id, sid = caller_of(request).tenant_id, request.path_params["sid"]
+            about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
+            asked = f"{request.scope['route'].operation_id} {about} {body.model_dump()!r}"
+            self._claim = KeyClaim(session_key(tenant_id, session_of(sid)), tenant_id, key, request_sha256(asked))
+
+    async def stored_response(self) -> Mapping[str, Any] | None:
+        """Return the response to the first such request; None without one. Raises IdempotencyConflict."""
+        return None if self._claim is None else await self._answers.find(self._claim)
+
+    def storing(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> ResponseToStore[Done] | None:
+        """Return the Keep that stores the response in the operation's transaction; None without a key."""
+        return None if self._claim is None else ResponseToStore(self._claim, answer)
+
+    async def concurrent_response(self) -> Mapping[str, Any]:
+        """Return the response to the concurrent request that was faster, after this one raised AlreadyAnswered."""
+        if self._claim is None:
+            raise RuntimeError("a request without a key cannot have been answered before")
+        return await self._answers.winner(self._claim)
+
+    async def run_once(
+        self,
+        model: type[BaseModel],
+        make: Callable[[ResponseToStore[Done] | None], Awaitable[Done]],
+        show: Callable[[Done], Any],
+    ) -> Any:
+        """Return the first response if there is one, else execute `make` and return its result as `show` converts it.
+
+        `make` stores the response, in the shape of `model`, in the transaction of the operation.
+        """
+        kept = await self.stored_response()
+        if kept is not None:
+            return kept
+
+        async def shaped(done: Done) -> Mapping[str, Any]:
+            return _shaped(model, show(done))
+
+        try:
+            made = await make(self.storing(shaped))
+        except AlreadyAnswered:
+            return await self.concurrent_response()
+        return show(made)
+
+    async def run_repeatable(self, model: type[BaseModel], make: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the first response if there is one, else that of `make`, which may safely be executed twice.
+
+        The response is stored in the shape of `model`, after the operation.
+        """
+        kept = await self.stored_response()
+        if kept is not None:
+            return kept
+        made = await make()
+        return made if self._claim is None else await self._answers.store(self._claim, _shaped(model, made))
+
+
+def _shaped(model: type[BaseModel], made: Any) -> Mapping[str, Any]:
+    shaped: Mapping[str, Any] = jsonable_encoder(model.model_validate(made, from_attributes=True), by_alias=True)
+    return shaped
+
+
+def _idempotent(request: Request, key: Key = None) -> Callable[[BaseModel], Idempotency]:
+    return lambda body: Idempotency(request, body, key)
+
+
+Idempotent = Annotated[Callable[[BaseModel], Idempotency], Depends(_idempotent)]
+"""Makes the idempotency of a request from its body, as a parameter of an endpoint."""

@@ -1,0 +1,181 @@
+"""The declaration of an operation, in one place: path, scope, access, responses, and the checks before its endpoint.
+
+    router = Resource("visibility")
+
+    @router.operation("PATCH", "/v1/sessions/{sid}/visibility", scope="ingest", problems=("not-found", "conflict"))
+    async def patch_visibility(sid: Sid, body: VisibilityIn, who: Who, service: Service) -> VisibilityOut:
+        ...
+
+The function's name, or `name`, is the operation's id, from which clients generate their function names, and never
+changes. Its docstring is the description in the API document. Before it runs, the caller is authenticated, the scope
+and the session prefix of its key and the query are checked, and the session's id in the path is resolved to a line.
+Only then is the body read.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from app.http import addresses
+from app.http.auth import authenticate_bearer
+from app.http.body import ParsedRequest
+from app.http.key_prefix import PrefixAccess, check_prefix
+from app.http.openapi import problems as responses_of
+from app.http.openapi import security_of
+from app.http.query import check_query
+from app.services.tenants import Caller
+
+CALLER: Final = "palimpsest.caller"
+"""The key in a request's scope of its caller."""
+
+KeyScope = Literal["ingest", "read", "audit", "admin"]
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Awaitable[Any]])
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The access rules of an operation.
+
+    `scope`: the scope that the caller's key needs. `access`: the data that it concerns. `resolves_line`: whether the
+    session's id in the path is resolved to its current line; False for an operation that concerns all lines or resolves
+    the id itself.
+    """
+
+    name: str
+    scope: KeyScope
+    access: PrefixAccess = PrefixAccess.SESSION
+    resolves_line: bool = True
+
+    async def admit(self, request: Request) -> Caller:
+        """Authenticate the caller, check the request, and make it act for the caller's tenant.
+
+        Raises Unauthorized, Forbidden, TooManyRequests, ContentsErased, OutsidePrefix, NotFound or InvalidRequest.
+        """
+        who = await authenticate_bearer(request, self.scope)
+        check_prefix(request, who, self.access)
+        await check_query(request)
+        if self.resolves_line:
+            await addresses.resolve_line(request, who)
+        request.scope[CALLER] = who
+        return who
+
+
+def caller_of(request: Request) -> Caller:
+    """Return the caller of an admitted request."""
+    who: Caller = request.scope[CALLER]
+    return who
+
+
+async def _caller(request: Request) -> Caller:
+    return caller_of(request)
+
+
+Who = Annotated[Caller, Depends(_caller)]
+"""The caller, as a parameter of an endpoint."""
+
+
+class OperationRoute(APIRoute):
+    """The route of an operation. The caller is admitted before FastAPI reads the body.
+
+    An endpoint whose only parameter is the request parses it itself, and is called without FastAPI's resolution of
+    parameters, which takes as long as an append.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], *, operation: Operation, **options: Any) -> None:
+        self.operation = operation
+        super().__init__(path, endpoint, operation_id=operation.name, **options)
+        if path.endswith("_id}"):  # ids hold no colon, which begins the verb of another path: `{compaction_id}:retry`
+            self.path_regex = re.compile(self.path_regex.pattern.removesuffix("[^/]+)$") + "[^/:]+)$")
+        if list(signature(endpoint).parameters) == ["request"]:
+            self.app = self._app(endpoint)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler that FastAPI calls with each request."""
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            await self.operation.admit(request)
+            return await handle(await ParsedRequest.of(request) if self.body_field else request)
+
+        return handler
+
+    def _app(self, endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+        async def app(scope: AsgiScope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive, send)
+            await self.operation.admit(request)
+            response = await endpoint(request)
+            await response(scope, receive, send)
+
+        return app
+
+
+class Resource:
+    """The operations of one resource, under one tag of the API document."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.routes: list[OperationRoute] = []
+
+    def operation(
+        self,
+        method: str,
+        path: str,
+        *,
+        scope: KeyScope,
+        access: PrefixAccess = PrefixAccess.SESSION,
+        resolves_line: bool = True,
+        name: str | None = None,
+        returns: Any = None,
+        status: int = 200,
+        also: Sequence[int] = (),
+        problems: Sequence[str] = (),
+        **options: Any,
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Declare the decorated function as an operation, with the rules `scope` to `resolves_line` of `Operation`.
+
+        `name`: its id, by default the function's name. `returns`: the model of the response. `status`: the status of
+        success; `also`: further ones, with the same model. `problems`: the slugs of its problems, besides those that
+        every operation has. `options` are FastAPI's. Raises ValueError if the path and `access` disagree on whether it
+        concerns one session.
+        """
+        if ("{sid}" in path) is not (access is PrefixAccess.SESSION):
+            raise ValueError(f"{method} {path} cannot have the access {access.value!r}")
+
+        def declare(endpoint: Endpoint) -> Endpoint:
+            responses = {code: {"model": returns} for code in also} | options.pop("responses", {})
+            options["openapi_extra"] = options.get("openapi_extra", {}) | {"security": security_of(scope)}
+            route = OperationRoute(
+                path,
+                endpoint,
+                operation=Operation(name or endpoint.__name__, scope, access, resolves_line),
+                methods=[method],
+                tags=[self.tag],
+                response_model=returns,
+                status_code=status,
+                responses=responses | responses_of(*problems),
+                **options,
+            )
+            self.routes.append(route)
+            return endpoint
+
+        return declare
+
+
+_T = TypeVar("_T")
+
+
+def service(kind: type[_T]) -> Callable[[Request], Awaitable[_T]]:
+    """Return the dependency that gives a route the application's service of a class."""
+
+    async def found(request: Request) -> _T:
+        one: _T = request.state.services.by_class[kind]
+        return one
+
+    return found

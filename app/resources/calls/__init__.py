@@ -1,0 +1,1 @@
+"""Recorded calls: listed, explained, compared and rendered again."""

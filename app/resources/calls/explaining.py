@@ -1,0 +1,267 @@
+"""Explanations of recorded contexts: one event over all calls, and two calls compared."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from app.core.audit.explain import (
+    ABSENT,
+    DecidingEpoch,
+    DispositionChange,
+    EventFate,
+    Explainer,
+    by_cause,
+    changes,
+    differing,
+    first_difference,
+)
+from app.core.audit.replay_call import ReplayedCall
+from app.core.errors import NotFound
+from app.core.lexicon.times import from_seconds
+from app.core.log.event import Event
+from app.core.log.events import Json
+from app.core.plan.state.frontier import Frontier
+from app.core.policy.policy import Policy
+from app.resources.calls.recordings import Recordings, missing_epoch
+from app.resources.policies.service import Policies
+from app.store import audit, event_log, sessions
+from app.store.audit import CallRow, StoredEpoch
+from app.store.engine import Database
+from app.store.event_log import SessionLog
+from app.store.ids import first_id
+
+EPOCHS_AT_ONCE: Final = 16
+RESETTING_CAUSES: Final = ("start", "policy")
+"""Causes of epochs that may change which authors and types a view shows."""
+SUMMARIES: Final = -1
+NOTE: Final = -2
+"""Keys, next to the seqs of events, for the other content that an epoch decides on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two compared calls, with the fate of every event in it."""
+
+    call: CallRow
+    epoch: StoredEpoch
+    policy: Policy
+    fates: Mapping[int, EventFate]
+    replayed: ReplayedCall
+
+
+@dataclass(frozen=True, slots=True)
+class EventInCall:
+    """An event as one call showed it; `cause` is the cause of the call's epoch."""
+
+    call: CallRow
+    fate: EventFate
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallDiff:
+    """The differences from call `a` to call `b`: the first block, the events, and the tokens by cause."""
+
+    a: CallRow
+    b: CallRow
+    first_difference: Mapping[str, Json] | None
+    changes: Sequence[DispositionChange]
+    by_cause: Mapping[str, int]
+
+
+class Explaining:
+    """Explains recorded contexts."""
+
+    def __init__(self, database: Database, policies: Policies, recordings: Recordings) -> None:
+        self._database = database
+        self._policies = policies
+        self._recordings = recordings
+
+    async def history(
+        self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
+    ) -> list[EventInCall]:
+        """Return an event's fate in each call since it was logged, oldest first.
+
+        All calls of an epoch share its decisions. Raises NotFound.
+        """
+        session_id = sessions.session_key(tenant_id, external_id)
+        events = await event_log.with_calls(self._database, SessionLog(session_id), (seq,), bodies=False)
+        if not events:
+            raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
+        stored_at = from_seconds(events[-1].at)  # no body was read, so this is when it was stored
+        calls = await audit.calls_since(
+            self._database,
+            session_id,
+            tenant_id,
+            seq=seq,
+            view=view,
+            after=after or first_id(stored_at),
+            limit=limit,
+        )
+        wanted = list({(call.view, call.epoch) for call in calls})
+        epochs = await audit.epochs_of(self._database, session_id, wanted)
+        erased = await audit.erased_seqs(self._database, session_id)
+        rank = erased.index(seq) if seq in erased else len(erased)
+        known: dict[tuple[object, ...], EventFate] = {}
+        items = []
+        for call in calls:
+            epoch = epochs.get((call.view, call.epoch))
+            if epoch is None:
+                raise missing_epoch(call.call_id, call.view, call.epoch)
+            redacted = rank < call.manifest.redactions
+            key = (call.view, call.epoch, call.policy, redacted)
+            if key not in known:
+                explainer = Explainer(epoch.frontier, await self._policies.get(tenant_id, call.policy))
+                known[key] = explainer.fates(events, [seq] if redacted else ())[seq]
+            items.append(EventInCall(call, known[key], epoch.cause))
+        return items
+
+    async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> CallDiff:
+        """Return the differences from call `a` to call `b`. Raises NotFound, or NotReproducible."""
+        ours, theirs = [await self._recorded_side(tenant_id, external_id, id) for id in (a, b)]
+        return await self._compare(tenant_id, external_id, ours, theirs)
+
+    async def diff_planned(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        a: UUID,
+        call: CallRow,
+        epoch: StoredEpoch,
+        policy: Policy,
+        replayed: ReplayedCall,
+    ) -> CallDiff:
+        """Return the differences from call `a` to a call that was planned but not made. Raises what `diff` raises."""
+        ours = await self._recorded_side(tenant_id, external_id, a)
+        theirs = await self._side(tenant_id, external_id, call, epoch, policy, replayed)
+        return await self._compare(tenant_id, external_id, ours, theirs)
+
+    async def _recorded_side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
+        call = await self._recordings.find(tenant_id, external_id, id)
+        done = await self._recordings.reproduce(tenant_id, external_id, call)
+        policy = await self._policies.get(tenant_id, call.policy)
+        return await self._side(tenant_id, external_id, call, done.epoch, policy, done.replayed)
+
+    async def _side(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        call: CallRow,
+        epoch: StoredEpoch,
+        policy: Policy,
+        replayed: ReplayedCall,
+    ) -> Side:
+        session_id = sessions.session_key(tenant_id, external_id)
+        events = await event_log.events_without_bodies(self._database, SessionLog(session_id), call.head)
+        erased = await audit.erased_seqs(self._database, session_id)
+        fates = Explainer(epoch.frontier, policy).fates(events, erased[: call.manifest.redactions])
+        return Side(call, epoch, policy, fates, replayed)
+
+    async def _compare(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
+        session_id = sessions.session_key(tenant_id, external_id)
+        events = await event_log.events_without_bodies(
+            self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head)
+        )
+        earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
+        seqs = differing(ours.fates, theirs.fates)
+        decided = await self._find_deciding(session_id, seqs, events, earlier, later)
+        found = changes(ours.fates, theirs.fates, later.fates, decided)
+        total = theirs.call.counted - ours.call.counted
+        extra: dict[str, int] = {}
+        for key, tokens in _other_content_changes(ours.epoch.frontier, theirs.epoch.frontier).items():
+            cause = decided[key].cause or "other"
+            extra[cause] = extra.get(cause, 0) + tokens
+        first = first_difference(ours.replayed, theirs.replayed)
+        return CallDiff(ours.call, theirs.call, first, found, by_cause(found, extra, total))
+
+    async def _find_deciding(
+        self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
+    ) -> dict[int, DecidingEpoch]:
+        """Return for each seq the first of the consecutive epochs that show it as the later call does."""
+        walk = _Walk(seqs, events, earlier, later)
+        upper = later.epoch
+        while walk.open and upper.epoch:
+            place = (upper.head, upper.epoch)
+            batch = await audit.epochs_before(self._database, session_id, later.call.view, place, EPOCHS_AT_ONCE)
+            if not batch:
+                break
+            upper = batch[-1]
+            if await asyncio.to_thread(walk.compare_back, batch):
+                break
+        return walk.finish()
+
+
+class _Walk:
+    """A walk back from the later call's epoch to the deciding epoch of every difference."""
+
+    def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side) -> None:
+        self._earlier, self._later = earlier, later
+        self._last = later.epoch
+        self.decided: dict[int, DecidingEpoch] = {SUMMARIES: DecidingEpoch(None, None), NOTE: DecidingEpoch(None, None)}
+        self.open = set(seqs) | set(_other_content_changes(earlier.epoch.frontier, later.epoch.frontier))
+        for seq in seqs:
+            fates = later.fates.get(seq, ABSENT)
+            if fates == ABSENT:
+                self._decide(seq, None, "appended")
+            elif fates.disposition == "redacted":
+                self._decide(seq, None, "redaction")
+        self._events = _with_calls(self.open, events)
+
+    def compare_back(self, batch: Iterable[StoredEpoch]) -> bool:
+        """Compare a batch of earlier epochs, latest first; return True when every deciding epoch is found."""
+        view, number = self._earlier.call.view, self._earlier.call.epoch
+        for epoch in batch:
+            fates = Explainer(epoch.frontier, self._later.policy).fates(self._events)
+            for seq in sorted(self.open):
+                if self._differs_in(seq, epoch, fates):
+                    self._decide(seq, self._last.epoch, self._last.cause)
+            self._last = epoch
+            if not self.open or (view == self._later.call.view and epoch.epoch == number):
+                return True
+        return False
+
+    def finish(self) -> dict[int, DecidingEpoch]:
+        """Return the deciding epochs; if none changed a seq, the first epoch or the append of the event."""
+        for seq in list(self.open):
+            if self._later.fates.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
+                self._decide(seq, None, "appended")
+            else:
+                self._decide(seq, self._last.epoch, self._last.cause)
+        return self.decided
+
+    def _differs_in(self, seq: int, epoch: StoredEpoch, fates: Mapping[int, EventFate]) -> bool:
+        if seq < 0:
+            return _other_content(epoch.frontier, seq) != _other_content(self._later.epoch.frontier, seq)
+        if "author" in (self._later.fates[seq].reason, self._earlier.fates.get(seq, ABSENT).reason):
+            return self._last.cause in RESETTING_CAUSES
+        return fates[seq] != self._later.fates[seq]
+
+    def _decide(self, seq: int, epoch: int | None, cause: str) -> None:
+        self.open.discard(seq)
+        self.decided[seq] = DecidingEpoch(epoch, cause)
+
+
+def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
+    """Return the events at these seqs, with the calls of results among them. `events` are all up to some head."""
+    wanted = {seq for seq in seqs if seq > 0}
+    wanted |= {call for seq in wanted if (call := events[seq - 1].call_seq)}
+    return [events[seq - 1] for seq in sorted(wanted)]
+
+
+def _other_content(state: Frontier, key: int) -> tuple[object, int]:
+    """Return a frontier's other content under a key, and its tokens."""
+    if key == NOTE:
+        return state.note, state.note_tokens
+    return tuple(fold.id for fold in state.folds if fold.shown), state.summary_tokens
+
+
+def _other_content_changes(before: Frontier, after: Frontier) -> dict[int, int]:
+    """Return the differences in tokens of the other content, by key; only keys that differ."""
+    found = {}
+    for key in (SUMMARIES, NOTE):
+        old, new = _other_content(before, key), _other_content(after, key)
+        if old != new:
+            found[key] = new[1] - old[1]
+    return found

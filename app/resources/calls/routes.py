@@ -1,0 +1,170 @@
+"""Audit: list, explain, compare and search recorded calls, and render them again."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Depends, Path, Query, Response
+
+from app.api.replica_reads import ReplicaRead, replica_read
+from app.core.errors import OutsidePrefix
+from app.core.log.segments import ADDRESS_PATTERN
+from app.http import paging
+from app.http.fields import Cursor, Limit, Moment, Sid
+from app.http.key_prefix import PrefixAccess
+from app.http.operation import Resource, Who
+from app.resources.calls.explaining import Explaining
+from app.resources.calls.json import call_item, diff_json, explained_json, history_item_json, rendered_again_json
+from app.resources.calls.recordings import Recordings
+from app.resources.calls.schemas import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
+from app.resources.calls.service import Audit, CallConditions
+
+router = Resource("audit")
+
+CallId = Annotated[UUID, Path(description="Id of the recorded call.")]
+OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare with.")]
+Seq = Annotated[int, Path(ge=1, le=2**63 - 1, description="Seq of the event.")]
+View = Annotated[
+    str | None,
+    Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of a view: return only its calls. Default: all views."),
+]
+
+
+Records = Annotated[ReplicaRead[Recordings], Depends(replica_read(Recordings))]
+Explain = Annotated[ReplicaRead[Explaining], Depends(replica_read(Explaining))]
+Search = Annotated[ReplicaRead[Audit], Depends(replica_read(Audit))]
+Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
+
+_PROBLEM_SLUGS = ("not-found", "not-reproducible")
+
+
+@router.operation(
+    "GET", "/v1/sessions/{sid}/calls", scope="read", resolves_line=False, returns=CallPage, problems=("not-found",)
+)
+async def list_calls(
+    sid: Sid, who: Who, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
+) -> Mapping[str, Any]:
+    """List the recorded calls of a session, newest first. Every context that was returned is recorded as a call.
+
+    For the id of a session these are the calls on all of its lines, for the id of a line only those on that line.
+    """
+    before = paging.decode_id(cursor)
+    calls = await records(lambda own: own.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1))
+    return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item["call_id"])
+
+
+@router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}", scope="read", returns=Manifest, problems=_PROBLEM_SLUGS)
+async def get_call(sid: Sid, call_id: CallId, who: Who, records: Records) -> Mapping[str, Any]:
+    """Get the record of a call: everything its context was made from, and how it showed every event."""
+    return explained_json(sid, await records(lambda own: own.explain(who.tenant_id, sid, call_id)))
+
+
+@router.operation(
+    "GET",
+    "/v1/sessions/{sid}/calls/{call_id}/context",
+    scope="read",
+    summary="Render a call again",
+    returns=ContextAgain,
+    problems=_PROBLEM_SLUGS,
+)
+async def get_call_context(sid: Sid, call_id: CallId, who: Who, records: Records) -> Response:
+    """Render a recorded call again, to the same bytes as when it was made."""
+    done = await records(lambda own: own.context(who.tenant_id, sid, call_id))
+    return Response(rendered_again_json(sid, done), media_type="application/json")
+
+
+@router.operation(
+    "GET",
+    "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}",
+    scope="read",
+    summary="Compare two calls",
+    returns=DiffOut,
+    problems=_PROBLEM_SLUGS,
+)
+async def diff_calls(sid: Sid, call_id: CallId, other_id: OtherCallId, who: Who, explain: Explain) -> Mapping[str, Any]:
+    """Compare two calls of a session: the events that the second shows differently, the reasons, and the tokens."""
+    return diff_json(sid, await explain(lambda own: own.diff(who.tenant_id, sid, call_id, other_id)))
+
+
+@router.operation(
+    "GET", "/v1/sessions/{sid}/events/{seq}/history", scope="read", returns=HistoryPage, problems=_PROBLEM_SLUGS
+)
+async def get_event_history(
+    sid: Sid,
+    seq: Seq,
+    who: Who,
+    explain: Explain,
+    view: View = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Mapping[str, Any]:
+    """List how the context of each call since an event was logged has shown it, oldest first, and why."""
+    after = paging.decode_id(cursor)
+    found = await explain(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
+    return paging.page([history_item_json(seen) for seen in found], limit, lambda item: item["call_id"])
+
+
+@router.operation(
+    "GET", "/v1/audit/calls", scope="audit", access=PrefixAccess.WITHIN, summary="Search calls", returns=CallPage
+)
+async def audit_calls(
+    who: Who,
+    search: Search,
+    session: Annotated[
+        str | None,
+        Query(
+            pattern=ADDRESS_PATTERN,
+            description="Id of a session or line: return only its calls. For a session these are the calls on all of "
+            "its lines; with `summary` or `evicted_seq`, those on its current line.",
+        ),
+    ] = None,
+    model: Name = None,
+    since: Annotated[Moment | None, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")] = None,
+    until: Annotated[Moment | None, Query(description="Latest time of the calls, exclusive, in ISO 8601.")] = None,
+    summary: Annotated[
+        UUID | None,
+        Query(
+            description="Id of a summary: return only calls that showed it, in the session it was written for, or in "
+            "the fork that `session` names."
+        ),
+    ] = None,
+    evicted_seq: Annotated[
+        int | None,
+        Query(
+            ge=1,
+            le=2**63 - 1,
+            description="Seq of an event: return only calls that did not show it verbatim. Requires `session`.",
+        ),
+    ] = None,
+    overflow: Annotated[
+        bool | None,
+        Query(
+            description="Whether the provider refused the call as too long: return only such calls (`true`), or only "
+            "others (`false`)."
+        ),
+    ] = None,
+    min_evicted_tokens: Annotated[
+        int,
+        Query(
+            ge=0,
+            le=2**31 - 1,
+            description="Minimum number of estimated tokens that a call saved by not sending everything verbatim.",
+        ),
+    ] = 0,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Mapping[str, Any]:
+    """Search recorded calls across sessions, newest first; all conditions must hold.
+
+    A page may have fewer than `limit` calls although more follow: check `next_cursor`. With a key that is limited to a
+    session prefix, `session` is required.
+    """
+    place_of_page = paging.decode_date_and_id(cursor)
+    if session is None and who.session_prefix:
+        raise OutsidePrefix(f"this key is limited to sessions of {who.session_prefix!r}: name one of them")
+    if session is not None and not who.may_access(session):
+        return {"items": [], "next_cursor": None}
+    asked = CallConditions(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
+    found, after = await search(lambda own: own.calls(who.tenant_id, asked, before=place_of_page, limit=limit))
+    place = None if after is None else paging.encode(after)
+    return {"items": [call_item(name, call) for name, call in found], "next_cursor": place}

@@ -1,0 +1,394 @@
+"""Context requests and their responses."""
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.core.render.formats import FormatName
+from app.http.fields import (
+    CallEpoch,
+    CallFormat,
+    CallHead,
+    CallId,
+    CallModel,
+    Clock,
+    Depth,
+    FromSeq,
+    LineName,
+    Reducer,
+    RequestSha256,
+    Seq,
+    SessionName,
+    StrictRequest,
+    SummaryId,
+    ToSeq,
+    ViewName,
+    ViewOf,
+)
+from app.resources.events.schemas import LoggedEvent
+from app.resources.policies.routes import PolicyGiven, PolicyRef
+from app.resources.summaries.routes import CompactionOut
+
+ProviderRequest = Annotated[
+    dict[str, Any],
+    Field(
+        description="Request in the given format, to be sent together with the client's own parameters, such as the "
+        "model. Its fields are `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); "
+        "`system`, `messages`, `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks` "
+        "(blocks). Fields without content are absent."
+    ),
+]
+
+
+class InjectionIn(StrictRequest):
+    """Content for one call only, placed at the end of its context and never logged as an event."""
+
+    name: str = Field(
+        min_length=1, max_length=256, description="Name of the content's source, shown to the model and in errors."
+    )
+    content: str | list[dict[str, Any]] = Field(
+        min_length=1, description="Text, or a list of parts as in an event's `content`."
+    )
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Maximum size of the content, in the model's tokens; above it the error is "
+        "`injection-over-reserve`. Default: limited only by the policy's injection reserve.",
+    )
+
+
+class ContextQuery(StrictRequest):
+    """Parameters of a context request. Those omitted keep the view's current value, unless they have a default."""
+
+    view: ViewName = "main"
+    format: FormatName = Field(
+        "openai",
+        description="Format of the request: `openai` (chat completions), `openai-responses`, `anthropic` (messages), "
+        "`gemini` (contents), or `blocks` (neutral, for no provider).",
+    )
+    model: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Name of the model to call; window, token counting and cache rules depend on it. Default: the "
+        "view's model, else the session's.",
+    )
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="Window of the model, in tokens: the maximum for request and answer together. (It is not the "
+        "`max_tokens` of a provider's API, which limits only the answer; the policy's `reserve_tokens` does that "
+        "here.) The view keeps it: later contexts without `max_tokens` have the same window, so that their prefix "
+        "stays cached, until a request names another window, model or policy. Default: the view's window, else the "
+        "policy's, else the model's own, else 128,000 (`limit_assumed` is then true).",
+    )
+    at: int | None = Field(
+        None,
+        ge=1,
+        le=2**63 - 1,
+        description="Seq of the last event to take into account: returns the context as it would have been then. "
+        "Default: the head.",
+    )
+    outside_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=2**31 - 1,
+        description="Tokens that the client sends in addition to this request, such as tools or a system prompt of its "
+        "own, as the provider counts them. They are subtracted from the window. Default: the policy's value, else the "
+        "session's, else a value learned from reported usage.",
+    )
+    recall: bool = Field(
+        False,
+        description="Whether the agent has the recall tool even though the log's tools do not include it. Stubs and "
+        "summaries then say how to recall the originals.",
+    )
+    wait_ms: int | None = Field(
+        None,
+        ge=0,
+        le=600_000,
+        description="Maximum time to wait for a summary, in milliseconds, if the context must be reduced now. After "
+        "that, a summary written without a model is used. Default: do not wait.",
+    )
+
+
+class ContextIn(ContextQuery):
+    """Parameters of a context request, including those that need a body."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000}]},
+    )
+
+    unchecked_text = frozenset({"policy", "messages", "system", "tools"})
+
+    messages: list[dict[str, Any]] | None = Field(
+        None,
+        min_length=1,
+        description="Client's complete messages, as it would send them to the provider in `format`. New messages are "
+        "appended to the session, and the context is made of exactly this conversation: a retry appends nothing, and a "
+        "conversation that differs from the log continues as a line of its own, which becomes the session's current "
+        "line. Requires the scope `ingest`; not allowed with `at`.",
+    )
+    system: str | list[dict[str, Any]] | None = Field(
+        None,
+        description="System prompt that the client sends with `messages` (for Gemini, the parts of the system "
+        "instruction); appended if it differs from the current one. Empty: none. Default: the current one stays.",
+    )
+    tools: list[dict[str, Any]] | None = Field(
+        None,
+        description="Tools that the client sends with `messages`; appended if they differ from the current ones. "
+        "Empty: none. Default: the current ones stay.",
+    )
+    policy: PolicyGiven = None
+    force: bool = Field(
+        False,
+        description="Whether to reduce the context now even if that is not necessary. If there is no new summary for "
+        "it, one is scheduled, or awaited with `wait_ms`.",
+    )
+    cache_last: bool = Field(
+        True,
+        description="Whether to set a cache breakpoint at the end, for the next call to read from. Set it to false if "
+        "no call follows.",
+    )
+    now: Clock | None = Field(
+        None,
+        description="Time of the call, for replaying a recorded session; it determines which events have expired and "
+        "whether the provider's cache is cold. Default: the server's clock.",
+    )
+    injections: list[InjectionIn] = Field(
+        default_factory=list, max_length=64, description="Content for this call only, in the order in which it appears."
+    )
+    retry_of: UUID | None = Field(
+        None,
+        description="Id of a call that was reported as too long: the new context is made small enough to fit. Omitted "
+        "parameters are taken from that call.",
+    )
+
+
+class CalibrationUsed(BaseModel):
+    """Calibration of the estimator to the model, learned from reported usage, as applied to this context."""
+
+    ratio: float = Field(
+        description="Tokens that the model's provider counts for each token that the estimator counts."
+    )
+    margin: float = Field(description="Safety margin: the share by which the model's count may exceed the estimate.")
+    samples: int = Field(description="Number of calls with reported usage that it is based on.")
+
+
+class TokensOut(BaseModel):
+    """Token budget of a context and its use, in the model's tokens: the estimator's count times `ratio`."""
+
+    estimate: int = Field(
+        description="Estimated size of the request. Not counting injected content, which has its own reserve, it is at "
+        "most `target`."
+    )
+    target: int = Field(
+        description="Maximum size of the context: `limit` minus `reserve`, `outside`, the reserve for injected "
+        "content, and a margin for inexact counting."
+    )
+    limit: int = Field(
+        description="Window that the context was planned for; smaller than requested if the provider has reported a "
+        "smaller one."
+    )
+    limit_assumed: bool = Field(
+        description="Whether `limit` is only assumed (128,000), because no model is set or its window is not known. "
+        "Set `max_tokens` or the policy's `window_tokens` to give it."
+    )
+    reserve: int = Field(description="Part of the window left free for the model's answer.")
+    outside: int = Field(description="Tokens that the client sends in addition to the request; 0 if not known.")
+    estimator: str = Field(description="Name of the estimator that counted, such as `tiktoken:o200k_base`.")
+    by_source: dict[str, int] = Field(
+        description="`estimate` by part of the context: `tools`, `system`, `summaries`, `history`, `current_turn`, and "
+        "`ephemeral` (layers, notices and injected content, after the cached prefix)."
+    )
+    calibration: CalibrationUsed | None = Field(
+        description="Calibration that was applied; null (a ratio of 1) until usage is reported."
+    )
+
+
+class SummaryRef(BaseModel):
+    """A summary that is shown in place of a range of events."""
+
+    id: SummaryId
+    from_seq: FromSeq
+    to_seq: ToSeq
+    depth: Depth
+    tokens: int = Field(description="Estimated size of the text that is shown, in the model's tokens.")
+
+
+class EvictionOut(BaseModel):
+    """A range of events that were not sent verbatim, for one reason.
+
+    A `stubbed` or `replaced` range concerns only events of the same type as its first one. Other ranges are split
+    around events that the context shows, such as pinned ones.
+    """
+
+    from_seq: FromSeq
+    to_seq: ToSeq
+    disposition: str = Field(
+        description="The form in which the events are shown: `stubbed` (shortened, or as a stub), `replaced` (by other "
+        "text, or by nothing), `summarized` (a summary that covers them is shown instead) or `dropped` (left out)."
+    )
+    reducer: Reducer
+    reason: str = Field(
+        description="Reason why the rule applied, such as `superseded`; for `fold` it names the summary."
+    )
+    tokens_saved: int = Field(description="Estimated reduction of the context's size, in the model's tokens.")
+
+
+class BreakpointOut(BaseModel):
+    """A cache breakpoint in the request: the provider caches the prefix that ends there."""
+
+    seq: int = Field(description="Seq of the last event of the prefix.")
+    kind: str = Field(
+        description="Purpose of the breakpoint: `system` (end of tools and system prompt), `tail` (end of the stable "
+        "part, for the next call to read), `previous` (`tail` of the previous call, for this one to read), `kept` (end "
+        "of the part that a new epoch left unchanged), `chain` (a step between distant breakpoints), `previous_turn` "
+        "(end of the previous turn), `pre_tail` (end of a round shortly before the tail)."
+    )
+
+
+class CacheOut(BaseModel):
+    """Use of the provider's prompt cache by the request."""
+
+    breakpoints: list[BreakpointOut] = Field(
+        description="Cache breakpoints in the order of the request; empty for formats that have none."
+    )
+    prefix_sha256: str = Field(
+        description="SHA-256, in hex, of the request without its cache breakpoints and its ephemeral end. It stays the "
+        "same while nothing is appended and no epoch is opened."
+    )
+    prefix_tokens: int = Field(description="Estimated size of that prefix, in the model's tokens.")
+
+
+class ReconciledEvent(LoggedEvent):
+    """Place in the log of an event that was appended from a client's messages."""
+
+    index: int | None = Field(
+        description="Index, from 0, of the message that it came from; null for the request's `system` and `tools`."
+    )
+
+
+ActionOf = Annotated[
+    Literal["keep", "replace", "drop"],
+    Field(description="`keep`: shown as the client sent it. `replace`: shown with other content. `drop`: not shown."),
+]
+NewText = Annotated[
+    str | None,
+    Field(description="Content shown instead, for a tool call its arguments as JSON; present if it is replaced."),
+]
+
+
+class PartPlanOut(BaseModel):
+    """Plan for one event of a message: its text, a tool call, or a tool result."""
+
+    seq: Seq
+    call_id: str | None = Field(None, description="Id of the tool call; absent for text.")
+    action: ActionOf
+    text: NewText = None
+
+
+class MessagePlanOut(BaseModel):
+    """Plan for one of the client's messages."""
+
+    index: int = Field(description="Index of the message, from 0.")
+    action: ActionOf
+    text: NewText = None
+    parts: list[PartPlanOut] | None = Field(
+        None,
+        description="Plan for each of the message's events; present if there are several and they are neither all kept "
+        "nor all dropped.",
+    )
+    seqs: list[int] = Field(description="Seqs of the message's events; empty if it has only reasoning.")
+
+
+class InsertedOut(BaseModel):
+    """A message that the context has and the client does not."""
+
+    before: int = Field(
+        description="Index of the client's message that it precedes; at the end, the number of messages."
+    )
+    kind: Literal["summary", "note", "layer", "injection", "pending"] = Field(
+        description="Kind: `summary` (of events that are left out), `note` (text of the server or of the log), "
+        "`layer`, `injection`, or `pending` (placeholder for the result of a tool call that has none yet)."
+    )
+    role: Literal["system", "user", "tool"] = Field(description="Role of the message; `tool` for a result.")
+    text: str = Field(description="Text of the message.")
+    id: str | None = Field(
+        None, description="Id of the summary (the newest, if several), or name of the layer or injection."
+    )
+    call_id: str | None = Field(None, description="Id of the tool call that the result is pending for.")
+
+
+class ContextOut(BaseModel):
+    """A context: the request to send to the provider unchanged, and how it was made."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "call_id": "019373a1-0000-7000-8000-000000000000",
+                    "session": "demo",
+                    "view": "main",
+                    "head": 2,
+                    "epoch": 1,
+                    "format": "openai",
+                    "model": "gpt-4o",
+                    "policy": {"name": "default", "version": 1},
+                    "request": {"messages": [{"role": "user", "content": "Which files changed?"}]},
+                    "tokens": {
+                        "estimate": 15,
+                        "target": 109714,
+                        "limit": 128000,
+                        "limit_assumed": False,
+                        "reserve": 12800,
+                        "outside": 0,
+                        "estimator": "tiktoken:o200k_base",
+                        "by_source": {
+                            "tools": 0,
+                            "system": 0,
+                            "summaries": 0,
+                            "history": 0,
+                            "current_turn": 12,
+                            "ephemeral": 3,
+                        },
+                        "calibration": None,
+                    },
+                    "summaries": [],
+                    "evictions": [],
+                    "cache": {"breakpoints": [], "prefix_sha256": "9f86d0…", "prefix_tokens": 12},
+                    "compaction": {"state": "none", "reason": None},
+                    "sha256": "9f86d0…",
+                }
+            ]
+        }
+    )
+
+    call_id: CallId
+    session: SessionName
+    line: LineName
+    view: ViewOf
+    head: CallHead
+    epoch: CallEpoch
+    format: CallFormat
+    model: CallModel
+    policy: PolicyRef = Field(description="Version of the policy that the context was made with.")
+    request: ProviderRequest
+    tokens: TokensOut = Field(description="Token budget and its use.")
+    summaries: list[SummaryRef] = Field(description="Summaries that are shown, in the order of the log.")
+    evictions: list[EvictionOut] = Field(description="Events that are not shown verbatim, in the order of the log.")
+    cache: CacheOut = Field(description="Part of the request that the provider can cache.")
+    compaction: CompactionOut = Field(description="Whether summaries are being written for the session.")
+    appended: list[ReconciledEvent] | None = Field(
+        None, description="Events that were new; present if the request had `messages`."
+    )
+    plan: list[MessagePlanOut] | None = Field(
+        None, description="Plan for each of the client's messages; present if the request had `messages`."
+    )
+    inserted: list[InsertedOut] | None = Field(
+        None,
+        description="Messages inserted between the client's, in order; present if the request had `messages`.",
+    )
+    sha256: RequestSha256

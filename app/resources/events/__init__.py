@@ -1,0 +1,1 @@
+"""Events: append and read them."""

@@ -1,0 +1,190 @@
+"""The log: append events or a provider's messages, read and redact events."""
+
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Annotated, Any, get_args
+
+from fastapi import Depends, Path, Query, Request, Response
+
+from app.core.errors import InvalidRequest, NotFound
+from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType, canonical_json
+from app.core.log.segments import session_of
+from app.core.render.formats.tools import NativeFormat
+from app.http import paging
+from app.http.addresses import session_in_path
+from app.http.body import read_json
+from app.http.fields import Cursor, Limit, Sid
+from app.http.openapi import KEY_CHARS_MAX, append_operation
+from app.http.operation import Resource, Who, caller_of, service
+from app.resources.events.appends import Appended, AppendRequest, events_request, messages_request
+from app.resources.events.reading import Reading, Redaction
+from app.resources.events.schemas import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
+from app.services.tenants import Caller
+
+router = Resource("events")
+
+Seq = Annotated[int, Path(description="Seq of the event.")]
+_APPEND_PROBLEMS = (
+    "invalid-event",
+    "unknown-call",
+    "duplicate-call",
+    "head-conflict",
+    "idempotency-conflict",
+    "conflict",
+    "body-too-large",
+    "not-found",
+    "too-many-sessions",
+    "session-erased",
+    "too-many-events",
+)
+
+
+@router.operation(
+    "POST",
+    "/v1/sessions/{sid}/events",
+    scope="ingest",
+    resolves_line=False,
+    returns=AppendedOut,
+    status=201,
+    also=(200,),
+    problems=_APPEND_PROBLEMS,
+    openapi_extra=append_operation(EventsIn),
+)
+async def append_events(request: Request) -> Response:
+    """Append 1 to 1,000 events to the log, all or none. A session that does not exist is created.
+
+    If the same request, or events with the same ids, were sent before, the first response is returned with 200.
+    """
+    who, sid, key = caller_of(request), session_in_path(request), _key(request)
+    body, raw = await read_json(request, frozenset(EventsIn.model_fields))
+    asked = events_request(body.get("events"), _head(body), key, raw)
+    return await _append(request, who, sid, asked)
+
+
+@router.operation(
+    "POST",
+    "/v1/sessions/{sid}/messages",
+    scope="ingest",
+    resolves_line=False,
+    returns=AppendedOut,
+    status=201,
+    also=(200,),
+    problems=(*_APPEND_PROBLEMS, "invalid-message"),
+    openapi_extra=append_operation(MessagesIn),
+)
+async def append_messages(request: Request) -> Response:
+    """Append 1 to 1,000 messages in a provider's own format, all or none. A session that does not exist is created.
+
+    Contexts in the same format show the messages unchanged. If the same request was sent before, the first response is
+    returned with 200.
+    """
+    who, sid, key = caller_of(request), session_in_path(request), _key(request)
+    body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
+    if body.get("format") not in get_args(NativeFormat):
+        raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
+        raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")
+    asked = messages_request(body["format"], messages, _head(body), key, raw)
+    return await _append(request, who, sid, asked)
+
+
+@router.operation("GET", "/v1/sessions/{sid}/events", scope="read", returns=EventPage, problems=("not-found",))
+async def list_events(
+    sid: Sid,
+    who: Who,
+    reading: Annotated[Reading, Depends(service(Reading))],
+    after: Annotated[
+        int, Query(ge=0, lt=2**63, description="Seq after which to begin; ignored if a `cursor` is given.")
+    ] = 0,
+    kind: Annotated[EventType | None, Query(alias="type", description="Type: return only events of it.")] = None,
+    author: Annotated[
+        str | None,
+        Query(min_length=1, max_length=NAME_CHARS_MAX, description="Author: return only events by it."),
+    ] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List the events of a session in order, as they were appended. The log is always complete.
+
+    With `type` or `author` a page may have fewer than `limit` events although more follow: check `next_cursor`.
+    """
+    start = paging.decode_number(cursor, below=2**63)
+    start = after if start is None else start
+    if kind is None and author is None:
+        items = await reading.events(who.tenant_id, sid, start, limit + 1)
+        return _json(paging.page(items, limit, itemgetter("seq")))
+    items, end = await reading.events_of_kind(who.tenant_id, sid, start, limit, kind=kind, author=author)
+    return _json({"items": items, "next_cursor": None if end is None else paging.encode(end)})
+
+
+@router.operation("GET", "/v1/sessions/{sid}/events/{seq}", scope="read", returns=EventOut, problems=("not-found",))
+async def get_event(
+    sid: Sid,
+    seq: Seq,
+    who: Who,
+    reading: Annotated[Reading, Depends(service(Reading))],
+) -> Response:
+    """Get an event as it was appended."""
+    items = await reading.events(who.tenant_id, sid, seq - 1, 1) if 1 <= seq < 2**63 else []
+    if not items or items[0]["seq"] != seq:
+        raise NotFound(f"session {sid!r} has no event {seq}", session=sid, seq=seq)
+    return _json(items[0])
+
+
+@router.operation(
+    "DELETE",
+    "/v1/sessions/{sid}/events/{seq}",
+    scope="admin",
+    status=204,
+    problems=("not-found",),
+    response_class=Response,
+)
+async def redact_event(
+    sid: Sid,
+    seq: Seq,
+    who: Who,
+    redaction: Annotated[Redaction, Depends(service(Redaction))],
+) -> None:
+    """Redact an event: its content is permanently erased, its place in the log stays.
+
+    Summaries that cover it lose their text; live ones are rewritten without it.
+    """
+    await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id, who.session_prefix)
+
+
+async def _append(request: Request, who: Caller, sid: str, asked: AppendRequest) -> Response:
+    services = request.state.services
+    services.event_rates.take(who.tenant_id, len(asked.drafts))
+    appended: Appended = await services.ingest.append(who.tenant_id, sid, asked)
+    body = {
+        "session": session_of(appended.session),
+        "line": appended.line,
+        "head": appended.head,
+        "epoch": appended.epoch,
+        "events": [
+            {"index": index, **one._asdict()} for index, one in zip(asked.indices, appended.events, strict=True)
+        ],
+        "pressure": appended.pressure._asdict(),
+    }
+    return _json(body, 201 if appended.created else 200)
+
+
+def _key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
+        raise InvalidRequest(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters", field="Idempotency-Key")
+    return key
+
+
+def _head(body: Mapping[str, Any]) -> int | None:
+    head = body.get("expected_head")
+    if head is None:
+        return None
+    if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < 2**63:
+        raise InvalidRequest("expected_head must be a whole number of 0 or more", field="expected_head")
+    return head
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(canonical_json(value), status, media_type="application/json")

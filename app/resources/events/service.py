@@ -1,0 +1,276 @@
+"""Appending events: validated, counted and stored in one statement, or else decided under the row lock.
+
+The fast path assumes the turn last seen of the session and lets the database check it. A request to which that does not
+apply (a stale assumption, a new session, a repeated key or id, an invalid result) is decided again with the row locked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from app.core.compaction.next_span import readiness
+from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, LineChanged
+from app.core.log.event import Batch, SessionState, check, place
+from app.core.log.events import Draft, EventType
+from app.core.log.pairing import name_unnamed
+from app.core.log.segments import is_line
+from app.core.log.turns import depends_on_state, moves_state
+from app.core.policy.policy import Policy
+from app.resources.contexts.view_cache import ViewCache
+from app.resources.events.appends import (
+    Appended,
+    AppendFacts,
+    AppendRequest,
+    find_original,
+    measure_pressure,
+    order_receipts,
+    receipt,
+    receipts_of,
+)
+from app.resources.events.snapshots import SessionSnapshot, SessionSnapshots
+from app.resources.events.waiting import WaitingLists
+from app.resources.lines.service import Lines, lock_or_create
+from app.resources.policies.service import Policies
+from app.resources.sessions.limits import SessionQuota
+from app.services.counting import Counting
+from app.store import event_log, log, sessions
+from app.store.engine import Connection, Database
+from app.store.event_log import SessionLog
+from app.store.events import StoredEvent
+from app.store.log import AppendSettings, CompactionTrigger
+from app.store.sessions import SessionRow
+
+PREPARE_RATIO: Final = 0.5
+"""Share of the trigger at which summaries are prepared when a turn ends."""
+
+
+class Ingest:
+    """Appends events."""
+
+    def __init__(
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        view_cache: ViewCache,
+        quota: SessionQuota,
+        snapshots: SessionSnapshots,
+        lines: Lines,
+    ) -> None:
+        self._lines = lines
+        self._quota = quota
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._view_cache = view_cache
+        self._snapshots = snapshots
+        self._waiting = WaitingLists()
+
+    async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
+        """Append all events or none, to the line that a session's name means. Raises a subclass of ContextError."""
+        line = await self._lines.resolve_remembered(tenant_id, external_id, request.key)
+        try:
+            return await self._append(tenant_id, line, request)
+        except LineChanged as moved:
+            line = await self._lines.remember_moved(tenant_id, external_id, moved.line, request.key)
+        return await self._append(tenant_id, line, request)
+
+    async def _append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
+        session_id = sessions.session_key(tenant_id, external_id)
+        hint = await self._snapshots.get(tenant_id, session_id)
+        counter = self._counting.session_counter(hint.estimator, hint.model)
+        bodies, tokens = await self._counting.prepare(request.drafts, counter)
+        policy = await self._policies.get(tenant_id, hint.policy)
+        async with self._waiting.turn(session_id):
+            if not _leading_prompts(request.drafts) and not await self._repeats_shared(hint, request.drafts):
+                batch = place(request.drafts, tokens, hint.turn)
+                expected_turn = hint.turn if depends_on_state(request.drafts) else None
+                try:
+                    applied = await log.append(
+                        self._database,
+                        session_id,
+                        tenant_id,
+                        batch,
+                        bodies,
+                        expected_head=request.expected_head,
+                        expected_turn=expected_turn,
+                        expected=AppendSettings(hint.estimator, hint.model, hint.policy, hint.log),
+                        key=request.key,
+                        request_sha256=request.request_sha256,
+                        trigger=self.compaction_trigger(policy, hint.model, batch),
+                        current_line_only=not is_line(external_id),
+                    )
+                except asyncpg.UniqueViolationError:
+                    applied = None
+                if applied is not None:
+                    if moves_state(request.drafts):
+                        self._snapshots.put(session_id, replace(hint, turn=batch.turn_after))
+                    return self.answer(external_id, session_id, batch, bodies, applied, hint, policy)
+            return await self._append_locked(tenant_id, external_id, session_id, request, hint, bodies, tokens)
+
+    async def _append_locked(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        session_id: UUID,
+        request: AppendRequest,
+        hint: SessionSnapshot,
+        bodies: list[str],
+        tokens: list[int],
+    ) -> Appended:
+        counted_by: tuple[str, str | None] | None = (hint.estimator, hint.model)
+        async with self._database.transaction() as tx:
+            estimator = self._counting.estimator(None).name
+            session = await lock_or_create(tx, tenant_id, external_id, self._quota, estimator=estimator)
+            if session.line is not None and not is_line(external_id):
+                raise LineChanged(session.line)
+            state, hint = session.state, SessionSnapshot.of(session)
+            policy = await self._policies.get(tenant_id, session.policy, tx)
+            if (before := await find_original(tx, session_id, request)) is not None:
+                return await self._original_answer(tx, session, request, before, hint, policy)
+            named = name_unnamed(request.drafts, state.open_calls)
+            if named is not request.drafts:
+                request, counted_by = replace(request, drafts=tuple(named)), None
+            if (hint.estimator, hint.model) != counted_by:
+                counter = self._counting.session_counter(hint.estimator, hint.model)
+                bodies, tokens = await self._counting.prepare(request.drafts, counter)
+            known = await _known_events(tx, session.log, request.drafts, bodies)
+            new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
+            if not new:
+                head = max(stored.seq for stored in known.values())
+                through = await event_log.tokens_through(tx, session.log, head)
+                facts = AppendFacts.without_new_events(session, head, through)
+                return await self._original_answer(tx, session, request, facts, hint, policy)
+            leads = state.head > 0 and _leading_prompts(request.drafts) > 0
+            spoken = leads and await event_log.has_conversation(tx, hint.log)
+            drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
+            batch = place(drafts, tokens, state.turn)
+            check(state, batch, request.expected_head)
+            applied = await self.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
+        answer = self.answer(external_id, session_id, batch, bodies, applied, hint, policy)
+        if known:
+            answer = replace(answer, events=order_receipts(request.drafts, known, answer.events, session_id))
+        return answer
+
+    async def apply(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        session_id: UUID,
+        request: AppendRequest,
+        state: SessionState,
+        batch: Batch,
+        bodies: Sequence[str],
+        hint: SessionSnapshot,
+        policy: Policy,
+    ) -> log.AppendResult:
+        """Append a batch that was placed for `state`, under the session's lock."""
+        applied = await log.append(
+            tx,
+            session_id,
+            tenant_id,
+            batch,
+            bodies,
+            expected_head=None,
+            expected_turn=state.turn,
+            expected=None,
+            key=request.key,
+            request_sha256=request.request_sha256,
+            trigger=self.compaction_trigger(policy, hint.model, batch),
+        )
+        if applied is None:
+            raise RuntimeError("a batch that was checked under the lock did not apply")
+        self._snapshots.put(session_id, replace(hint, turn=batch.turn_after))  # only a hint: `tx` may not be committed
+        return applied
+
+    async def _repeats_shared(self, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:
+        """Return whether a fork's append repeats an event id of an ancestor; the index checks the fork's own ids."""
+        names = [draft.id for draft in drafts if draft.id is not None] if hint.log.ancestors else []
+        return bool(names and await event_log.by_ids(self._database, hint.log, names, own=False))
+
+    def compaction_trigger(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger | None:
+        """Return the threshold at which this append enqueues a compaction: lower if it ends a turn."""
+        if not policy.summarize.enabled:
+            return None
+        try:
+            budget = self._counting.own_budget(policy, model)
+        except (CannotFit, InvalidPolicy):  # the model's window is too small for it; a context request will say so
+            return None
+        ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
+        ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
+        return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
+
+    def answer(
+        self,
+        external_id: str,
+        session_id: UUID,
+        batch: Batch,
+        bodies: Sequence[str],
+        applied: log.AppendResult,
+        hint: SessionSnapshot,
+        policy: Policy,
+    ) -> Appended:
+        """Return the response to a committed append, and add its events to the views held in memory."""
+        self._view_cache.add_events(session_id, applied, batch, bodies)
+        before = applied.before
+        rows = receipts_of(session_id, batch, before)
+        tokens = before.tokens + batch.tokens + applied.carry_tokens
+        main_pressure = measure_pressure(tokens, applied.target, policy, hint.model, self._counting)
+        return Appended(external_id, before.head + len(rows), applied.epoch, rows, main_pressure)
+
+    async def _original_answer(
+        self,
+        tx: Connection,
+        session: SessionRow,
+        request: AppendRequest,
+        facts: AppendFacts,
+        hint: SessionSnapshot,
+        policy: Policy,
+    ) -> Appended:
+        """Rebuild the original response for a repeated request."""
+        known = await event_log.by_ids(tx, session.log, [d.id for d in request.drafts if d.id is not None])
+        stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
+        nameless = [receipt(session.session_id, one) for one in stored if one.event_id is None]
+        rows = order_receipts(request.drafts, known, nameless, session.session_id)
+        main_pressure = measure_pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        return Appended(session.external_id, facts.head, facts.epoch, rows, main_pressure, created=False)
+
+
+def _leading_prompts(drafts: Sequence[Draft]) -> int:
+    """Count the provider's system messages at the start; they are system prompts only before any conversation."""
+    prompts = (draft.type is EventType.SYSTEM_PROMPT and draft.native is not None for draft in drafts)
+    return next((count for count, is_prompt in enumerate(prompts) if not is_prompt), len(drafts))
+
+
+def _rebase(
+    drafts: Sequence[Draft], bodies: Sequence[str], tokens: Sequence[int], new: Sequence[int], *, spoken: bool
+) -> tuple[list[Draft], list[str], list[int]]:
+    """Return the new events; native system prompts after conversation (`spoken`) become system messages."""
+    chosen = [drafts[i] for i in new]
+    texts = [bodies[i] for i in new]
+    for index in range(_leading_prompts(chosen) if spoken else 0):
+        chosen[index] = replace(chosen[index], type=EventType.SYSTEM_MESSAGE)
+        texts[index] = _as_system_message(texts[index])
+    return chosen, texts, [tokens[i] for i in new]
+
+
+def _as_system_message(body: str) -> str:
+    head = '{"type":"system.prompt"'
+    return '{"type":"system.message"' + body.removeprefix(head) if body.startswith(head) else body
+
+
+async def _known_events(
+    tx: Connection, log: SessionLog, drafts: Sequence[Draft], bodies: Sequence[str]
+) -> dict[str, StoredEvent]:
+    """Return the request's events that are in the log already. Raises IdempotencyConflict if their content differs."""
+    named = {draft.id: body for draft, body in zip(drafts, bodies, strict=True) if draft.id is not None}
+    if not named:
+        return {}
+    known = await event_log.by_ids(tx, log, list(named))
+    for name, stored in known.items():
+        if stored.body not in (named[name], _as_system_message(named[name])):
+            raise IdempotencyConflict(f"event id {name!r} was used with other content", id=name, seq=stored.seq)
+    return known

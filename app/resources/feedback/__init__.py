@@ -1,0 +1,1 @@
+"""Outcomes of calls, and the calibrations learned from them."""

@@ -1,0 +1,341 @@
+"""Feedback: reported outcomes of calls, the next action, and the calibration of the estimator."""
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from app.core.assembly.budget import budget_of, real_window
+from app.core.assembly.inputs import ContextRequest, Injection, Retry, ViewRow, ViewSettings
+from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
+from app.core.log.events import Json
+from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
+from app.core.policy.policy import Policy
+from app.core.render.formats import FORMATS
+from app.core.tokens import calibration
+from app.core.tokens.budget import Budget
+from app.core.tokens.calibration import (
+    Calibration,
+    Reported,
+    Sample,
+    consistent,
+)
+from app.core.tokens.learned import Learned, Point, initial_state, with_cache, with_point
+from app.resources.contexts.view_cache import ViewCache
+from app.resources.feedback.measurements import claim_of, is_believable, is_sane, point_of, with_window_evidence
+from app.resources.policies.service import Policies
+from app.services.counting import Counting
+from app.services.ledger import CacheReads, Ledger
+from app.store import audit, calibrations, compactions, outcomes, sessions
+from app.store.audit import CallRow
+from app.store.calibrations import KnownModel
+from app.store.compactions import WaitingContext
+from app.store.engine import Connection, Database
+from app.store.ids import overflow_run
+from app.store.outcomes import ReportedOutcome
+from app.store.spans import ViewFacts
+
+REASON: Final = "overflow"
+RETRY_WAIT_MS: Final = 10_000
+"""Default time, in milliseconds, for which a retry waits for a summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report as received: the provider's figures, and its error if there was one."""
+
+    usage: Mapping[str, int | None] | None = None
+    latency_ms: int | None = None
+    error: Mapping[str, Json] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A call with its outcome. `wait_ms`: time its retry may wait for a summary; None if the policy makes none.
+
+    `overflow` is the matched pattern, `estimate_error` the estimate's error as a share of the reported tokens, `cache`
+    the reads from the provider's cache, if reported; all are None when the same was reported before.
+    """
+
+    call: CallRow
+    outcome: ReportedOutcome
+    wait_ms: int | None
+    overflow: Overflow | None = None
+    estimate_error: float | None = None
+    cache: CacheReads | None = None
+
+
+class Lessons(NamedTuple):
+    """The calibration of the call's model (`shared`), and the state that its view has learned (`own`, at `version`).
+
+    None if the model has no name, and if nothing was learned.
+    """
+
+    shared: Calibration | None
+    own: Learned | None
+    version: int
+
+
+class Feedback:
+    """Records reports and learns from them."""
+
+    def __init__(
+        self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache, ledger: Ledger
+    ) -> None:
+        self._ledger = ledger
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._view_cache = view_cache
+
+    async def report(self, tenant_id: UUID, external_id: str, call_id: UUID, report: Report) -> Verdict:
+        """Record a report, learn from it, and return the next action: nothing, retry with less, or stop.
+
+        Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
+        """
+        session_id = sessions.session_key(tenant_id, external_id)
+        call = await self._call(session_id, tenant_id, external_id, call_id)
+        policy = await self._policies.get(tenant_id, call.policy)
+        wait_ms = RETRY_WAIT_MS if policy.summarize.enabled else None
+        outcome, overflow = _outcome(call, policy, report)
+        parent = None
+        if call.retry_of is not None:
+            parent = await audit.find(self._database, session_id, tenant_id, call.retry_of)
+        async with self._database.transaction() as tx:
+            now = await audit.lock(tx, session_id, tenant_id, call_id)
+            if now is None:
+                raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
+            if now.outcome is not None and _same_report(now.outcome, outcome):
+                return Verdict(now, now.outcome, wait_ms)
+            if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
+                raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
+            await outcomes.store(tx, session_id, call_id, outcome)
+            lessons = await self._learn(tx, tenant_id, session_id, call, parent, outcome, overflow)
+            reported = None if outcome.error is not None else _reported(call, outcome)
+            if reported is not None and not await outcomes.store_usage(tx, session_id, call.view, reported):
+                reported = None
+            if lessons is not None and (reported is not None or outcome.error is not None):  # no later call reported
+                budget = self._budget(policy, call, lessons, reported)
+                target = 1 if budget is None else max(1, budget.target)
+                await outcomes.set_target(tx, session_id, call, call.manifest.window, target)
+        if lessons is not None:
+            learned = None if lessons.own is None else (lessons.own, lessons.version)
+            self._view_cache.add_report(session_id, call.view, call.model, lessons.shared, reported, learned)
+        if overflow is not None and policy.summarize.enabled:
+            known = lessons or Lessons(None, None, 0)
+            await self._compact(session_id, tenant_id, call, policy, known, overflow.tokens)
+        cache = None
+        if outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
+            cache = await self._ledger.cache_reads(tenant_id, session_id, call.view, call_id)
+        return Verdict(call, outcome, wait_ms, overflow, _estimate_error(call, outcome), cache)
+
+    async def retry_request(
+        self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
+    ) -> ContextRequest:
+        """Return the request of a retry: fields that are not `given` are those of the earlier call.
+
+        Raises NotFound, Conflict (it did not overflow, or is a retry), InvalidRequest (another view or earlier head).
+        """
+        session_id = sessions.session_key(tenant_id, external_id)
+        call = await self._call(session_id, tenant_id, external_id, retry_of)
+        if call.retry_of is not None:
+            raise Conflict("this call is itself a retry", call_id=str(retry_of))
+        if call.outcome is None or not call.outcome.overflow:
+            raise Conflict("this call has not been reported as too long", call_id=str(retry_of))
+        if "view" in given and request.view != call.view:
+            raise InvalidRequest(f"the call to retry is of the view {call.view!r}", field="view")
+        if request.at is not None:
+            raise InvalidRequest("a retry is for the newest context: leave out `at`", field="at")
+        injections = tuple(Injection(name, content) for name, content in call.manifest.injections)
+        stated = (call.outcome.error or {}).get("overflow")
+        tokens = stated.get("tokens") if isinstance(stated, Mapping) else None
+        by_call = call.manifest.outside if call.manifest.outside_by == "call" else None
+        return replace(
+            request,
+            view=call.view,
+            format=request.format if "format" in given else call.format,
+            model=request.model if request.model is not None else call.model,
+            max_tokens=request.max_tokens if request.max_tokens is not None else call.manifest.window,
+            injections=request.injections if "injections" in given else injections,
+            outside_tokens=request.outside_tokens if request.outside_tokens is not None else by_call,
+            recall=request.recall if "recall" in given else call.manifest.recall,
+            cache_last=request.cache_last if "cache_last" in given else call.manifest.cache_last,
+            retry=Retry(retry_of, call.counted or call.estimate, tokens if isinstance(tokens, int) else None),
+        )
+
+    async def calibrations(self, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[KnownModel]:
+        """Return a tenant's calibrations, by model and estimator."""
+        return await calibrations.page(self._database, tenant_id, limit, after)
+
+    async def forget(self, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
+        """Delete the calibrations of a model, of an estimator, or all; return their number.
+
+        What a view has learned from its own calls stays.
+        """
+        return await calibrations.forget(self._database, tenant_id, model, estimator)
+
+    async def _call(self, session_id: UUID, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
+        call = await audit.find(self._database, session_id, tenant_id, call_id)
+        if call is None:
+            raise NotFound(f"session {external_id!r} has no call {call_id}", call_id=str(call_id))
+        return call
+
+    async def _learn(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        session_id: UUID,
+        call: CallRow,
+        parent: CallRow | None,
+        outcome: ReportedOutcome,
+        overflow: Overflow | None,
+    ) -> Lessons | None:
+        """Learn from an outcome about the view and its model; None if it teaches nothing.
+
+        Reports of one model's calls do not wait for each other: a report that arrives while another updates the model
+        updates only its view, unless the call was refused. So the model learns from a sample of its calls.
+        """
+        now = time.time()
+        estimator = call.manifest.estimator
+        margin = self._counting.session_counter(estimator, call.model).estimator.margin
+        point = point_of(call, outcome, overflow, now)
+        if point is None:
+            return None
+        shared: Calibration | None = None
+        samples: tuple[Sample, ...] = ()
+        locked = False
+        if call.model is not None:
+            wait = overflow is not None
+            taken = await calibrations.lock(tx, tenant_id, call.model, estimator, margin, wait=wait)
+            shared, samples, locked = taken.known, taken.samples, taken.locked
+        before, exists = await outcomes.learned(tx, session_id, call.view)
+        if before is None or (before.model, before.known.estimator) != (call.model, estimator):
+            before = initial_state(call.model, estimator, margin)
+        source = session_id.hex
+        claim = claim_of(call, parent, point, overflow, source)
+        if claim is not None and not is_believable(claim, point, overflow, (before.known, shared), now):
+            claim = None
+        own = with_point(before, point, margin) if is_sane(point, call) else before
+        own = replace(own, known=with_window_evidence(own.known, claim, point, overflow, believed=True))
+        counts = (outcome.input_tokens, outcome.cache_read_tokens, outcome.cache_write_tokens)
+        own = with_cache(own, *counts, known=self._ledger.knows_cache(call.model))
+        version = await outcomes.store_learned(tx, session_id, call.view, own) if exists and own != before else 0
+        if call.model is None or shared is None or not locked:
+            return Lessons(shared, own if version else None, version)
+        sample = Sample(point.counted, point.reported - own.tokens_outside(point), point.least, now, source)
+        if own.outside != before.outside:  # from now on this session's samples exclude these tokens
+            samples = (*(one for one in samples if one.source != source), *own.samples(source))
+            samples = samples[-calibration.SAMPLES_MAX :]
+        else:
+            samples = calibration.with_sample(samples, sample)
+        known = calibration.relearn(shared, samples, margin, now)
+        if sample.sensible and not sample.least:
+            known = replace(known, samples=known.samples + 1)
+        expected = point.counted * known.ratio + own.tokens_outside(point)
+        sent = None if overflow is None else overflow.tokens
+        borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
+        known = with_window_evidence(known, claim, point, overflow, believed=borne_out)
+        await calibrations.save(tx, tenant_id, call.model, known, samples)
+        return Lessons(known, own if version else None, version)
+
+    def _budget(
+        self,
+        policy: Policy,
+        call: CallRow,
+        lessons: Lessons,
+        reported: Reported | None,
+        retry: Retry | None = None,
+    ) -> Budget | None:
+        """Return the budget of a call's view, or of its retry, updated by its report; None if nothing fits."""
+        counter = self._counting.counter(call.model, policy)
+        window = call.manifest.window
+        view = ViewFacts(
+            call.view,
+            ViewRow(call.policy, call.model, window, call.epoch, call.epoch),
+            calibrations=() if lessons.shared is None else (lessons.shared,),
+            reported=reported,
+            learned=lessons.own,
+        )
+        if retry is not None:
+            window = real_window(view, call.model, window, time.time())
+        settings = ViewSettings(call.policy, policy, call.model, window)
+        request = ContextRequest(call.view, outside_tokens=call.manifest.stated_outside, retry=retry)
+        try:
+            return budget_of(view, settings, request, counter, (), fresh=False)
+        except (CannotFit, InvalidPolicy):
+            return None
+
+    async def _compact(
+        self, session_id: UUID, tenant_id: UUID, call: CallRow, policy: Policy, lessons: Lessons, tokens: int | None
+    ) -> None:
+        """Schedule the compaction for a refused call. A failure is only logged: the report itself succeeded."""
+        budget = self._budget(policy, call, lessons, None, Retry(call.call_id, call.counted or call.estimate, tokens))
+        wanted = None
+        if budget is not None:
+            wanted = WaitingContext(call.view, budget.used_window, call.policy, tightened=True)
+        try:
+            async with self._database.transaction() as tx:
+                await compactions.schedule(tx, session_id, tenant_id, overflow_run(call.call_id), REASON, wanted=wanted)
+        except (StoreUnavailable, asyncpg.PostgresError) as error:
+            structlog.get_logger().warning("no compaction", error=str(error))
+
+
+def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOutcome, Overflow | None]:
+    """Return the outcome to store, and the overflow that its error shows."""
+    usage = {name: value for name, value in (report.usage or {}).items() if value is not None}
+    if not usage and report.error is None and report.latency_ms is None:
+        raise InvalidRequest("the report has neither usage nor an error nor a latency", field="usage")
+    total = usage.get("input_tokens")
+    read, write = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
+    if total is not None and FORMATS[call.format].excludes_cached_tokens:
+        total += (read or 0) + (write or 0)
+    error, overflow = None, None
+    if report.error is not None:
+        given = {name: value for name, value in report.error.items() if value is not None}
+        if isinstance(message := given.get("message"), str):
+            given["message"] = message[:MESSAGE_CHARS_MAX]
+        message, code, status = (given.get(name) for name in ("message", "code", "status"))
+        overflow = classify(
+            _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
+        )
+        error = given if overflow is None else {**given, "overflow": _overflow_json(overflow)}
+    figures = (total, read, write, usage.get("output_tokens"), report.latency_ms)
+    return ReportedOutcome(*figures, error, overflow is not None), overflow
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _overflow_json(overflow: Overflow) -> dict[str, Json]:
+    stated = {"tokens": overflow.tokens, "window": overflow.window, "answer": overflow.answer}
+    return {"set": overflow.set, "pattern": overflow.pattern} | {k: v for k, v in stated.items() if v}
+
+
+def _same_report(before: ReportedOutcome, now: ReportedOutcome) -> bool:
+    """Compare two outcomes, apart from the overflow found in them."""
+    reports = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
+    return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
+        now, error=None, overflow=False
+    )
+
+
+def _reported(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
+    """Return the usage that the view's next estimate starts from; None without a plausible count."""
+    if not call.has_count or outcome.input_tokens is None:
+        return None
+    if not is_sane(Point(call.counted, outcome.input_tokens), call):
+        return None
+    outside = call.manifest.stated_outside
+    return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, outside)
+
+
+def _estimate_error(call: CallRow, outcome: ReportedOutcome) -> float | None:
+    if outcome.error is not None or not outcome.input_tokens:
+        return None
+    expected = call.estimate + call.manifest.outside
+    return abs(expected - outcome.input_tokens) / outcome.input_tokens

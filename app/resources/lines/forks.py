@@ -1,0 +1,90 @@
+"""Forks: sessions that begin with another session's log. A rewind is a fork at an older seq."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.core.errors import Conflict
+from app.core.log.events import Json
+from app.core.log.segments import row_name
+from app.core.memory.cover import cover_id
+from app.core.policy.evictions import SHOW_ALL
+from app.resources.policies.service import Policies
+from app.resources.sessions.limits import SessionQuota
+from app.resources.sessions.service import check_metadata
+from app.services.idempotency import ResponseToStore
+from app.store import erased_names, forks, sessions
+from app.store.engine import Connection, Database
+from app.store.forks import CutOff, Parent
+from app.store.sessions import SessionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A fork or line, whether it is new, and the events it cuts off its last round."""
+
+    row: SessionRow
+    created: bool
+    left_out: Sequence[CutOff]
+
+
+class Forks:
+    """Creates forks."""
+
+    def __init__(self, database: Database, policies: Policies, quota: SessionQuota) -> None:
+        self._database = database
+        self._policies = policies
+        self._quota = quota
+
+    async def fork(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        fork: str,
+        *,
+        at: int | None,
+        metadata: Mapping[str, Json],
+        keep: ResponseToStore[Forked] | None = None,
+    ) -> Forked:
+        """Fork a session at `at` (None: its head) as `fork`.
+
+        An existing fork is returned as it is now; `metadata` is for a new one. The parent is locked against appends
+        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, SessionErased for an erased name without
+        `metadata`, Conflict if the name is another session's, and AlreadyAnswered, having done nothing, if the key of
+        `keep` has been used.
+        """
+        check_metadata(metadata)
+        sessions.check_name(fork, "id")
+        async with self._database.transaction() as tx:
+            origin = await forks.parent(tx, tenant_id, external_id, at)
+            created = await self.create(tx, tenant_id, origin, fork, metadata) is not None
+            if created:
+                await erased_names.admit(tx, tenant_id, fork, has_metadata=bool(metadata))
+                await self._quota.admit(tx, tenant_id)
+            row = await sessions.get(tx, tenant_id, fork)
+            parent, parent_at = row.parent or (None, 0)
+            if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
+                detail = f"session {fork!r} exists, and is not a fork of {external_id!r} at this seq"
+                raise Conflict(detail, session=fork)
+            calls = [call.seq for call in origin.as_of.state.open_calls.values()]
+            # An existing fork, requested without a seq, may have been made before the session's current head.
+            same = created or at is not None
+            cut = await forks.cut_off_events(tx, origin.session.log, parent_at, calls) if same else []
+            made = Forked(row, created, cut)
+            if keep is not None:
+                await keep.store(tx, made)
+        return made
+
+    async def create(
+        self, tx: Connection, tenant_id: UUID, origin: Parent, fork: str, metadata: Mapping[str, Json]
+    ) -> UUID | None:
+        """Create the fork in a transaction; return its key, None if the name is taken."""
+        refs = await forks.policies_of(tx, origin.session.session_id)
+        shown = {(await self._policies.get(tenant_id, ref, tx)).shows for ref in refs}
+        fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)
+        if fork_id is None:
+            return None
+        covers = {cover_id(origin.session.session_id, one): cover_id(fork_id, one) for one in {SHOW_ALL, *shown}}
+        readable = await forks.copy_summaries(tx, origin, fork_id, covers)
+        await forks.copy_views(tx, origin, fork_id, readable)
+        return fork_id

@@ -1,0 +1,192 @@
+"""The lines of a session: the current one, their list, and rewinding to an earlier event.
+
+A session's name means one of its lines, and moves to another one when its client continues elsewhere (`reconcile.py`)
+or requests an earlier seq. Only the name's row says which. Operations that run for every call use that row without a
+look-up, because most names never move; their statements reject it if its name has moved. A process remembers moved
+names, and looks them up first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+from app.core.errors import Conflict, InvalidRequest, TooManyLines
+from app.core.log.chain import Tip
+from app.core.log.segments import is_line, line_id, line_of, session_of
+from app.resources.lines.forks import Forked, Forks
+from app.resources.sessions.limits import SessionQuota
+from app.services.idempotency import ResponseToStore
+from app.store import chain, erased_names, forks, lines, sessions
+from app.store.engine import Connection, Database
+from app.store.lines import LineRow
+from app.store.sessions import SessionRow
+
+MOVED_REMEMBERED_MAX: Final = 50_000
+NAMES_TRIED_MAX: Final = 100
+
+
+class Lines:
+    """Resolves, lists, creates and rewinds the lines of sessions."""
+
+    def __init__(self, database: Database, forking: Forks, lines_max: int) -> None:
+        self._database = database
+        self._forks = forking
+        self._lines_max = lines_max
+        self._moved: OrderedDict[tuple[UUID, str], None] = OrderedDict()
+
+    async def current(self, tenant_id: UUID, address: str) -> str:
+        """Return the line that an address means: itself if it names a line, or if the name has not moved."""
+        if is_line(address):
+            return address
+        line = await lines.current_line(self._database, tenant_id, address)
+        return address if line is None else line
+
+    async def resolve_remembered(self, tenant_id: UUID, address: str, key: str | None = None) -> str:
+        """Return the current line if this process knows that the name has moved, else the address itself.
+
+        A request whose idempotency key was used before goes to the line where it was used.
+        """
+        if (tenant_id, address) not in self._moved:
+            return address
+        line = await self.current(tenant_id, address)
+        if line == address:
+            self._moved.pop((tenant_id, address), None)
+        return await self._line_of_key(tenant_id, address, line, key)
+
+    async def remember_moved(self, tenant_id: UUID, address: str, line: str, key: str | None = None) -> str:
+        """Remember that a name has moved to a line, and return the line for a request with this key."""
+        self._moved[tenant_id, address] = None
+        if len(self._moved) > MOVED_REMEMBERED_MAX:
+            self._moved.popitem(last=False)
+        return await self._line_of_key(tenant_id, address, line, key)
+
+    async def _line_of_key(self, tenant_id: UUID, name: str, line: str, key: str | None) -> str:
+        found = None if key is None else await lines.of_key(self._database, tenant_id, name, key)
+        return found or line
+
+    async def of_call(self, tenant_id: UUID, address: str, call_id: UUID | None) -> str:
+        """Return the line of a session on which a call was made; the current one if no call is named.
+
+        If there is no such call, return the address itself.
+        """
+        if call_id is None or is_line(address):
+            return await self.current(tenant_id, address)
+        return await lines.of_call(self._database, tenant_id, address, call_id) or address
+
+    async def page(self, tenant_id: UUID, address: str, after: int, limit: int) -> tuple[Sequence[LineRow], str]:
+        """Return the lines of a session in order of creation, and the id of the current one. Raises NotFound."""
+        name = session_of(address)
+        row = await sessions.get(self._database, tenant_id, name)
+        return await lines.page(self._database, tenant_id, name, after, limit), row.line or line_of(name)
+
+    async def rewind(
+        self, tenant_id: UUID, address: str, to: int, keep: ResponseToStore[Forked] | None = None
+    ) -> Forked:
+        """Point a session's name at a line that ends at seq `to` of the current one; return that line.
+
+        If the current line ends there, it is returned. No line is removed. Raises NotFound, InvalidRequest, or
+        TooManyLines, and AlreadyAnswered, having done nothing, if the key of `keep` has been used.
+        """
+        if is_line(address):
+            raise InvalidRequest("only a session can be rewound: name it without its line", field="sid")
+        async with self._database.transaction() as tx:
+            root = await sessions.get_locked(tx, tenant_id, address)
+            row = await current_row(tx, tenant_id, root)
+            if to > row.state.head:
+                raise InvalidRequest(f"`to` is {to}, but the session's last event is {row.state.head}", field="to")
+            made = await self.branch(tx, tenant_id, root, row, to) if to < row.state.head else row
+            calls = [call.seq for call in made.state.open_calls.values()]
+            cut = await forks.cut_off_events(tx, row.log, to, calls) if made is not row else []
+            rewound = Forked(await sessions.get_line(tx, tenant_id, made.external_id), made is not row, cut)
+            if keep is not None:
+                await keep.store(tx, rewound)
+        return rewound
+
+    async def branch(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
+        """Create a line with the log of another one up to `at`, and point the name at it; both must be locked."""
+        origin = await forks.views_as_of(tx, row, at)
+        tip = await chain.tip_at(tx, tenant_id, root, row, at)
+
+        async def fork(line: str) -> UUID | None:
+            return await self._forks.create(tx, tenant_id, origin, line, row.metadata)
+
+        return await self._create(tx, tenant_id, root, tip, fork)
+
+    async def switch_to(self, tx: Connection, root: SessionRow, row: SessionRow) -> None:
+        """Point a session's name at an existing line. The session must be locked."""
+        await lines.set_current_line(
+            tx, root.session_id, None if row.session_id == root.session_id else row.external_id
+        )
+
+    async def create_empty(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow:
+        """Create an empty line with the settings of another one, and point the name at it; both must be locked."""
+
+        async def create(line: str) -> UUID | None:
+            made = await sessions.create(
+                tx,
+                tenant_id,
+                line,
+                estimator=row.estimator,
+                model=row.model,
+                policy=row.policy,
+                metadata=row.metadata,
+                outside_tokens=row.outside_tokens,
+            )
+            return sessions.session_key(tenant_id, line) if made else None
+
+        return await self._create(tx, tenant_id, root, Tip(), create)
+
+    async def _create(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        root: SessionRow,
+        tip: Tip,
+        make: Callable[[str], Awaitable[UUID | None]],
+    ) -> SessionRow:
+        """Create a line under the next free id, and point the name at it.
+
+        Sessions older than lines may have such ids. Raises TooManyLines, which must roll the transaction back.
+        """
+        first = await lines.next_number(tx, root.session_id)
+        if 0 < self._lines_max < first:
+            raise TooManyLines(f"a session may have {self._lines_max} lines", limit=self._lines_max)
+        for number in range(first, first + NAMES_TRIED_MAX):
+            key = await make(line_id(root.external_id, number))
+            if key is not None:
+                await lines.add(tx, key, root.session_id, number, tip)
+                row = await sessions.lock(tx, key, tenant_id)
+                if row is None:
+                    raise RuntimeError("a line that was just made is not there")
+                await lines.set_current_line(tx, root.session_id, row.external_id)
+                return row
+        raise Conflict("the ids of this session's next lines are taken")
+
+
+async def lock_or_create(
+    tx: Connection, tenant_id: UUID, name: str, quota: SessionQuota, *, estimator: str, model: str | None = None
+) -> SessionRow:
+    """Lock and return a session's own row, created if it is new, or the row of a line.
+
+    Raises InvalidRequest for a line that does not exist, Conflict for a session that is being erased, SessionErased,
+    or TooManySessions, which must roll the transaction back.
+    """
+    key = sessions.session_key(tenant_id, name)
+    row = await sessions.lock(tx, key, tenant_id)
+    if row is None:
+        sessions.check_name(name)
+        if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
+            await erased_names.admit(tx, tenant_id, name, has_metadata=False)
+            await quota.admit(tx, tenant_id)
+        row = await sessions.lock(tx, key, tenant_id)
+    if row is None:
+        raise Conflict(f"session {name!r} is being erased")
+    return row
+
+
+async def current_row(tx: Connection, tenant_id: UUID, root: SessionRow) -> SessionRow:
+    """Lock and return the row of the line that a session's name means; `root` is the name's own row, already locked."""
+    if root.line is None:
+        return root
+    return await sessions.get_locked(tx, tenant_id, root.line)

@@ -1,0 +1,1 @@
+"""Previews: contexts that are rendered and not recorded."""

@@ -1,0 +1,1 @@
+"""Reconciliation of a client's complete messages with the log."""

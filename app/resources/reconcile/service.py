@@ -1,0 +1,357 @@
+"""Reconciliation of a client's complete messages with the log of its session.
+
+Most clients send their whole conversation with every call. Its new messages are appended to the line that it continues:
+the current one, another one whose end the client has returned to, or a fork where it diverged. A conversation with an
+unknown beginning gets a line of its own. Whatever the client did (a retry, an edit, another branch, a sub-agent, a
+compaction of its own), the model sees the client's conversation, and nothing is lost.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+from uuid import UUID
+
+from app.core.assembly.inputs import ContextRequest
+from app.core.errors import DuplicateCall, InvalidRequest, UnknownCall
+from app.core.log.chain import Link, canonical_prompt, canonical_tool_list, links
+from app.core.log.event import Batch, check, place
+from app.core.log.events import NO_PROMPT, Draft, EventType, Json
+from app.core.log.parse import tool_definitions
+from app.core.log.segments import is_line, line_of, session_of
+from app.core.policy.policy import Policy
+from app.resources.contexts.service import Assembly, ContextAnswer
+from app.resources.events.appends import AppendRequest, EventReceipt, receipts_of
+from app.resources.events.service import Ingest
+from app.resources.events.snapshots import SessionSnapshot
+from app.resources.events.waiting import WaitingLists
+from app.resources.lines.service import Lines, current_row, lock_or_create
+from app.resources.policies.service import Policies
+from app.resources.reconcile.messages import INLINE_MESSAGES_MAX, ClientEvent, ClientList, ClientMessages, ListReader
+from app.resources.reconcile.outcome import AppliedList, Reconciled, client_plan_of, seqs_by_message
+from app.resources.sessions.limits import EventRates, SessionQuota
+from app.services.counting import Counting
+from app.services.idempotency import ResponseToStore
+from app.store import answers, chain, event_log, sessions
+from app.store.answers import KeyClaim
+from app.store.engine import Connection, Database
+from app.store.log import AppendResult
+from app.store.sessions import SessionRow
+
+KEPT_MAX: Final = 2_000
+"""Lines whose prompts, tools and chained seqs a process keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InForce:
+    """The system prompts and tools in force on a line. `tools` is None while `definitions` must be appended again."""
+
+    prompts: tuple[bytes, ...] = ()
+    prompt_seqs: tuple[int, ...] = ()
+    tools: bytes | None = None
+    definitions: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Appending:
+    """Events appended to a line within a transaction, to be added to the held views once it is committed."""
+
+    batch: Batch
+    bodies: list[str]
+    applied: AppendResult
+    hint: SessionSnapshot
+    policy: Policy
+
+
+class Reconcile:
+    """Makes contexts for clients' complete messages."""
+
+    def __init__(
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        ingest: Ingest,
+        assembly: Assembly,
+        lines: Lines,
+        quota: SessionQuota,
+        rates: EventRates,
+    ) -> None:
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._ingest = ingest
+        self._assembly = assembly
+        self._lines = lines
+        self._quota = quota
+        self._rates = rates
+        self._waiting = WaitingLists()
+        self._reader = ListReader()
+        self._in_force: OrderedDict[tuple[UUID, object, int, int, int], _InForce] = OrderedDict()
+        self._seqs: OrderedDict[tuple[UUID, object], list[int]] = OrderedDict()
+
+    async def read(self, tenant_id: UUID, name: str, given: ClientList) -> ClientMessages:
+        """Read a client's list as events. Raises InvalidMessage or InvalidEvent."""
+        if given.is_long:
+            return await asyncio.to_thread(self._reader.read, tenant_id, name, given)
+        return self._reader.read(tenant_id, name, given)
+
+    async def context(
+        self,
+        tenant_id: UUID,
+        name: str,
+        given: ClientMessages,
+        request: ContextRequest,
+        keep: ResponseToStore[Reconciled] | None = None,
+    ) -> Reconciled:
+        """Append a client's new messages to the line that they continue, and return its next context.
+
+        The append stays if no context can be made. Raises the errors of an append and of `Assembly.context`, and
+        InvalidRequest for a line instead of a session, or an `at`.
+        """
+        applied = await self._append_new(tenant_id, name, given, request, None if keep is None else keep.claim)
+        by_message = seqs_by_message(given, applied.seqs, applied.prompts)
+
+        done: Reconciled | None = None
+
+        async def reconciled(answer: ContextAnswer) -> Reconciled:
+            nonlocal done
+            long = given.count > INLINE_MESSAGES_MAX
+            plan = (
+                await asyncio.to_thread(client_plan_of, answer, by_message)
+                if long
+                else client_plan_of(answer, by_message)
+            )
+            done = Reconciled(answer, applied.appended, plan)
+            return done
+
+        keeping = None if keep is None else keep.composed_with(reconciled)
+        answer = await self._assembly.context(tenant_id, applied.line, request, applied.head, keeping)
+        return done or await reconciled(answer)
+
+    async def context_only(
+        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest
+    ) -> ContextAnswer:
+        """Do what `context` does, without a plan for the client's messages."""
+        applied = await self._append_new(tenant_id, name, given, request, None)
+        return await self._assembly.context(tenant_id, applied.line, request, applied.head)
+
+    async def append_to_side_line(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
+        """Append events after a seq of a line that has continued since, on a line of their own; the name does not move.
+
+        Nothing is done if some line has them already. Raises the errors of an append, NotFound, and TooManyLines.
+        """
+        async with self._database.transaction() as tx:
+            root = await sessions.get_locked(tx, tenant_id, session_of(line))
+            row = await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, line))
+            tip = await chain.tip_at(tx, tenant_id, root, row, at)
+            new_links = await asyncio.to_thread(links, [draft.body() for draft in drafts], tip.hash)
+            if not new_links or await chain.find_longest(tx, root.session_id, [new_links[-1].hash]):
+                return
+            made = await self._lines.branch(tx, tenant_id, root, row, at)
+            events = [ClientEvent(draft, None) for draft in drafts]
+            made, appending, _, _ = await self._append(tx, tenant_id, root, made, events, new_links)
+            await self._lines.switch_to(tx, root, await current_row(tx, tenant_id, root))  # `branch` has moved it
+        self._extend_views(made, appending)
+
+    async def _append_new(
+        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: KeyClaim | None
+    ) -> AppliedList:
+        """Append the client's new messages; store their places under the request's key, if it has one.
+
+        A repetition after a lost response therefore returns the same events and the same context.
+        """
+        if is_line(name):
+            raise InvalidRequest("messages are for the session: name it without its line", field="sid")
+        if not given.links:
+            raise InvalidRequest("messages contain no conversation", field="messages")
+        if request.at is not None:
+            raise InvalidRequest("leave out `at`: the conversation ends with the last message", field="at")
+        async with self._waiting.turn(sessions.session_key(tenant_id, name)):
+            row, applied, appending = await self._append_in_transaction(tenant_id, name, given, request.model, claim)
+            if appending is not None:
+                self._extend_views(row, appending)
+        return applied
+
+    def _extend_views(self, row: SessionRow, done: _Appending) -> None:
+        self._ingest.answer(
+            row.external_id, row.session_id, done.batch, done.bodies, done.applied, done.hint, done.policy
+        )
+
+    async def _append_in_transaction(
+        self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None, claim: KeyClaim | None
+    ) -> tuple[SessionRow, AppliedList, _Appending | None]:
+        """Find or create the line and append to it, in one transaction."""
+        async with self._database.transaction() as tx:
+            estimator = self._counting.estimator(model).name
+            root = await lock_or_create(tx, tenant_id, name, self._quota, estimator=estimator, model=model)
+            before = None if claim is None else await answers.find_claimed(tx, claim.for_append)
+            if before is not None:
+                row = await sessions.get_locked(tx, tenant_id, before["line"])
+                seqs = await self._known_seqs(tx, tenant_id, root, row, len(given.links))
+                return row, AppliedList.from_stored(before, seqs), None
+            current = await chain.extend(tx, root.session_id, await current_row(tx, tenant_id, root))
+            row, known = await self._find_line(tx, tenant_id, root, current, given)
+            in_force = await self._find_in_force(tx, row)
+            if _prompts_differ(given, in_force) and in_force.prompt_seqs:
+                row, in_force = await self._line_without_prompts(tx, tenant_id, root, row, in_force)
+            many = len(given.links) - known > INLINE_MESSAGES_MAX
+            new = await asyncio.to_thread(given.events_after, known) if many else given.events_after(known)
+            events = (*_leading_events(given, in_force), *new)
+            seqs = await self._known_seqs(tx, tenant_id, root, row, known)
+            prompts: Sequence[int] = in_force.prompt_seqs
+            appending = None
+            receipts: Sequence[EventReceipt] = ()
+            if events:
+                chained = given.links_after(known, len(events) - len(new))
+                row, appending, added, prompt_seqs = await self._append(tx, tenant_id, root, row, events, chained)
+                receipts = receipts_of(row.session_id, appending.batch, appending.applied.before)
+                seqs, prompts = [*seqs, *added], prompt_seqs or prompts
+            appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
+            applied = AppliedList(line_of(row.external_id), row.tip.seq, appended, seqs, prompts)
+            if claim is not None and appended:
+                await answers.store_claimed(tx, claim.for_append, applied.to_stored())
+        self._keep(row, seqs)
+        return row, applied, appending
+
+    async def _find_line(
+        self, tx: Connection, tenant_id: UUID, root: SessionRow, current: SessionRow, given: ClientMessages
+    ) -> tuple[SessionRow, int]:
+        """Return the line that the messages continue, locked and current, and the number of their links that it has."""
+        hashes = [link.hash for link in given.links]
+        tip = current.tip
+        if tip.number == 0 or (tip.number <= len(hashes) and hashes[tip.number - 1] == tip.hash):
+            return current, tip.number
+        for name in await chain.unchained_lines(tx, tenant_id, root.session_id):
+            await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, name))
+        found = await chain.find_longest(tx, root.session_id, hashes)
+        if not found:
+            return await self._lines.create_empty(tx, tenant_id, root, current), 0
+        number = found[0].number
+        ended = await chain.with_tip(tx, tenant_id, root.session_id, number, hashes[number - 1])
+        if ended is not None:
+            await self._lines.switch_to(tx, root, ended)
+            return ended, number
+        at = next((one for one in found if one.line == current.session_id), found[0])
+        row = current
+        if at.line != current.session_id:
+            row = await sessions.lock(tx, at.line, tenant_id) or current
+        return await self._lines.branch(tx, tenant_id, root, row, at.seq), number
+
+    async def _find_in_force(self, tx: Connection, row: SessionRow) -> _InForce:
+        """Return the prompts and tools in force on a line, which change only with the numbers in the cache's key."""
+        key = (row.session_id, row.created_at, row.system_seq, row.tools_seq, row.redactions)
+        known = self._in_force.get(key)
+        if known is not None:
+            return known
+        seqs = await event_log.prompts(tx, row.log, row.system_seq)
+        found = await event_log.events(tx, row.log, 1, 0, {*seqs, row.tools_seq} - {0})
+        bodies = {one.seq: (one.body or {}).get("content") for one in found}
+        tools = bodies.get(row.tools_seq)
+        read = _InForce(
+            tuple(canonical_prompt(bodies[seq]) for seq in seqs),
+            tuple(seqs),
+            None if tools is None else canonical_tool_list(tool_definitions(tools)),
+            tools,
+        )
+        _remember(self._in_force, key, read)
+        return read
+
+    async def _line_without_prompts(
+        self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, in_force: _InForce
+    ) -> tuple[SessionRow, _InForce]:
+        """Return the line to append other system prompts to. If no conversation follows the present ones, they would
+        stay in force, so the line is a fork before them."""
+        if await event_log.has_conversation_after(tx, row.log, row.system_seq, row.state.head):
+            return row, in_force
+        first = in_force.prompt_seqs[0]
+        tools = in_force if row.tools_seq >= first else _InForce()
+        row = await self._lines.branch(tx, tenant_id, root, row, first - 1)
+        standing = await self._find_in_force(tx, row)
+        return row, replace(standing, tools=None, definitions=tools.definitions) if tools.tools else standing
+
+    async def _append(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        root: SessionRow,
+        row: SessionRow,
+        events: Sequence[ClientEvent],
+        new: Sequence[Link],
+    ) -> tuple[SessionRow, _Appending, list[int], list[int]]:
+        """Append events to a line, whose chain is extended by the links `new`. Return the line with its tip, the
+        events, and the seqs of the chained ones and of the prompts."""
+        drafts = [one.draft for one in events]
+        self._rates.take(tenant_id, len(drafts))
+        hint = SessionSnapshot.of(row)
+        policy = await self._policies.get(tenant_id, row.policy, tx)
+        counter = self._counting.session_counter(row.estimator, row.model)
+        bodies, tokens = await self._counting.prepare(drafts, counter)
+        try:
+            batch = place(drafts, tokens, row.state.turn)
+            check(row.state, batch, None)
+        except (UnknownCall, DuplicateCall) as error:
+            raise _with_message_index(error, events) from None
+        request = AppendRequest(tuple(drafts), None, None, b"")
+        applied = await self._ingest.apply(
+            tx, tenant_id, row.session_id, request, row.state, batch, bodies, hint, policy
+        )
+        before, head = applied.before.head, applied.before.head + len(drafts)
+        added = [before + 1 + link.place for link in new]
+        row = await chain.add(tx, root.session_id, row, added, [link.hash for link in new], head)
+        prompts = [before + n for n, draft in enumerate(drafts, 1) if draft.type is EventType.SYSTEM_PROMPT]
+        return row, _Appending(batch, bodies, applied, hint, policy), added, prompts
+
+    async def _known_seqs(
+        self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, known: int
+    ) -> list[int]:
+        """Return the seqs of the line's first `known` links."""
+        kept = self._seqs.get((row.session_id, row.created_at), [])
+        if len(kept) < known:
+            kept = await chain.seqs(tx, tenant_id, root, row)
+        return kept[:known]
+
+    def _keep(self, row: SessionRow, seqs: Sequence[int]) -> None:
+        """Keep the seqs of a line's links, which only grow."""
+        _remember(self._seqs, (row.session_id, row.created_at), list(seqs))
+
+
+def _prompts_differ(given: ClientMessages, in_force: _InForce) -> bool:
+    """Return whether the client's system prompts, or their absence, differ from those in force."""
+    if given.prompts:
+        return given.canonical_prompts != in_force.prompts
+    return given.all_prompts and any(in_force.prompts)
+
+
+def _leading_events(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:
+    """Return the system prompts and tools that are not in force yet."""
+    prompts = (given.prompts or (ClientEvent(NO_PROMPT, None),)) if _prompts_differ(given, in_force) else ()
+    tools = given.tools
+    if tools is not None and (
+        given.canonical_tools == in_force.tools or (not tools.draft.content and not in_force.tools)
+    ):
+        tools = None
+    elif tools is None and in_force.tools is None and in_force.definitions is not None:  # a fork left them out
+        tools = ClientEvent(Draft(EventType.TOOLS, content=in_force.definitions), None)
+    return (*prompts, *(() if tools is None else (tools,)))
+
+
+def _with_message_index(
+    error: UnknownCall | DuplicateCall, events: Sequence[ClientEvent]
+) -> UnknownCall | DuplicateCall:
+    index = error.fields["index"]
+    place = events[index].index if isinstance(index, int) else None
+    return type(error)(str(error.fields["call_id"]), index=place or 0)
+
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
+
+
+def _remember(memory: OrderedDict[Key, Kept], key: Key, value: Kept) -> None:
+    """Store a value, and keep the newest KEPT_MAX."""
+    memory[key] = value
+    memory.move_to_end(key)
+    if len(memory) > KEPT_MAX:
+        memory.popitem(last=False)

@@ -1,0 +1,1 @@
+"""Sessions, and the limits of their tenants."""

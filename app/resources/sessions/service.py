@@ -1,0 +1,208 @@
+"""Creation, reading and erasure of sessions."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from app.core.errors import InvalidRequest, NotFound
+from app.core.log.events import Json, canonical_json
+from app.core.log.segments import is_line, session_of
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import own_budget
+from app.resources.policies.service import Policies
+from app.resources.sessions.limits import SessionQuota
+from app.services.counting import Counting
+from app.store import epochs, erased_names, erasure, sessions
+from app.store.engine import Connection, Database
+from app.store.epochs import ListedEpoch
+from app.store.session_filter import ListPosition, SessionFilter
+from app.store.sessions import SessionRow, ViewBudget
+from app.store.spans import MAIN
+
+METADATA_BYTES_MAX = 65_536
+
+
+class Sessions:
+    """Creates, changes, reads and erases sessions."""
+
+    def __init__(
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        quota: SessionQuota,
+    ) -> None:
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._quota = quota
+
+    async def put(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        *,
+        model: str | None,
+        policy: str | Mapping[str, Any] | None,
+        metadata: Mapping[str, Json] | None,
+        outside_tokens: int | None = None,
+    ) -> tuple[SessionRow, bool]:
+        """Create or change a session; return it, and whether it is new.
+
+        A new policy applies to the main view and to every view with the session's policy: they are planned again at
+        their next context. Views with a policy of their own keep it. Raises InvalidRequest, NotFound, InvalidPolicy or
+        CannotFit if policy, model and outside tokens together leave no room, TooManySessions, or SessionErased if the
+        name was erased and no metadata is given.
+        """
+        if metadata is not None:
+            check_metadata(metadata)
+        ref = None if policy is None else await self._policies.resolve(tenant_id, policy)
+        created = False
+        if not await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens):
+            created = await self._create(tenant_id, external_id, model, ref, metadata, outside_tokens)
+            if not created:
+                await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens)
+        if metadata is not None and is_line(external_id):  # filters find a session by the row of its name
+            await self._change(tenant_id, session_of(external_id), None, None, metadata, None)
+        return await sessions.get_line(self._database, tenant_id, external_id), created
+
+    async def _create(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        model: str | None,
+        ref: tuple[str, int] | None,
+        metadata: Mapping[str, Json] | None,
+        outside_tokens: int | None,
+    ) -> bool:
+        """Create a session; return False if it exists. Raises InvalidRequest for a name reserved for lines."""
+        sessions.check_name(external_id)
+        ref = ref or ("default", 1)
+        self._room(await self._policies.get(tenant_id, ref), model, outside_tokens)
+        async with self._database.transaction() as tx:
+            created = await sessions.create(
+                tx,
+                tenant_id,
+                external_id,
+                estimator=self._counting.estimator(model).name,
+                model=model,
+                policy=ref,
+                metadata=metadata,
+                outside_tokens=outside_tokens,
+            )
+            if created:
+                await erased_names.admit(tx, tenant_id, external_id, has_metadata=metadata is not None)
+                await self._quota.admit(tx, tenant_id)
+        return created
+
+    async def _change(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        model: str | None,
+        ref: tuple[str, int] | None,
+        metadata: Mapping[str, Json] | None,
+        outside_tokens: int | None,
+    ) -> bool:
+        """Change a session; return False if there is none."""
+        session_id = sessions.session_key(tenant_id, external_id)
+        estimator = None if model is None else self._counting.estimator(model).name
+        async with self._database.transaction() as tx:
+            session = await sessions.lock(tx, session_id, tenant_id)
+            if session is None:
+                return False
+            await self._fit(tx, tenant_id, session, model, ref, outside_tokens)
+            await sessions.update(
+                tx,
+                session_id,
+                model=model,
+                estimator=estimator,
+                policy=ref,
+                metadata=metadata,
+                outside_tokens=outside_tokens,
+            )
+        return True
+
+    async def _fit(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        session: SessionRow,
+        model: str | None,
+        ref: tuple[str, int] | None,
+        outside: int | None,
+    ) -> None:
+        """Check that the changed values leave room for contexts, and give a changed policy to the views that follow.
+
+        Raises what `_room` raises. Without a change nothing is checked.
+        """
+        old = session.policy, session.model, session.outside_tokens
+        ref, model = ref or session.policy, model or session.model
+        outside = session.outside_tokens if outside is None else outside
+        if (ref, model, outside) == old:
+            return
+        policy = await self._policies.get(tenant_id, ref, tx)
+        self._room(policy, model, outside)
+        if (ref, outside) == (session.policy, session.outside_tokens):
+            return  # a view without a model of its own has the session's room
+        renewed = ref != session.policy
+        for view, view_model in (await sessions.lock_views_on_policy(tx, session, main=renewed)).items():
+            room = self._room(policy, view_model or model, outside)
+            if renewed:
+                await sessions.set_view_policy(tx, session.session_id, view, ref, room)
+
+    def _room(self, policy: Policy, model: str | None, outside: int | None) -> ViewBudget:
+        """Return the window and target of a view with this policy and model, less the tokens `outside` the request.
+
+        Raises InvalidPolicy when the reserves leave nothing, CannotFit when the tokens outside take the rest.
+        """
+        margin = self._counting.counter(model, policy).estimator.margin
+        budget = own_budget(policy, model, margin, outside=outside)
+        return ViewBudget(budget.window, budget.target)
+
+    async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:
+        """Return a session. Raises NotFound."""
+        return await sessions.get_line(self._database, tenant_id, external_id)
+
+    async def page(
+        self,
+        tenant_id: UUID,
+        limit: int,
+        after: ListPosition | None,
+        asked: SessionFilter,
+    ) -> tuple[list[SessionRow], ListPosition | None]:
+        """Return sessions, newest first, and the place to continue from if the page is short but more may follow."""
+        return await sessions.page(self._database, tenant_id, limit, after, asked)
+
+    async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = "") -> None:
+        """Erase a session and all its data, and its forks if `forks`.
+
+        Raises NotFound, Conflict naming the forks if they must stay, or OutsidePrefix if a name lacks the `prefix`.
+        """
+        erased = await erasure.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
+        if not erased:
+            raise NotFound(f"there is no session {external_id!r}", session=external_id)
+        self._quota.erased(tenant_id)
+
+    async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
+        """Return the epochs of a view; `main` exists from the start. Raises NotFound."""
+        row = await sessions.get(self._database, tenant_id, external_id)
+        found = await epochs.page(self._database, row.session_id, view, after, limit)
+        if not found and view != MAIN and await epochs.current(self._database, row.session_id, view) is None:
+            raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
+        return found
+
+
+def check_metadata(metadata: Mapping[str, Json]) -> None:
+    """Check metadata. Raises InvalidRequest for values that cannot be stored."""
+    try:
+        text = canonical_json(metadata)
+        size = len(text.encode())
+    except (ValueError, RecursionError):
+        raise InvalidRequest(
+            "metadata contains a value that JSON cannot hold, or is nested too deeply", field="metadata"
+        ) from None
+    if size > METADATA_BYTES_MAX:
+        raise InvalidRequest(f"metadata takes {size} bytes, at most {METADATA_BYTES_MAX}", field="metadata")
+    if "\\u0000" in text:
+        raise InvalidRequest("metadata holds a NUL character", field="metadata")

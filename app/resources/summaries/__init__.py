@@ -1,0 +1,1 @@
+"""Summaries, and the compactions that write them."""

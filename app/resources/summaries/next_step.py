@@ -1,0 +1,278 @@
+"""Planning of the next summary: the basis of a session, and the span or the summaries to summarize.
+
+Work on many events is done in a thread: this also runs in API processes, for contexts that wait for summaries.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from app.core.assembly.budget import budget_of, measured_from, outside_of, real_window
+from app.core.assembly.inputs import ContextRequest, ViewSettings, changed_setting, window_of
+from app.core.compaction.next_span import Span, boundary, next_span, sizes
+from app.core.errors import CannotFit, InvalidPolicy
+from app.core.log.event import Event
+from app.core.memory.cover import COVER_SHARE, Summary, cover_id, due_merge
+from app.core.memory.digest.digest import Digest, from_json
+from app.core.plan.reducers.expiry import without_expiring
+from app.core.plan.reducers.visibility import without_hidden
+from app.core.plan.state.context import Context
+from app.core.plan.state.frontier import START
+from app.core.plan.state.projection import project
+from app.core.tokens.budget import Budget
+from app.core.tokens.counter import Counter
+from app.resources.policies.service import Policies
+from app.resources.summaries.newest_events import NewestEvents
+from app.resources.summaries.steps import Basis, CompactionStep, plan_merge, plan_span
+from app.services.counting import Counting
+from app.store import calibrations, event_log, spans, summaries, visibility
+from app.store.compactions import WaitingContext
+from app.store.engine import Database
+from app.store.spans import MAIN, SessionFacts, ViewFacts
+from app.store.summaries import SummaryToRewrite
+
+READ_FACTOR: Final = 2
+"""Tokens of the newest events read to find their boundary, in windows."""
+NARROW_WINDOW_MIN: Final = 8_000
+"""Views with smaller windows do not make summaries finer: a view that makes titles only needs the newest events."""
+DEEPEN_FACTOR: Final = 4
+"""Factor by which more is read, if a single round exceeds the events read, or little of them is shown."""
+
+
+class StepPlanner:
+    """Loads the basis of a compaction, and plans its next step."""
+
+    def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._newest_events = NewestEvents(database)
+
+    async def load_basis(
+        self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()
+    ) -> Basis | None:
+        """Load the compaction basis of a session, for its views and the contexts `wanted`; None if it was deleted.
+
+        Raises CannotFit or InvalidPolicy if its window leaves no room for a context.
+        """
+        facts = await spans.facts(self._database, session_id, tenant_id)
+        if facts is None:
+            return None
+        waits = next((one for one in reversed(wanted) if one.view == MAIN), None)
+        row = facts.main.row
+        ref = waits.policy if waits else row.policy if row else facts.session_policy
+        policy = await self._policies.get(tenant_id, ref)
+        model = (row.model if row else None) or facts.session_model
+        asked = waits.window_tokens if waits and not waits.tightened else None
+        window = window_of(row, ref, policy, model, asked)
+        known = await calibrations.of_model(self._database, tenant_id, model)
+        main = replace(facts.main, calibrations=known)
+        window = real_window(main, model, window, time.time())
+        settings = ViewSettings(ref, policy, model, window)
+        counter = self._counting.counter(model, policy)
+        fresh = changed_setting(row, settings) is not None
+        if any(one.tightened for one in wanted):
+            main, facts = _without_refusals(main), replace(facts, views=tuple(map(_without_refusals, facts.views)))
+        budget = await self._budget(facts, main, settings, counter, fresh=fresh)
+        budgets = [budget]
+        for view, least, fresh in _other_views(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
+            with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is ignored
+                own = replace(settings, window_tokens=least)
+                budgets.append(await self._budget(facts, view, own, counter, fresh=fresh))
+        narrow = min(budgets, key=lambda one: one.target)
+        retries = [one async for one in self._retry_budgets(facts, main, settings, counter, wanted)]
+        newest = min((narrow, *retries), key=lambda one: one.target)
+        cover = cover_id(session_id, policy.shows)
+        live = await summaries.live(self._database, session_id, cover)
+        decided = await visibility.current(self._database, session_id) if facts.decisions else ()
+        return Basis(facts, policy, counter, budget, narrow, newest, cover, tuple(live), decided)
+
+    async def _retry_budgets(
+        self,
+        facts: SessionFacts,
+        main: ViewFacts,
+        settings: ViewSettings,
+        counter: Counter,
+        wanted: Sequence[WaitingContext],
+    ) -> AsyncIterator[Budget]:
+        for one in wanted:
+            if not one.tightened:
+                continue
+            view, own = main, settings
+            if one.view != MAIN:
+                view = _with_calibrations(facts.view(one.view), main, settings)
+                own = replace(settings, window_tokens=view.row.window_tokens if view.row else settings.window_tokens)
+            with contextlib.suppress(CannotFit, InvalidPolicy):
+                budget = await self._budget(facts, view, own, counter, fresh=False)
+                yield budget.tightened_to_window(one.window_tokens)
+
+    async def _budget(
+        self, facts: SessionFacts, view: ViewFacts, settings: ViewSettings, counter: Counter, *, fresh: bool
+    ) -> Budget:
+        """Return the budget of a view's next context, if that states the same `outside` tokens as the last one.
+
+        Raises what `budget_of` raises.
+        """
+        request = ContextRequest(view.name)
+        if view.reported is not None and outside_of(view, settings, request).source is None:
+            request = replace(request, outside_tokens=view.reported.outside)
+        events: Sequence[Event] = ()
+        last = measured_from(view, request, counter, fresh=fresh)
+        if last is not None and last.head < facts.head:
+            tokens = settings.window_tokens * READ_FACTOR
+            events = await event_log.newest(self._database, facts.log, last.head, tokens)
+            events = await self._recount(events, facts, counter)
+        return budget_of(view, settings, request, counter, events, fresh=fresh)
+
+    async def next_step(
+        self, session_id: UUID, basis: Basis, *, requested: bool, focus: str | None, first: bool
+    ) -> CompactionStep | None:
+        """Return the next summary to write, None if none is due; `first`: the run has not summarized any events yet."""
+        if not basis.policy.summarize.enabled:
+            return None
+        if basis.facts.redactions:
+            for old in await summaries.invalid(self._database, session_id, basis.cover_id):
+                return await self.plan_rewrite(basis, old, focus)
+        most = COVER_SHARE * basis.budget.target
+        merged = due_merge(basis.cover, basis.policy.summarize, most)
+        if merged:
+            return await self._merge(basis, merged)
+        return await self._summarize_events(basis, asked=requested, focus=focus, first=first)
+
+    async def _summarize_events(
+        self, basis: Basis, *, asked: bool, focus: str | None, first: bool
+    ) -> CompactionStep | None:
+        facts, counter = basis.facts, basis.counter
+        cover, policy, budget = basis.cover, basis.policy, basis.narrow
+        covered_to = cover[-1].to_seq if cover else 0
+        prefix: tuple[Event, ...] = ()
+        before, size = 0, sizes(policy, budget)
+        if policy.summarize.view == "latest":
+            prefix = tuple(await self._recount(await spans.prefix(self._database, facts), facts, counter))
+            before = min(sum(one.tokens for one in cover), size.summary)
+            size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
+        if not asked and facts.tokens - facts.covered_tokens < size.least:
+            return None
+        newest, context = await self._newest(basis, covered_to)
+        stop = await asyncio.to_thread(boundary, replace(context, prefix=prefix), basis.newest, policy, before)
+        if stop is None:
+            return None
+        covered_turn = cover[-1].split_turn if cover else None
+        span, tokens = None, max(budget.window, 2 * size.chunk)
+        while span is None:
+            events = newest
+            if newest[0].seq > covered_to + 1:
+                events = await event_log.oldest(self._database, facts.log, covered_to, tokens, spans.EVENTS_MAX)
+            beyond = not events or events[-1].seq < stop.seq - 1
+            reached = replace(stop, turn=None) if beyond else stop
+            if events is not newest:
+                context = await self._context(events, basis)
+            span = await asyncio.to_thread(
+                next_span, context, covered_to, reached, policy, size, requested=asked, covered_turn=covered_turn
+            )
+            if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
+                return None
+            tokens *= DEEPEN_FACTOR
+        sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
+        digests = await self._digests(basis, sources)
+        requests = await self._requests(basis, span.from_seq, span.to_seq, span.split_turn)
+        step = partial(plan_span, basis, span, sources, cover, focus, digests, requests=requests, first=first)
+        return await asyncio.to_thread(step)
+
+    async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
+        """Return the newest events after `after` and their context: enough of them to fill a window, or all."""
+        facts, counter, tokens = basis.facts, basis.counter, basis.narrow.window * READ_FACTOR
+        while True:
+            events = await self._newest_events.read(
+                facts, after, tokens, counter, lambda new: self._recount(new, facts, counter)
+            )
+            context = await asyncio.to_thread(_shown_context, events, basis)
+            all_read = not events or events[0].seq == after + 1 or len(events) >= spans.EVENTS_MAX
+            if all_read or sum(item.tokens for item in context.items) >= basis.narrow.window:
+                return events, context
+            tokens *= DEEPEN_FACTOR
+
+    async def _merge(self, basis: Basis, merged: Sequence[Summary]) -> CompactionStep:
+        events: tuple[Event, ...] = ()
+        if basis.policy.summarize.rebuild:
+            events = await self._events(basis, merged[0].from_seq, merged[-1].to_seq)
+        digests = await self._digests(basis, merged)
+        first, last = merged[0], merged[-1]
+        requests = await self._requests(basis, first.from_seq, last.to_seq, last.split_turn)
+        return await asyncio.to_thread(plan_merge, basis, merged, events, digests, requests)
+
+    async def _digests(self, basis: Basis, of: Sequence[Summary]) -> list[Digest]:
+        """Return the digests of summaries, which are read only for the sources of another summary."""
+        if not of:
+            return []
+        found = await summaries.digests(self._database, basis.facts.log.session_id, [one.id for one in of])
+        return [from_json(one) for one in found]
+
+    async def plan_rewrite(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
+        """Plan to write a summary again from its events, after a redaction or because it is degraded."""
+        events = await self._events(basis, old.from_seq, old.to_seq)
+        split = await spans.split_turn(self._database, basis.facts.log, old.to_seq)
+        requests = await self._requests(basis, old.from_seq, old.to_seq, split)
+        span = Span(old.from_seq, old.to_seq, events, split_turn=split)
+        step = plan_span(basis, span, (), (), focus, requests=requests)
+        return replace(step, depth=old.depth, sources=(old.id,))
+
+    async def _requests(self, basis: Basis, from_seq: int, to_seq: int, split_turn: int | None) -> tuple[Event, ...]:
+        """Return the user's messages in the turns that a span cuts through, as far as a model may see them."""
+        events = await spans.requests(self._database, basis.facts.log, from_seq, to_seq, split_turn)
+        return tuple(item.event for item in (await self._context(events, basis)).items)
+
+    async def _events(self, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
+        last = min(to_seq, from_seq + spans.EVENTS_MAX - 1)
+        events = await event_log.events(self._database, basis.facts.log, from_seq, last)
+        return tuple(item.event for item in (await self._context(events, basis)).items)
+
+    async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
+        """Return the context of events as the main view shows them before any reduction, without hidden ones."""
+        events = await self._recount(events, basis.facts, basis.counter)
+        return await asyncio.to_thread(_shown_context, events, basis)
+
+    async def _recount(self, events: Sequence[Event], facts: SessionFacts, counter: Counter) -> Sequence[Event]:
+        if counter == self._counting.session_counter(facts.estimator, facts.session_model):
+            return events
+        return await self._counting.recount(events, counter)
+
+
+def _shown_context(events: Sequence[Event], basis: Basis) -> Context:
+    context = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
+    return without_expiring(without_hidden(context, basis.decisions))
+
+
+def _without_refusals(view: ViewFacts) -> ViewFacts:
+    """Return a view without calibrations from refusals alone, since the budget of a retry ignores them too."""
+    own = view.learned if view.learned and view.learned.known.samples else None
+    return replace(view, calibrations=tuple(one for one in view.calibrations if one.samples), learned=own)
+
+
+def _other_views(
+    facts: SessionFacts, main: ViewFacts, settings: ViewSettings, wanted: Sequence[WaitingContext]
+) -> Iterator[tuple[ViewFacts, int, bool]]:
+    """Yield the other views that have made or wait for contexts, with their windows; True: ignore their reports. The
+    main view with the window of `settings` is not among them."""
+    own = (MAIN, settings.window_tokens)
+    for view in facts.views:
+        if view.row is not None and (view.name, view.row.window_tokens) != own:
+            yield _with_calibrations(view, main, settings), max(view.row.window_tokens, NARROW_WINDOW_MIN), False
+    for one in wanted:
+        if (one.view, one.window_tokens) != own and not one.tightened:
+            view = facts.view(one.view)
+            anew = view.row is not None and view.row.window_tokens != one.window_tokens
+            yield _with_calibrations(view, main, settings), one.window_tokens, anew
+
+
+def _with_calibrations(view: ViewFacts, main: ViewFacts, settings: ViewSettings) -> ViewFacts:
+    """Return a view with the calibrations of its model, which are the main view's. A view of another model has none
+    looked up: it is planned like the main view."""
+    if view.row is None or view.row.model != settings.model:
+        return replace(main, name=view.name, reported=None)
+    return replace(view, calibrations=main.calibrations)

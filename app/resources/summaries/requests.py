@@ -1,0 +1,166 @@
+"""Requests for compactions, by the API and by contexts, and reads of their runs and of summaries."""
+
+import asyncio
+import time
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from app.core.assembly.assemble import Assembled, begin_plan
+from app.core.assembly.inputs import ContextInputs, summary_tree
+from app.core.compaction.next_span import nothing_to_summarize
+from app.core.errors import Conflict, NotFound
+from app.resources.summaries.service import Compaction
+from app.store import compactions, sessions, summaries
+from app.store.compactions import REQUESTED, CompactionRow, WaitingContext
+from app.store.engine import Database
+from app.store.ids import new_id, overflow_run
+from app.store.summaries import SummaryRow, WholeSummary
+
+ENDED: Final = ("succeeded", "skipped", "failed")
+POLL_SECONDS: Final = 0.05
+
+
+class CompactionQueries:
+    """Requests compactions over the API, and reads their runs and summaries."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def compact(self, tenant_id: UUID, external_id: str, focus: str | None, wait_ms: int) -> CompactionRow:
+        """Schedule a run and return it when it has ended, or after `wait_ms`. Raises NotFound."""
+        session = await sessions.get(self._database, tenant_id, external_id)
+        id = new_id()
+        async with self._database.transaction() as tx:
+            await compactions.schedule(tx, session.session_id, tenant_id, id, REQUESTED, focus=focus)
+        return await self.wait_for(session.session_id, id, wait_ms)
+
+    async def wait_for(self, session_id: UUID, id: UUID, wait_ms: int) -> CompactionRow:
+        """Return a run when it has ended, or its state after `wait_ms`.
+
+        It is polled every POLL_SECONDS: a summary takes seconds, and a listening connection per request would cost
+        more.
+        """
+        until = time.monotonic() + wait_ms / 1000
+        while True:
+            run = await compactions.find(self._database, session_id, id)
+            if run is None:
+                raise NotFound(f"there is no compaction {id}", compaction=str(id))
+            left = until - time.monotonic()
+            if run.state in ENDED or left <= 0:
+                return run
+            await asyncio.sleep(min(POLL_SECONDS, left))
+
+    async def run(self, tenant_id: UUID, external_id: str, id: UUID) -> CompactionRow:
+        """Return one run. Raises NotFound."""
+        session = await sessions.get(self._database, tenant_id, external_id)
+        return await self.wait_for(session.session_id, id, 0)
+
+    async def runs(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        *,
+        state: str | None,
+        after: tuple[datetime, UUID] | None,
+        limit: int,
+    ) -> list[CompactionRow]:
+        """Return the runs of a session, all or those in one state, newest first. Raises NotFound."""
+        session = await sessions.get(self._database, tenant_id, external_id)
+        return await compactions.page(self._database, session.session_id, state=state, after=after, limit=limit)
+
+    async def retry(self, tenant_id: UUID, external_id: str, id: UUID) -> CompactionRow:
+        """Schedule a failed or skipped run again and return it. Raises NotFound, or Conflict in another state."""
+        session = await sessions.get(self._database, tenant_id, external_id)
+        async with self._database.transaction() as tx:
+            again = await compactions.retry(tx, session.session_id, tenant_id, id)
+        run = await self.wait_for(session.session_id, id, 0)
+        if not again:
+            raise Conflict(f"compaction {id} is {run.state}: only a failed or skipped one can be retried")
+        return run
+
+    async def summaries(
+        self, tenant_id: UUID, external_id: str, *, live: bool, after: tuple[datetime, UUID] | None, limit: int
+    ) -> list[SummaryRow]:
+        """Return the summaries of a session in the order of their creation. Raises NotFound."""
+        session = await sessions.get(self._database, tenant_id, external_id)
+        return await summaries.page(self._database, session.session_id, live_only=live, after=after, limit=limit)
+
+    async def summary(self, tenant_id: UUID, external_id: str, id: UUID) -> WholeSummary:
+        """Return one summary with its text. Raises NotFound."""
+        session = await sessions.get(self._database, tenant_id, external_id)
+        found = await summaries.find(self._database, session.session_id, id)
+        if found is None:
+            raise NotFound(f"session {external_id!r} has no summary {id}", session=external_id, summary=str(id))
+        return found
+
+
+class SummaryRequests:
+    """Schedules compactions for contexts, and reports their results."""
+
+    def __init__(self, database: Database, compaction: Compaction) -> None:
+        self._database = database
+        self._compaction = compaction
+        self._runs = CompactionQueries(database)
+
+    async def wait(self, tenant_id: UUID, inputs: ContextInputs, wait_ms: int) -> str | None:
+        """Summarize the older part of the log before a context that would be reduced, within `wait_ms`.
+
+        If the time is up first, a summary is written without a model, which takes no longer than planning. A retry
+        waits for the compaction that the report of its call scheduled. Returns why no summary was written, or None.
+        """
+        settings, request, budget = inputs.settings, inputs.request, inputs.budget
+        if not settings.policy.summarize.enabled:
+            return None
+        if (await asyncio.to_thread(begin_plan, inputs)).at.moment != "pressed":
+            return None
+        session_id, retry = inputs.loaded.session_id, request.retry
+        id, reason, window = new_id(), "waited", settings.window_tokens
+        if retry is not None:
+            id, reason, window = overflow_run(retry.call_id), "overflow", budget.used_window
+        wanted = WaitingContext(request.view, window, settings.policy_ref, tightened=retry is not None)
+        async with self._database.transaction() as tx:
+            await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
+        run = await self._runs.wait_for(session_id, id, wait_ms)
+        if run.state not in ENDED:
+            await self._compaction.run(session_id, tenant_id, without_model=True)
+            run = await self._runs.wait_for(session_id, id, 0)
+        return None if run.summaries else run.error
+
+    async def force(self, tenant_id: UUID, assembled: Assembled) -> tuple[str, str | None]:
+        """Schedule a compaction for a forced context that had no new summary to show.
+
+        Returns the state of compaction, and why there is nothing to schedule (None if there is).
+        """
+        inputs, plan = assembled.inputs, assembled.rendered.plan
+        loaded, policy = inputs.loaded, inputs.settings.policy
+        if folds_more(assembled):
+            return loaded.compaction, None
+        why = await asyncio.to_thread(nothing_to_summarize, plan.context, plan.state, inputs.budget, policy)
+        if why is not None:
+            return loaded.compaction, why
+        async with self._database.transaction() as tx:
+            await compactions.schedule_requested(tx, loaded.session_id, tenant_id, new_id())
+        return "scheduled", None
+
+
+def folds_more(assembled: Assembled) -> bool:
+    """Return whether a context folds more than the one before it."""
+    inputs = assembled.inputs
+    folded_to = 0 if inputs.from_scratch else inputs.loaded.frontier.folded_to
+    return assembled.rendered.plan.state.folded_to > folded_to
+
+
+def reason_not_shown(assembled: Assembled) -> str | None:
+    """Return why a requested compaction is not shown by a context; None if it is, or if none was requested."""
+    inputs, state = assembled.inputs, assembled.rendered.plan.state
+    loaded = inputs.loaded
+    if inputs.request.at is not None:
+        return None
+    if loaded.requested_error is not None:
+        return f"the requested compaction wrote no summary: {loaded.requested_error}"
+    if loaded.requested_to <= state.folded_to:
+        return None
+    if not summary_tree(inputs):
+        return "the requested summaries are not shown: this view shows other authors or types of events"
+    return "the requested summaries are not shown: they would save nothing"

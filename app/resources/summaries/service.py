@@ -1,0 +1,311 @@
+"""Compaction: read the events, write a summary without an open transaction, store it if nothing has changed.
+
+The worker calls `run_job` for a session; an append never waits for it, and a context only if it asked to. The basis of
+a summary is checked when it is stored: if it has changed, the summary is discarded and the work planned again. Two
+concurrent workers, or one that was thought dead, therefore do no harm.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from app.core.errors import CannotFit, InvalidPolicy, SessionGone, StoreUnavailable
+from app.core.log.events import Json
+from app.core.memory.cover import Spanning, contiguous
+from app.core.policy.evictions import SHOW_ALL
+from app.resources.policies.service import Policies
+from app.resources.summaries.next_step import StepPlanner
+from app.resources.summaries.spending import Spending
+from app.resources.summaries.steps import Basis, CompactionStep, summary_row
+from app.resources.summaries.summarizing import SummarizerUnavailable, Summarizing, WrittenSummary
+from app.services.counting import Counting
+from app.store import compactions, jobs, sessions, spans, summaries, work_counts
+from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
+from app.store.engine import Database
+from app.store.ids import new_id
+from app.store.summaries import NewSummary, SummaryToRewrite
+from app.store.work_counts import WorkDone
+
+STEPS_MAX: Final = 1_000
+"""Summaries written in one run; a longer job continues in the next one."""
+STALE_MAX: Final = 10
+KNOWN_SECONDS: Final = 1.0
+"""Maximum age of a step's basis if only the run's own summaries have changed it. Other changes are detected when a
+summary is stored and when the job ends."""
+COOL_SECONDS: Final = 10.0
+COOL_SECONDS_MAX: Final = 3_600.0
+ASKED: Final = ("requested", "waited", "overflow")
+"""Reasons that make a run due however few events there are."""
+NOTHING_DONE: Final = RunOutcome("skipped", "nothing to compact")
+
+
+@dataclass(slots=True)
+class _Run:
+    """The state of a run: the requests it answers, the contexts waiting for it, its outcome, the demand it has seen,
+    and whether it has summarized events yet."""
+
+    ids: list[UUID]
+    wanted: tuple[WaitingContext, ...] = ()
+    outcome: RunOutcome = NOTHING_DONE
+    seen: CompactionBasis | None = None
+    has_summarized: bool = False
+
+
+class Compaction:
+    """Writes and stores the summaries of sessions."""
+
+    def __init__(
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        summarizing: Summarizing,
+        spending: Spending,
+    ) -> None:
+        self._database = database
+        self._planner = StepPlanner(database, counting, policies)
+        self._summarizing = summarizing
+        self._spending = spending
+
+    async def aclose(self) -> None:
+        """Close the connections to the models; the database stays open."""
+        await self._summarizing.aclose()
+
+    async def run_job(self, session_id: UUID, tenant_id: UUID, job_id: int) -> int | None:
+        """Do all compaction work of a session, including what arrives meanwhile. Raises SummarizerUnavailable.
+
+        Returns the head up to which the log was examined, None if there is nothing to examine.
+        """
+        done, seen = False, None
+        while not done:
+            seen = await self.run(session_id, tenant_id)
+            async with self._database.transaction() as tx:
+                done = await compactions.release_session(tx, session_id, job_id, seen)
+        return None if seen is None else seen.head
+
+    async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> CompactionBasis | None:
+        """Write all due and requested summaries of a session; return the demand examined, None if there is none.
+
+        Raises SummarizerUnavailable when a summarizer is unavailable; the run then stays scheduled.
+        """
+        waiting = await compactions.waiting(self._database, session_id)
+        asked = any(one.reason in ASKED for one in waiting)
+        focus = next((one.focus for one in waiting if one.focus), None)
+        run = _Run([one.id for one in waiting], tuple(one.context for one in waiting if one.context))
+        try:
+            await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
+        except (
+            SummarizerUnavailable,
+            SessionGone,
+            StoreUnavailable,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            OSError,
+        ):
+            raise  # to be retried, by this worker or another
+        except (CannotFit, InvalidPolicy) as error:  # the window leaves no room for a context
+            structlog.get_logger().warning("no room for summaries", error=error.detail)
+            if run.outcome == NOTHING_DONE:
+                run.outcome = replace(NOTHING_DONE, error=f"no context fits its window: {error.detail}")
+        except Exception as error:  # a bug must not be retried forever
+            structlog.get_logger().exception("compaction failed")
+            run.outcome = replace(run.outcome, state="failed", error=f"internal: {type(error).__name__}")
+        if run.ids:
+            await compactions.end(self._database, session_id, run.ids, run.outcome)
+            fields = {"state": run.outcome.state, "error": run.outcome.error, "to_seq": run.outcome.to_seq}
+            structlog.get_logger().info("compaction ended", **fields)
+        return run.seen
+
+    async def _steps(
+        self, run: "_Run", session_id: UUID, tenant_id: UUID, *, asked: bool, focus: str | None, without_model: bool
+    ) -> None:
+        stale, known, read_at = 0, None, 0.0
+        if not run.ids and await compactions.in_cooldown(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
+            return
+        for _ in range(STEPS_MAX):
+            basis = known
+            if basis is None or time.monotonic() - read_at > KNOWN_SECONDS:
+                read_at = time.monotonic()
+                basis = await self._planner.load_basis(session_id, tenant_id, run.wanted)
+                run.seen = basis.facts.demand if basis else run.seen
+            step = None
+            if basis is not None:
+                step = await self._planner.next_step(
+                    session_id, basis, requested=asked, focus=focus, first=not run.has_summarized
+                )
+            if step is None:
+                if run.outcome == NOTHING_DONE and basis is not None:
+                    run.outcome = _nothing_done(basis)
+                return
+            if not run.ids:
+                run.ids = [new_id()]
+            now = step.basis.facts.context_tokens
+            if known is None:
+                await compactions.begin(self._database, session_id, tenant_id, run.ids[0], step.reason, now)
+            try:
+                draft = await self._summarizing.write(
+                    step.task,
+                    step.basis.policy,
+                    without_model=without_model,
+                    charge=partial(self._spending.charge_to, tenant_id),
+                )
+            except SummarizerUnavailable as error:
+                attempts = await compactions.reschedule(self._database, session_id, run.ids[0], error.detail)
+                if attempts < self._summarizing.attempts_max:
+                    raise
+                draft = await self._summarizing.substitute(step.task, step.basis.policy, error.detail)
+            if draft.refused:
+                await self._keep_refused(session_id, tenant_id, step, draft)
+            if draft.text is None:
+                await self._count(session_id, draft, "failed")
+                run.outcome = replace(run.outcome, state="failed", error=draft.error)
+                return
+            known = None
+            stored = await self._store(session_id, tenant_id, step, draft)
+            await self._count(session_id, draft, _outcome(draft, stored=stored is not None))
+            if stored is not None:
+                new, known = stored
+                run.outcome = _add_step(run.outcome, step, draft, new)
+                run.has_summarized = run.has_summarized or bool(step.task.events)
+                continue
+            stale += 1
+            if stale > STALE_MAX:
+                run.outcome = replace(run.outcome, state="failed", error="the events to summarize kept changing")
+                return
+
+    async def rewrite_degraded(self, session_id: UUID, tenant_id: UUID) -> bool:
+        """Rewrite the oldest degraded summary with the policy's model; return whether it was rewritten.
+
+        Raises SummarizerUnavailable if the model is unavailable now.
+        """
+        try:
+            basis = await self._planner.load_basis(session_id, tenant_id)
+        except (CannotFit, InvalidPolicy):
+            return False
+        old = None if basis is None else next((one.summary for one in basis.live if one.degraded), None)
+        if basis is None or old is None or not self._summarizing.has_model(basis.policy):
+            return False
+        rewritten = SummaryToRewrite(UUID(old.id), old.depth, old.from_seq, old.to_seq)
+        step = await self._planner.plan_rewrite(basis, rewritten, None)
+        id = new_id()
+        await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
+        try:
+            draft = await self._summarizing.write(
+                step.task, basis.policy, charge=partial(self._spending.charge_to, tenant_id)
+            )
+        except SummarizerUnavailable as unavailable:
+            await compactions.end(self._database, session_id, [id], RunOutcome("failed", unavailable.detail))
+            raise
+        if draft.text is None or draft.degraded:
+            await self._count(session_id, draft, "failed")
+            await compactions.end(self._database, session_id, [id], RunOutcome("failed", draft.error))
+            return False
+        stored = await self._store(session_id, tenant_id, step, draft)
+        await self._count(session_id, draft, "rewritten" if stored is not None else "stale")
+        outcome = RunOutcome("skipped", "the events to summarize have changed")
+        if stored is not None:
+            outcome = _add_step(outcome, step, draft, stored[0])
+        await compactions.end(self._database, session_id, [id], outcome)
+        return stored is not None
+
+    async def _count(self, session_id: UUID, draft: WrittenSummary, outcome: str) -> None:
+        """Count a written summary, under the summarizer that the quality gate refused first, if any."""
+        done = WorkDone(
+            "summary",
+            draft.refused[0].summarizer if draft.refused else draft.summarizer,
+            outcome,
+            await jobs.queued_seconds(self._database, session_id),
+            _figure(draft.usage, "input_tokens"),
+            _figure(draft.usage, "output_tokens"),
+        )
+        await work_counts.add(self._database, done)
+
+    async def _store(
+        self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
+    ) -> tuple[NewSummary, Basis] | None:
+        """Store a summary and return it with the next step's basis; store nothing, return None if its basis changed."""
+        new = summary_row(step, draft)
+        basis = step.basis
+        try:
+            async with self._database.transaction() as tx:
+                locked = await sessions.lock(tx, session_id, tenant_id)
+                if locked is None or locked.redactions != basis.facts.redactions:
+                    return None
+                live = [one.summary for one in basis.live]
+                if await summaries.live_ids(tx, session_id, basis.cover_id) != [one.id for one in live]:
+                    return None
+                await summaries.insert(tx, session_id, tenant_id, new)
+                covered = basis.facts.covered_tokens
+                if basis.policy.shows == SHOW_ALL:
+                    left: list[Spanning] = [one for one in live if UUID(one.id) not in new.sources]
+                    cover = contiguous([*left, new])
+                    covered = await spans.set_covered(tx, basis.facts.log, cover[-1].to_seq if cover else 0)
+        except asyncpg.ExclusionViolationError:
+            return None
+        return new, basis.with_summary(new, covered)
+
+    async def _keep_refused(
+        self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
+    ) -> None:
+        """Store the texts that the quality gate refused, for inspection; no model ever sees them."""
+        async with self._database.transaction() as tx:
+            locked = await sessions.lock(tx, session_id, tenant_id)
+            if locked is None or locked.redactions != step.basis.facts.redactions:
+                return  # it may contain what has been erased since
+            for refused in draft.refused:
+                kept = replace(
+                    summary_row(step, draft),
+                    text=refused.text,
+                    tokens=refused.tokens,
+                    summarizer=refused.summarizer,
+                    model=refused.model,
+                    prompt_version=refused.prompt_version,
+                    degraded=False,
+                    status="refused",
+                    complaints=refused.complaints,
+                    sources=(),
+                )
+                await summaries.insert(tx, session_id, tenant_id, kept)
+
+
+def _nothing_done(basis: Basis) -> RunOutcome:
+    """Return the outcome of a run that found nothing to summarize: why, and the span that is summarized already."""
+    if not basis.policy.summarize.enabled:
+        return replace(NOTHING_DONE, error="the policy writes no summaries (`summarize.enabled` is false)")
+    if not basis.cover:
+        return NOTHING_DONE
+    last = basis.cover[-1].to_seq
+    error = f"{NOTHING_DONE.error}: events 1 to {last} are summarized already"
+    return replace(NOTHING_DONE, error=error, from_seq=1, to_seq=last)
+
+
+def _outcome(draft: WrittenSummary, *, stored: bool) -> str:
+    if not stored:
+        return "stale"
+    return "degraded" if draft.degraded else "live"
+
+
+def _figure(usage: Mapping[str, Json], name: str) -> int:
+    found = usage.get(name)
+    return found if isinstance(found, int) else 0
+
+
+def _add_step(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:
+    before = step.basis.facts.context_tokens
+    saved = max(0, step.task.tokens - stored.tokens)
+    return RunOutcome(
+        "succeeded",
+        draft.error,
+        (*outcome.summaries, stored.id),
+        min(outcome.from_seq or stored.from_seq, stored.from_seq),
+        max(outcome.to_seq or stored.to_seq, stored.to_seq),
+        outcome.tokens_read + draft.tokens_read,
+        outcome.tokens_before or before,
+        max(0, (outcome.tokens_after or before) - saved),
+    )

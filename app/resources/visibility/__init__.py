@@ -1,0 +1,1 @@
+"""Visibility of events."""

@@ -1,0 +1,70 @@
+"""Wings: parts of the server that can be deleted with their folder.
+
+Each package in `app/wings` has a module `wing` with a value `WING`, which says what it adds. Nothing outside imports a
+wing, and no wing imports another.
+"""
+
+import pkgutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    import asyncio
+
+    import typer
+    from starlette.middleware import Middleware
+    from starlette.routing import BaseRoute
+
+    from app.http.operation import Resource
+    from app.runtime.wiring import Services
+    from app.store.engine import Database
+    from app.worker.job_context import JobGroup
+
+
+MakeJobs: TypeAlias = "Callable[[Database], JobGroup]"
+"""Makes jobs for a worker's database."""
+
+
+def _nothing(*_: Any) -> Sequence[Any]:
+    return ()
+
+
+def _no_lifespan(*_: Any) -> AbstractAsyncContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wing:
+    """The parts that a wing adds to the server. Functions get the server's settings, with the wing's own among them.
+
+    Everything that takes long to import is imported inside these functions, because every process reads the values of
+    all wings. `settings`: fields that become settings of the server. `services`: services that routes request by their
+    class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API. `middleware`:
+    ASGI middleware, outermost first, outside that of the kernel. `lifespan`: a context for the time in which the
+    application serves; it gets the services and the event that is set when the server begins to stop. `jobs`: jobs of a
+    worker. `commands`: adds commands to the command line.
+    """
+
+    settings: type[BaseModel] | None = None
+    services: "Callable[[Any, Services], Iterable[object]]" = _nothing
+    routes: "Callable[[Any], Iterable[Resource | BaseRoute]]" = _nothing
+    middleware: "Callable[[Any], Sequence[Middleware]]" = _nothing
+    lifespan: "Callable[[Any, Services, asyncio.Event], AbstractAsyncContextManager[None]]" = _no_lifespan
+    jobs: "Callable[[Any], Sequence[MakeJobs]]" = _nothing
+    commands: "Callable[[typer.Typer], object]" = _nothing
+
+
+@cache
+def installed() -> tuple[Wing, ...]:
+    """Return the wings that there are, by name."""
+    try:
+        folder = import_module("app.wings").__path__
+    except ModuleNotFoundError:
+        return ()
+    return tuple(import_module(f"app.wings.{found.name}.wing").WING for found in pkgutil.iter_modules(folder))

@@ -1,0 +1,277 @@
+"""The composition root: every service, built once from the settings."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from pydantic import SecretStr
+
+from app import tokenizers
+from app.core.tokens.counter import Tokenizer
+from app.core.tokens.models import CacheProfile, parse_table
+from app.providers import prompts
+from app.providers.guard import GuardedSummarizer
+from app.providers.summarizer import Summarizer
+from app.providers.traced import TracedSummarizer
+from app.resources.calls.explaining import Explaining
+from app.resources.calls.recordings import Recordings
+from app.resources.calls.service import Audit
+from app.resources.contexts.service import Assembly
+from app.resources.contexts.view_cache import ViewCache
+from app.resources.events.reading import Reading, Redaction
+from app.resources.events.service import Ingest
+from app.resources.events.snapshots import SessionSnapshots
+from app.resources.feedback.service import Feedback
+from app.resources.layers.service import Layers
+from app.resources.lines.forks import Forks
+from app.resources.lines.service import Lines
+from app.resources.policies.service import Policies
+from app.resources.previews.service import Preview
+from app.resources.recall.service import Recall
+from app.resources.reconcile.service import Reconcile
+from app.resources.sessions.limits import EventRates, SessionQuota
+from app.resources.sessions.service import Sessions
+from app.resources.summaries.coverage import Coverage
+from app.resources.summaries.requests import CompactionQueries
+from app.resources.summaries.service import Compaction
+from app.resources.summaries.spending import Spending
+from app.resources.summaries.summarizing import Summarizing
+from app.resources.turns.service import Turns
+from app.resources.visibility.service import Visibility
+from app.runtime.settings import Settings
+from app.runtime.wing import installed
+from app.services.client_lists import ClientLists
+from app.services.counting import Counting
+from app.services.erasures import Erasures
+from app.services.idempotency import IdempotencyKeys
+from app.services.keyring import Keyring
+from app.services.ledger import Ledger
+from app.services.replica_reads import ReplicaReads
+from app.services.retention import RetentionRules
+from app.services.stream import Streams
+from app.services.tenants import Tenants
+from app.store.engine import Database
+from app.store.replica import Replica
+
+if TYPE_CHECKING:
+    from app.services.gateway import Gateway
+    from app.worker.run import Work
+
+ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
+OPENAI_MODEL: Final = "gpt-5-mini"
+"""The default models for summaries."""
+
+READS_SHARE: Final = 4
+"""Reads meant for the replica may use one in this number of the primary's connections."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """The services that the routes call."""
+
+    database: Database
+    sessions: Sessions
+    ingest: Ingest
+    reading: Reading
+    assembly: Assembly
+    preview: Preview
+    policies: Policies
+    tenants: Tenants
+    compaction_queries: CompactionQueries
+    coverage: Coverage
+    redaction: Redaction
+    recordings: Recordings
+    late: ReplicaReads
+    recall: Recall
+    turns: Turns
+    layers: Layers
+    visibility: Visibility
+    streams: Streams
+    feedback: Feedback
+    forks: Forks
+    lines: Lines
+    reconcile: Reconcile
+    event_rates: EventRates
+    answers: IdempotencyKeys
+    keyring: Keyring
+    retention: RetentionRules
+    erasures: Erasures
+    gateway: "Gateway | None" = None
+    wings: Sequence[object] = ()
+    """The services of wings."""
+
+    @cached_property
+    def by_class(self) -> Mapping[type, object]:
+        """The services by class."""
+        return {type(service): service for service in (*vars(self).values(), *self.wings)}
+
+
+def replica(settings: Settings, database: Database) -> Replica | None:
+    """Return the replica that the settings name, if any."""
+    if settings.read_database_url is None:
+        return None
+    on_replica = Database(settings.read_database_url, pool_size=settings.pool_size)
+    return Replica(database, on_replica, settings.read_behind_seconds_max)
+
+
+def build(
+    settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer], replica: Replica | None = None
+) -> Services:
+    """Build all services on one connection pool; reads that may be slightly stale also use the replica's."""
+    from app.api.metrics import observe_context, observe_replica_read
+
+    counting = Counting(tokenizers)
+    policies = Policies(database)
+    view_cache = ViewCache()
+    quota = SessionQuota(settings.tenant_sessions_max)
+    snapshots = SessionSnapshots(database, counting)
+    forks = Forks(database, policies, quota)
+    lines = Lines(database, forks, settings.session_lines_max)
+    ingest = Ingest(database, counting, policies, view_cache, quota, snapshots, lines)
+    caches = parse_table(settings.cache_table)
+    assembly = Assembly(
+        database,
+        counting,
+        policies,
+        view_cache,
+        caches,
+        compaction(settings, database, counting),
+        lines,
+        settings.calls_retention_days,
+        observe_context,
+    )
+    rates = EventRates(settings.tenant_events_per_second)
+    tenants = Tenants(database, settings.api_key)
+    past = _past(database, policies, caches)
+    recordings, explaining, _, ledger = past
+    on_replica = () if replica is None else _past(replica.database, policies, caches)
+    late = ReplicaReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
+    reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
+    lists = ClientLists(database, reconcile, assembly)
+    feedback = Feedback(database, counting, policies, view_cache, ledger)
+    kernel = Services(
+        database=database,
+        sessions=Sessions(database, counting, policies, quota),
+        ingest=ingest,
+        reading=Reading(database),
+        assembly=assembly,
+        preview=Preview(database, assembly, explaining),
+        policies=policies,
+        tenants=tenants,
+        compaction_queries=CompactionQueries(database),
+        coverage=Coverage(database, counting, policies),
+        redaction=Redaction(database, view_cache),
+        forks=forks,
+        lines=lines,
+        reconcile=reconcile,
+        feedback=feedback,
+        recordings=recordings,
+        late=late,
+        recall=Recall(database, counting, policies),
+        turns=Turns(database, counting, policies, view_cache, ingest),
+        layers=Layers(database, counting, view_cache),
+        visibility=Visibility(database, assembly),
+        streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
+        event_rates=rates,
+        answers=IdempotencyKeys(database),
+        keyring=keyring(settings, database),
+        retention=RetentionRules(database),
+        erasures=Erasures(database),
+        gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
+    )
+    return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
+
+
+def _past(
+    database: Database, policies: Policies, caches: Mapping[str, CacheProfile]
+) -> tuple[Recordings, Explaining, Audit, Ledger]:
+    """Build the services that read the past, on one database. `policies` reads the primary, which has every version."""
+    recordings = Recordings(database, policies)
+    explaining = Explaining(database, policies, recordings)
+    return recordings, explaining, Audit(database), Ledger(database, policies, caches)
+
+
+def _gateway(
+    settings: Settings, database: Database, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
+) -> "Gateway":
+    """Build the gateway to the providers that the settings name."""
+    from app.api.metrics import observe_report
+    from app.providers.upstream import Upstream
+    from app.services.gateway import Gateway
+
+    urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
+    upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items() if url}
+    return Gateway(
+        database, upstreams, lists, feedback, ingest, reconcile, observe_report, settings.gateway_context_seconds
+    )
+
+
+def keyring(settings: Settings, database: Database) -> Keyring:
+    """Build the keyring that contents are encrypted with."""
+    operator = settings.encryption_key
+    return Keyring(database, None if operator is None else operator.get_secret_value())
+
+
+def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
+    """Build the service that writes summaries, for the worker and for contexts that wait for them."""
+    spending = Spending(database, settings.summarizer_tokens_per_day)
+    return Compaction(database, counting, Policies(database), summarizing(settings), spending)
+
+
+def worker_work(settings: Settings) -> "Work":
+    """Build the work of a worker with these settings."""
+    from app.worker.run import Work
+
+    counting = Counting(tokenizers.load(settings.tiktoken_cache_dir))
+    return Work(
+        lambda database: compaction(settings, database, counting),
+        settings.worker_heartbeat_seconds,
+        settings.database_pooler_url,
+        lambda database: keyring(settings, database),
+        [make for wing in installed() for make in wing.jobs(settings)],
+    )
+
+
+def import_vendors(settings: Settings) -> None:
+    """Import the vendors' clients that `summarizing` uses, and only those: each takes a second and 20 MB."""
+    if settings.anthropic_api_key is not None or settings.anthropic_base_url is not None:
+        import app.providers.anthropic
+    if settings.openai_api_key is not None or settings.openai_base_url is not None:
+        import app.providers.openai  # noqa: F401
+
+
+def summarizing(settings: Settings) -> Summarizing:
+    """Build the summarizers for which the settings have a key or an address."""
+    found: dict[str, Summarizer] = {}
+    model, key, url = settings.summarizer_model, settings.anthropic_api_key, settings.anthropic_base_url
+    if key is not None or url is not None:
+        from app.providers.anthropic import Anthropic
+
+        name = model or ANTHROPIC_MODEL
+        anthropic_client = Anthropic(model=name, api_key=_secret(key), base_url=url)
+        found["anthropic"] = TracedSummarizer(anthropic_client, provider="anthropic", model=name, base_url=url)
+    key, url = settings.openai_api_key, settings.openai_base_url
+    if key is not None or url is not None:
+        from app.providers.openai import OpenAI
+
+        name = model or OPENAI_MODEL
+        openai_client = OpenAI(model=name, api_key=_secret(key), base_url=url)
+        found["openai"] = TracedSummarizer(openai_client, provider="openai", model=name, base_url=url)
+    most = settings.summarizer_tokens_per_hour
+    found = {
+        name: GuardedSummarizer(inner, spend_tokens_max=most, clock=time.monotonic) for name, inner in found.items()
+    }
+    return Summarizing(
+        found,
+        prompts.load(),
+        default=settings.summarizer,
+        window_tokens=settings.summarizer_window_tokens,
+        timeout=settings.summarizer_timeout_seconds,
+    )
+
+
+def _secret(key: SecretStr | None) -> str:
+    """Return the key, or a placeholder: self-hosted servers often need no key, but the clients require one."""
+    return "none" if key is None else key.get_secret_value()

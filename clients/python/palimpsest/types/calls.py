@@ -1,0 +1,420 @@
+"""Types of `calls`. Written by `make openapi` from the API's document."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from palimpsest._model import Model
+from palimpsest.types.contexts import CacheOut, EvictionOut, SummaryRef, TokensOut
+from palimpsest.types.feedback import MatchedOut
+from palimpsest.types.policies import PolicyRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockOut(Model):
+    """A block of a context: one event, or a text of the server in place of several."""
+
+    seq: int
+    """Seq of the event that it shows; for several events, that of the last."""
+    kind: str
+    """Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (a text of the server)."""
+    replaced: bool
+    """Whether a stub or other text replaces the event's own content."""
+    ephemeral: bool
+    """Whether it comes after the cached prefix and may differ in the next call."""
+    chars: int
+    """Length of its text, in characters."""
+    begins: str
+    """Beginning of its text, at most 240 characters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallUsage(Model):
+    """Token usage of a call, as reported by the provider. A figure that was not reported is null."""
+
+    input_tokens: int | None
+    """All input tokens, including those read from and written to the cache."""
+    cache_read_tokens: int | None
+    """Input tokens that were read from the provider's cache."""
+    cache_write_tokens: int | None
+    """Input tokens that were written to the provider's cache."""
+    output_tokens: int | None
+    """Tokens of the model's answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedError(Model):
+    """Error of a call, as reported; fields that were not reported are absent."""
+
+    status: int | None = None
+    """HTTP status of the provider's response."""
+    message: str | None = None
+    """Text of the error, as the provider wrote it."""
+    code: str | None = None
+    """Provider's code or type of the error."""
+    overflow: MatchedOut | None = None
+    """Pattern by which an overflow was recognized; absent if it was not one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOutcome(Model):
+    """Outcome of a call, as reported."""
+
+    reported_at: datetime
+    """Time of the report."""
+    usage: CallUsage
+    """Token usage; all figures are null if none was reported."""
+    latency_ms: int | None
+    """Duration of the call in milliseconds; null if it was not reported."""
+    error: ReportedError | None
+    """Error of the provider; null after a success."""
+    overflow: bool
+    """Whether the error means that the context was too long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallItem(Model):
+    """A recorded call in a list."""
+
+    call_id: str
+    """Id of the recorded call, a UUID."""
+    created_at: datetime
+    """Time at which the context was made."""
+    session: str
+    """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
+    """
+    view: str
+    """Name of the view that the context was made for."""
+    head: int
+    """Seq of the last event that the context takes into account."""
+    epoch: int
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
+    """Format of the request: a provider's, or the neutral `blocks`."""
+    model: str | None
+    """Name of the model that the context was made for; null if none was given."""
+    policy: PolicyRef
+    """Version of the policy that the context was made with."""
+    estimate: int
+    """Estimated size of the request, in the model's tokens."""
+    target: int
+    """Maximum size of the context, in the model's tokens."""
+    evicted_tokens: int
+    """Estimated tokens saved by not sending everything verbatim, in the model's tokens."""
+    summaries: int
+    """Number of summaries that were shown."""
+    outcome: CallOutcome | None
+    """Outcome of the call; null until one is reported. Until then it is not known whether its request was ever
+    sent.
+    """
+    overflow: bool
+    """Whether the provider was reported to have refused the request as too long."""
+    input_tokens: int | None
+    """Input tokens that the provider reported, including cached ones; null until they are reported."""
+    retry_of: str | None
+    """Id of the call that this one retries because it was too long; null if it is not a retry."""
+    sha256: str
+    """SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallPage(Model):
+    """A page of recorded calls."""
+
+    items: list[CallItem]
+    """Recorded calls, newest first."""
+    next_cursor: str | None
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRef(Model):
+    """A recorded call, and the settings of its context."""
+
+    call_id: str
+    """Id of the recorded call, a UUID."""
+    created_at: datetime
+    """Time at which the context was made."""
+    session: str
+    """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
+    """
+    view: str
+    """Name of the view that the context was made for."""
+    head: int
+    """Seq of the last event that the context takes into account."""
+    epoch: int
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
+    """Format of the request: a provider's, or the neutral `blocks`."""
+    model: str | None
+    """Name of the model that the context was made for; null if none was given."""
+    policy: PolicyRef
+    """Version of the policy that the context was made with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change(Model):
+    """A range of events that the second context shows differently from the first."""
+
+    from_seq: int
+    """First seq of the range, inclusive."""
+    to_seq: int
+    """Last seq of the range, inclusive."""
+    change: Literal["added", "removed", "changed"]
+    """Kind of change: only the second context shows any of the events (`added`), only the first does (`removed`),
+    or both or neither do (`changed`).
+    """
+    from_: str | None = field(metadata={"name": "from"})
+    """Disposition in the first context, as in `DispositionRun`; null if the events were not logged yet."""
+    to: str | None
+    """Disposition in the second context, as in `DispositionRun`; null if the events were not logged yet."""
+    summary: str | None = None
+    """Id of the summary that covers the events in the later call; null or absent if none does."""
+    reducer: str | None = None
+    """Rule that decided this, as in `EvictionOut.reducer`; null or absent if no rule did."""
+    reason: str | None = None
+    """Reason for this disposition, such as `superseded`; null or absent if it needs none."""
+    epoch: int | None
+    """Number of the epoch that made the change, in the view of the later call; null if an append or an erasure
+    made it.
+    """
+    cause: str | None
+    """Cause of that epoch, as in `EpochOut.cause`; `appended` if the events were not logged yet, `redaction` if
+    they were erased.
+    """
+    tokens: int
+    """Additional tokens that the events take in the second context, by the estimator; negative if they take fewer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextAgain(Model):
+    """A recorded call, rendered again from its record."""
+
+    call_id: str
+    """Id of the recorded call, a UUID."""
+    created_at: datetime
+    """Time at which the context was made."""
+    session: str
+    """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
+    """
+    view: str
+    """Name of the view that the context was made for."""
+    head: int
+    """Seq of the last event that the context takes into account."""
+    epoch: int
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
+    """Format of the request: a provider's, or the neutral `blocks`."""
+    model: str | None
+    """Name of the model that the context was made for; null if none was given."""
+    policy: PolicyRef
+    """Version of the policy that the context was made with."""
+    reproduced: bool
+    """Whether the request has the same bytes as when the call was made. False only if events that it showed were
+    erased since.
+    """
+    redacted: list[int]
+    """Seqs of the erased events that make the bytes differ; empty if `reproduced`."""
+    request: dict[str, Any]
+    """Request in the given format, to be sent together with the client's own parameters, such as the model. Its
+    fields are `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`,
+    `messages`, `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks` (blocks).
+    Fields without content are absent.
+    """
+    tokens: TokensOut
+    """Token budget and its use, as recorded."""
+    summaries: list[SummaryRef]
+    """Summaries that were shown, in the order of the log."""
+    evictions: list[EvictionOut]
+    """Events that were not sent verbatim, in the order of the log."""
+    cache: CacheOut
+    """Part of the request that the provider could cache; `prefix_sha256` is of this rendering."""
+    sha256: str
+    """SHA-256 of `request` as rendered now, in hex."""
+    recorded_sha256: str
+    """SHA-256 of the request as it was made for the call, in hex."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstDifference(Model):
+    """The first block in which two contexts differ."""
+
+    index: int
+    """Position of the block in each context, counted from 0."""
+    a: BlockOut | None
+    """Block of the first context; null if it has fewer blocks."""
+    b: BlockOut | None
+    """Block of the second context; null if it has fewer blocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensDiff(Model):
+    """Sizes of the two contexts, in tokens by the estimator of each."""
+
+    a: int
+    """Size of the first context."""
+    b: int
+    """Size of the second context."""
+    by_cause: dict[str, int]
+    """Difference in size by cause, as in `Change.cause`, with `other` for the rest. The figures add up to `b`
+    minus `a`.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOut(Model):
+    """Difference between two calls of a session."""
+
+    a: CallRef
+    """First call."""
+    b: CallRef
+    """Second call."""
+    identical: bool
+    """Whether both contexts have the same blocks in the same format."""
+    first_difference: FirstDifference | None
+    """First block that differs; null if none does."""
+    changes: list[Change]
+    """Events that are shown differently, in the order of the log."""
+    tokens: TokensDiff
+    """Difference in size, and what caused it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispositionRun(Model):
+    """A range of events that were all shown in the same way."""
+
+    from_seq: int
+    """First seq of the range, inclusive."""
+    to_seq: int
+    """Last seq of the range, inclusive."""
+    disposition: str
+    """The form in which the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by
+    other text, by nothing, or by a newer system prompt or tool list); `summarized` (a summary that covers them
+    is shown instead); `dropped` (left out); `not_rendered` (left out because they only mark turns, or the
+    policy's `authors` or `types` exclude them); `redacted` (erased on request).
+    """
+    summary: str | None = None
+    """Id of the summary that covers the events; null or absent unless the disposition is `summarized`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryItem(Model):
+    """An event as the context of one call shows it."""
+
+    call_id: str
+    """Id of the recorded call, a UUID."""
+    created_at: datetime
+    """Time at which the call's context was made."""
+    view: str
+    """Name of the view that the context was made for."""
+    disposition: str
+    """The form in which the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by
+    other text, by nothing, or by a newer system prompt or tool list); `summarized` (a summary that covers them
+    is shown instead); `dropped` (left out); `not_rendered` (left out because they only mark turns, or the
+    policy's `authors` or `types` exclude them); `redacted` (erased on request).
+    """
+    summary: str | None = None
+    """Id of the summary that covers the events; null or absent unless the disposition is `summarized`."""
+    reducer: str | None = None
+    """Rule that decided this, as in `EvictionOut.reducer`; null or absent if no rule did."""
+    reason: str | None = None
+    """Reason for this disposition, such as `superseded`; null or absent if it needs none."""
+    epoch: int
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
+    cause: str
+    """Cause of that epoch, as in `EpochOut.cause`."""
+    reported: bool
+    """Whether an outcome of the call was reported. If not, it is not known whether its request was sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPage(Model):
+    """A page of the history of an event."""
+
+    items: list[HistoryItem]
+    """Calls made since the event was logged, oldest first."""
+    next_cursor: str | None
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InjectionRef(Model):
+    """Content that was injected into one call."""
+
+    name: str
+    """Name of the content's source."""
+    chars: int
+    """Number of characters of the content's text; other parts count as the words shown for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Model):
+    """Record of a call: everything its context was made from, and how it showed each event."""
+
+    call_id: str
+    """Id of the recorded call, a UUID."""
+    created_at: datetime
+    """Time at which the context was made."""
+    session: str
+    """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
+    """
+    view: str
+    """Name of the view that the context was made for."""
+    head: int
+    """Seq of the last event that the context takes into account."""
+    epoch: int
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
+    """Format of the request: a provider's, or the neutral `blocks`."""
+    model: str | None
+    """Name of the model that the context was made for; null if none was given."""
+    policy: PolicyRef
+    """Version of the policy that the context was made with."""
+    render_version: int
+    """Version of the rendering rules, with which the call can be rendered again to the same bytes."""
+    tokens: TokensOut
+    """Token budget and its use."""
+    summaries: list[SummaryRef]
+    """Summaries that were shown, in the order of the log."""
+    evictions: list[EvictionOut]
+    """Events that were not sent verbatim, in the order of the log."""
+    cause: str
+    """Cause of that epoch, as in `EpochOut.cause`."""
+    cache: CacheOut
+    """Part of the request that the provider could cache."""
+    injections: list[InjectionRef]
+    """Content that was injected into this call only."""
+    layers: dict[str, int]
+    """Versions of the layers that were shown, by kind of layer."""
+    notice: str | None
+    """Notice that older content was pruned, shown to the model in this call only; null if there was none."""
+    stalled: str | None
+    """Reason why the context stayed above its trigger; null if it did not."""
+    now: datetime | None
+    """Time of the call as given in the request; null if it was not given."""
+    retry_of: str | None
+    """Id of the call that this one retries because it was too long; null if it is not a retry."""
+    outcome: CallOutcome | None
+    """Outcome of the call; null until one is reported. Until then it is not known whether its request was ever
+    sent.
+    """
+    expires_at: datetime | None
+    """Time after which the record may be deleted; null if it is kept forever."""
+    dispositions: list[DispositionRun]
+    """Disposition of each event from seq 1 to `head`, as ranges in the order of the log."""
+    redacted_since: list[int]
+    """Seqs of events that were erased after the call was made."""
+    sha256: str
+    """SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given order."""

@@ -1,0 +1,46 @@
+"""Tests of wings: left out where a wing that they need has been removed.
+
+A file needs the wings that it imports, and those that its `pytestmark` names: `pytest.mark.wing("webhooks")`. A single
+test may be marked as well. With `--wing NAME` only the tests of that wing run.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+WINGS = Path(__file__).parents[2] / "app" / "wings"
+_NEEDED = re.compile(r"app\.wings\.(\w+)|^pytestmark = .*\bmark\.wing\(\"(\w+)\"\)", re.MULTILINE)
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Add the option `--wing`."""
+    parser.addoption("--wing", help="run only the tests of this wing")
+
+
+@cache
+def needed(path: Path) -> frozenset[str]:
+    """Return the wings that a file of tests needs."""
+    return frozenset(imported or marked for imported, marked in _NEEDED.findall(path.read_text(encoding="utf-8")))
+
+
+def is_left_out(path: Path) -> bool:
+    """Return whether a file needs a wing that is not there."""
+    return path.name.startswith("test_") and path.suffix == ".py" and not all(map(_exists, needed(path)))
+
+
+def select_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests whose wing is not there, and with `--wing` those of no wing or of another."""
+    only: str | None = config.getoption("--wing")
+    out = [item for item in items if not all(map(_exists, _wings(item))) or (only and only not in _wings(item))]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [item for item in items if item not in out]
+
+
+def _wings(item: pytest.Item) -> frozenset[str]:
+    return needed(item.path) | {str(mark.args[0]) for mark in item.iter_markers("wing")}
+
+
+def _exists(wing: str) -> bool:
+    return (WINGS / wing / "wing.py").exists()
