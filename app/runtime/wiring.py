@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SecretStr
 
@@ -50,7 +50,6 @@ from app.services.keyring import Keyring
 from app.services.ledger import Ledger
 from app.services.replica_reads import ReplicaReads
 from app.services.retention import RetentionRules
-from app.services.stream import Streams
 from app.services.tenants import Tenants
 from app.store.engine import Database
 from app.store.replica import Replica
@@ -88,7 +87,6 @@ class Services:
     turns: Turns
     layers: Layers
     visibility: Visibility
-    streams: Streams
     feedback: Feedback
     forks: Forks
     lines: Lines
@@ -103,7 +101,7 @@ class Services:
     """The services of wings."""
 
     @cached_property
-    def by_class(self) -> Mapping[type, object]:
+    def by_class(self) -> Mapping[type, Any]:
         """The services by class."""
         return {type(service): service for service in (*vars(self).values(), *self.wings)}
 
@@ -173,7 +171,6 @@ def build(
         turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
-        streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         event_rates=rates,
         answers=IdempotencyKeys(database),
         keyring=keyring(settings, database),

@@ -180,6 +180,7 @@ async def test_a_bound_key_works_as_any_other_within_its_prefix(callers: dict[st
         assert (await callers["bound"]("DELETE", f"/v1/sessions/{sid}")).status_code == 204
 
 
+@pytest.mark.wing("stream")
 async def test_a_stream_within_the_prefix_is_served(
     callers: dict[str, Caller], server: str, keys: dict[str, str]
 ) -> None:
