@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from app import tokenizers
 from app.api import mcp, metrics
 from app.api.request_metrics import MeasureRequests
-from app.api.routes import erasures, ledger, retention
+from app.api.routes import erasures, retention
 from app.http import errors, openapi, operations, pages
 from app.http.access import AccessLog
 from app.http.body import JsonLimits, LimitBody
@@ -57,7 +57,6 @@ _BUSIEST_FIRST: Final = (
     summaries,
     policies,
     audit,
-    ledger,
     keys,
     retention,
     erasures,

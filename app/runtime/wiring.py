@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from app import tokenizers
 from app.core.tokens.counter import Tokenizer
-from app.core.tokens.models import CacheProfile, parse_table
+from app.core.tokens.models import parse_table
 from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer
@@ -47,7 +47,6 @@ from app.services.counting import Counting
 from app.services.erasures import Erasures
 from app.services.idempotency import IdempotencyKeys
 from app.services.keyring import Keyring
-from app.services.ledger import Ledger
 from app.services.replica_reads import ReplicaReads
 from app.services.retention import RetentionRules
 from app.services.tenants import Tenants
@@ -142,13 +141,13 @@ def build(
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
-    past = _past(database, policies, caches)
-    recordings, explaining, _, ledger = past
-    on_replica = () if replica is None else _past(replica.database, policies, caches)
-    late = ReplicaReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
+    late = ReplicaReads(database, replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
+    recordings = late.add(lambda on: Recordings(on, policies))  # policies of the primary, which has every version
+    explaining = late.add(lambda on: Explaining(on, policies, Recordings(on, policies)))
+    late.add(Audit)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
-    feedback = Feedback(database, counting, policies, view_cache, ledger)
+    feedback = Feedback(database, counting, policies, view_cache, caches)
     kernel = Services(
         database=database,
         sessions=Sessions(database, counting, policies, quota),
@@ -179,15 +178,6 @@ def build(
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
-
-
-def _past(
-    database: Database, policies: Policies, caches: Mapping[str, CacheProfile]
-) -> tuple[Recordings, Explaining, Audit, Ledger]:
-    """Build the services that read the past, on one database. `policies` reads the primary, which has every version."""
-    recordings = Recordings(database, policies)
-    explaining = Explaining(database, policies, recordings)
-    return recordings, explaining, Audit(database), Ledger(database, policies, caches)
 
 
 def _gateway(

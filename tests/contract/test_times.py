@@ -100,6 +100,7 @@ def walk(http: httpx.Client, given_times: list[str]) -> None:
     assert (audit.status_code, len(audit.json()["items"])) == (200, 8)
 
 
+@pytest.mark.wing("ledger")
 @pytest.mark.wing("stream")
 async def test_a_session_with_events_of_any_time_stays_usable(
     client: httpx.AsyncClient, server: str, worker: None, application: Database
