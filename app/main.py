@@ -1,18 +1,19 @@
 """The ASGI application."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain
 from typing import Any, Final, Protocol, TypedDict, runtime_checkable
 
 from fastapi import FastAPI
 from pydantic import BaseModel
+from starlette.routing import BaseRoute
 
 from app import tokenizers
 from app.api import mcp, metrics
 from app.api.request_metrics import MeasureRequests
-from app.api.routes import erasures, ledger, retention, stream
-from app.api.schemas.stream import CompactionChange, EpochChange
+from app.api.routes import erasures, retention
 from app.http import errors, openapi, operations, pages
 from app.http.access import AccessLog
 from app.http.body import JsonLimits, LimitBody
@@ -24,7 +25,6 @@ from app.http.problem_schemas import with_problem_schemas
 from app.resources.calls import routes as audit
 from app.resources.contexts import routes as context
 from app.resources.events import routes as events
-from app.resources.events.schemas import EventsIn, MessagesIn
 from app.resources.feedback import routes as feedback
 from app.resources.keys import routes as keys
 from app.resources.layers import routes as layers
@@ -43,14 +43,6 @@ from app.runtime.wing import installed
 from app.store.engine import Database
 from app.version import VERSION
 
-_SCHEMAS: Final[dict[str, type[BaseModel]]] = {
-    "EventsIn": EventsIn,
-    "MessagesIn": MessagesIn,
-    "EpochChange": EpochChange,
-    "CompactionChange": CompactionChange,
-}
-
-
 _BUSIEST_FIRST: Final = (
     context,
     previews,
@@ -58,7 +50,6 @@ _BUSIEST_FIRST: Final = (
     feedback,
     sessions,
     lines,
-    stream,
     layers,
     turns,
     recall,
@@ -66,7 +57,6 @@ _BUSIEST_FIRST: Final = (
     summaries,
     policies,
     audit,
-    ledger,
     keys,
     retention,
     erasures,
@@ -107,7 +97,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         replica = wiring.replica(settings, database)
         services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir), replica)
         watching = None if replica is None else asyncio.create_task(replica.watch(metrics.set_replica_gauges))
-        ending = asyncio.create_task(_end_streams(app.state.stopping, services))
         pulse = asyncio.create_task(metrics.measure_loop_lag(database))
         try:
             async with AsyncExitStack() as stack:
@@ -115,11 +104,9 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
                     await stack.enter_async_context(wing.lifespan(settings, services, app.state.stopping))
                 yield {"services": services}
         finally:
-            ending.cancel()
             pulse.cancel()
             if watching is not None:
                 watching.cancel()
-            await services.streams.aclose()
             if services.gateway is not None:
                 await services.gateway.aclose()
             for service in services.wings:
@@ -155,33 +142,27 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
             app.add_middleware(one.cls, *one.args, **one.kwargs)
     app.add_middleware(AccessLog)
     errors.install(app)
-    for module in _BUSIEST_FIRST:
+    routers = (module.router for module in _BUSIEST_FIRST)
+    schemas: list[type[BaseModel]] = []
+    for part in chain(routers, mcp.routes(), *(wing.routes(settings) for wing in installed())):
         # Not by `include_router`, which builds every route again for this application at its first request.
-        app.router.routes.extend(module.router.routes)
-    app.router.routes.extend(mcp.routes())
-    for wing in installed():
-        for part in wing.routes(settings):
-            app.router.routes.extend(part.routes if isinstance(part, Resource) else [part])
+        app.router.routes.extend([part] if isinstance(part, BaseRoute) else part.routes)
+        schemas += part.schemas if isinstance(part, Resource) else ()
     if settings.gateway_on:
         from app.api import gateway  # with an HTTP client that nothing else needs here
 
         app.router.routes.append(gateway.route(settings.gateway_requests_max, settings.gateway_context_seconds))
-    _describe(app)
+    _describe(app, schemas)
     return app
 
 
-async def _end_streams(stopping: asyncio.Event, services: wiring.Services) -> None:
-    await stopping.wait()
-    services.streams.end()
-
-
-def _describe(app: FastAPI) -> None:
-    """Add to the OpenAPI document the bodies that routes read themselves."""
+def _describe(app: FastAPI, schemas: Sequence[type[BaseModel]]) -> None:
+    """Add to the OpenAPI document these schemas, which FastAPI does not see."""
     generate = app.openapi
 
     def described_document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document = openapi.with_body_problems(openapi.with_schemas(generate(), _SCHEMAS))
+            document = openapi.with_body_problems(openapi.with_schemas(generate(), schemas))
             document = with_problem_schemas(add_descriptions(document, app.routes))
             # Set afterwards, because FastAPI's own rendering leaves out every default that is null.
             document["components"]["schemas"]["PolicyDocument"] = POLICY_SCHEMA

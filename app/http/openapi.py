@@ -1,6 +1,6 @@
 """The parts of the OpenAPI document that routes do not declare: bodies, problems, conventions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -144,11 +144,11 @@ class _AsDeclared(GenerateJsonSchema):
         return self.generate_inner(schema["schema"]) if plain else super().default_schema(schema)
 
 
-def with_schemas(document: dict[str, Any], models: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
+def with_schemas(document: dict[str, Any], models: Iterable[type[BaseModel]]) -> dict[str, Any]:
     """Return the document with the schemas of models that no operation declares."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    for name, model in models.items():
+    for model in models:
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}", schema_generator=_AsDeclared)
         schemas |= schema.pop("$defs", {})
-        schemas[name] = schema
+        schemas[model.__name__] = schema
     return document

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
@@ -117,10 +118,14 @@ class OperationRoute(APIRoute):
 
 
 class Resource:
-    """The operations of one resource, under one tag of the API document."""
+    """The operations of one resource, under one tag of the API document.
 
-    def __init__(self, tag: str) -> None:
+    `schemas`: models that the document describes although no operation declares them.
+    """
+
+    def __init__(self, tag: str, schemas: Sequence[type[BaseModel]] = ()) -> None:
         self.tag = tag
+        self.schemas = schemas
         self.routes: list[OperationRoute] = []
 
     def operation(

@@ -124,12 +124,6 @@ class KernelSettings(BaseSettings):
         " process apply to each of them.",
     )
     pool_size: int = Field(10, ge=1, le=1000, description="Database connections of one API process.")
-    streams_max: int = Field(
-        500,
-        ge=0,
-        description="Maximum concurrent streams in one API process; further ones get 503. Keep it well below the limit"
-        " of open files.",
-    )
     requests_max: int = Field(
         1_000,
         ge=1,

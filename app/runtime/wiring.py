@@ -4,13 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SecretStr
 
 from app import tokenizers
 from app.core.tokens.counter import Tokenizer
-from app.core.tokens.models import CacheProfile, parse_table
+from app.core.tokens.models import parse_table
 from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer
@@ -47,10 +47,8 @@ from app.services.counting import Counting
 from app.services.erasures import Erasures
 from app.services.idempotency import IdempotencyKeys
 from app.services.keyring import Keyring
-from app.services.ledger import Ledger
 from app.services.replica_reads import ReplicaReads
 from app.services.retention import RetentionRules
-from app.services.stream import Streams
 from app.services.tenants import Tenants
 from app.store.engine import Database
 from app.store.replica import Replica
@@ -88,7 +86,6 @@ class Services:
     turns: Turns
     layers: Layers
     visibility: Visibility
-    streams: Streams
     feedback: Feedback
     forks: Forks
     lines: Lines
@@ -103,7 +100,7 @@ class Services:
     """The services of wings."""
 
     @cached_property
-    def by_class(self) -> Mapping[type, object]:
+    def by_class(self) -> Mapping[type, Any]:
         """The services by class."""
         return {type(service): service for service in (*vars(self).values(), *self.wings)}
 
@@ -144,13 +141,13 @@ def build(
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
-    past = _past(database, policies, caches)
-    recordings, explaining, _, ledger = past
-    on_replica = () if replica is None else _past(replica.database, policies, caches)
-    late = ReplicaReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
+    late = ReplicaReads(database, replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
+    recordings = late.add(lambda on: Recordings(on, policies))  # policies of the primary, which has every version
+    explaining = late.add(lambda on: Explaining(on, policies, Recordings(on, policies)))
+    late.add(Audit)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
-    feedback = Feedback(database, counting, policies, view_cache, ledger)
+    feedback = Feedback(database, counting, policies, view_cache, caches)
     kernel = Services(
         database=database,
         sessions=Sessions(database, counting, policies, quota),
@@ -173,7 +170,6 @@ def build(
         turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
-        streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         event_rates=rates,
         answers=IdempotencyKeys(database),
         keyring=keyring(settings, database),
@@ -182,15 +178,6 @@ def build(
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
-
-
-def _past(
-    database: Database, policies: Policies, caches: Mapping[str, CacheProfile]
-) -> tuple[Recordings, Explaining, Audit, Ledger]:
-    """Build the services that read the past, on one database. `policies` reads the primary, which has every version."""
-    recordings = Recordings(database, policies)
-    explaining = Explaining(database, policies, recordings)
-    return recordings, explaining, Audit(database), Ledger(database, policies, caches)
 
 
 def _gateway(

@@ -4,12 +4,13 @@ The primary serves reads that the replica cannot, but only a few at a time, so t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Literal, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import asyncpg
 
 from app.core.errors import NotFound, NotReproducible, StoreUnavailable
+from app.store.engine import Database
 from app.store.replica import Replica
 
 WAIT_SECONDS: Final = 10.0
@@ -36,17 +37,25 @@ class ReplicaReads:
 
     def __init__(
         self,
-        primary: Sequence[object],
+        database: Database,
         replica: Replica | None = None,
-        replica_services: Sequence[object] = (),
         primary_reads_max: int = 1,
         on_answer: Callable[[ReadOutcome], None] = lambda _: None,
     ) -> None:
         self.replica = replica
-        self._primary = {type(one): one for one in primary}
-        self._replica_services = {type(one): one for one in replica_services}
+        self._database = database
+        self._primary: dict[type, Any] = {}
+        self._replica_services: dict[type, Any] = {}
         self._on_answer = on_answer
         self._turns = asyncio.Semaphore(primary_reads_max)
+
+    def add(self, make: Callable[[Database], Service]) -> Service:
+        """Add a service, made once for each database; return the one on the primary."""
+        service = make(self._database)
+        self._primary[type(service)] = service
+        if self.replica is not None:
+            self._replica_services[type(service)] = make(self.replica.database)
+        return service
 
     async def read(
         self, kind: type[Service], operation: Callable[[Service], Awaitable[Answer]], *, newest: bool
@@ -55,14 +64,14 @@ class ReplicaReads:
 
         `newest`: read from the primary. Raises the service's errors, or StoreUnavailable.
         """
-        primary: Service = self._primary[kind]  # type: ignore[assignment]  # by its class
+        primary: Service = self._primary[kind]
         if self.replica is None:
             return await operation(primary), None
         why: ReadOutcome = "primary_asked"
         if not newest:
             why, behind = "primary_away", self.replica.behind()
             if self.replica.state == "ready" and behind is not None:
-                replica_service: Service = self._replica_services[kind]  # type: ignore[assignment]  # by its class
+                replica_service: Service = self._replica_services[kind]
                 try:
                     answer = await self._read_replica(operation(replica_service), self.replica)
                 except (NotFound, NotReproducible):  # it may be replicated in part only

@@ -14,10 +14,11 @@ from app.core.lexicon.times import to_seconds
 from app.core.log.event import Batch, LogEnd, tombstone
 from app.core.log.events import EventType
 from app.core.log.turns import TurnState, moves_state
-from app.store import answers, jobs, stream, texts
+from app.store import answers, jobs, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import LEGIBLE
+from app.store.notifications import notify_stream
 from app.store.sessions import open_calls
 
 
@@ -229,7 +230,7 @@ async def _append_on_shard(
     if row["due"]:
         await jobs.enqueue_compaction(tx, session_id, tenant_id)
     if row["streamed_until"] is not None and row["streamed_until"] > row["now"]:
-        await stream.notify(tx, session_id)
+        await notify_stream(tx, session_id)
     return _result(row, to_seconds(row["now"]), row["due"])
 
 

@@ -8,12 +8,20 @@ every minute, and a stream reads the missed changes whenever it reconnects.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from app.store.engine import Connection, Database
 
 Result = TypeVar("Result")
+
+STREAM_CHANNEL: Final = "palimpsest_stream"
+"""The channel of notifications of a session's additions, while it has a stream; each carries the session's id."""
+
+
+async def notify_stream(tx: Connection, session_id: UUID) -> None:
+    """Notify the readers of a session's stream when the transaction ends."""
+    await tx.execute("SELECT pg_notify(:channel, :session)", channel=STREAM_CHANNEL, session=str(session_id))
 
 
 async def notify_epoch_opened(tx: Connection, session_id: UUID, view: str, epoch: int) -> None:

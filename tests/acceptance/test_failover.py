@@ -73,6 +73,7 @@ async def site(clusters: Path) -> AsyncIterator[Site]:
     yield found
 
 
+@pytest.mark.wing("stream")
 async def test_nothing_acknowledged_is_lost_when_the_standby_takes_over(commands: Commands, site: Site) -> None:
     api = await commands.start("api", DATABASE_URL=site.url)
     worker = await commands.start("worker", DATABASE_URL=site.url, WORKER_HEARTBEAT_SECONDS="1")

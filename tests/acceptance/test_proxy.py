@@ -113,6 +113,7 @@ async def test_a_context_comes_through(proxy: Proxy) -> None:
         assert "Caddy" in answer.headers["server"]
 
 
+@pytest.mark.wing("stream")
 async def test_an_event_of_a_stream_arrives_while_the_stream_goes_on(proxy: Proxy) -> None:
     async with proxy.client() as http:
         for number in (1, 2):

@@ -6,6 +6,8 @@ import pytest
 from tests.acceptance.conftest import Commands
 from tests.support.sse import streaming, take
 
+pytestmark = pytest.mark.wing("stream")
+
 
 async def test_a_signal_ends_streams_and_the_process(commands: Commands, database_url: str) -> None:
     api = await commands.start("api", DATABASE_URL=database_url)

@@ -310,6 +310,7 @@ async def test_pages_follow_one_another(server: str) -> None:
         assert last is not None and len(last.items) == 2
 
 
+@pytest.mark.wing("stream")
 async def test_a_stream_goes_on_where_it_broke(database_url: str) -> None:
     async with serve_with_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url) as client:
         memory = client.session("s", model="gpt-4o")
@@ -329,6 +330,7 @@ async def test_a_stream_goes_on_where_it_broke(database_url: str) -> None:
     assert [headers.get("last-event-id") for headers in streams] == [None, seen[2].id, seen[5].id]
 
 
+@pytest.mark.wing("stream")
 async def test_a_stream_of_a_missing_session_is_an_error(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         with pytest.raises(NotFoundError):

@@ -3,6 +3,7 @@
 import asyncio
 
 import httpx
+import pytest
 
 from tests.conformance import test_s0_summaries as timeline
 from tests.conformance import test_s4_compaction as threshold
@@ -20,6 +21,7 @@ async def compaction_events(server: str, number: int) -> list[Json]:
         return [event.data for event in await take(events, number)]
 
 
+@pytest.mark.wing("stream")
 async def test_s0_16_before_comes_before_and_after_shares_its_id(
     server: str, client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
@@ -39,6 +41,7 @@ async def test_s0_16_before_comes_before_and_after_shares_its_id(
     assert after["tokens"]["compacted"] == after["tokens"]["before"] - after["tokens"]["after"] > 0
 
 
+@pytest.mark.wing("stream")
 async def test_s0_16_what_was_skipped_or_discarded_compacted_nothing_and_says_why(
     server: str, client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
@@ -54,6 +57,7 @@ async def test_s0_16_what_was_skipped_or_discarded_compacted_nothing_and_says_wh
     assert after["tokens"]["compacted"] in (None, 0)
 
 
+@pytest.mark.wing("stream")
 async def test_s4_07_start_and_end(server: str, client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     await threshold.ready(client)
     model.queue(ok(threshold.WHOLE))
@@ -65,6 +69,7 @@ async def test_s4_07_start_and_end(server: str, client: httpx.AsyncClient, worke
     assert (end["kept_from_seq"], end["run"]["summaries"]) == (run["to_seq"] + 1, run["summaries"])
 
 
+@pytest.mark.wing("stream")
 async def test_s4_07_a_failure_is_notified_as_aborted(
     server: str, client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
@@ -77,6 +82,7 @@ async def test_s4_07_a_failure_is_notified_as_aborted(
     assert end["tokens"] == {"before": start["tokens"]["before"], "after": None, "compacted": 0}
 
 
+@pytest.mark.wing("stream")
 async def test_s4_07_a_postponed_run_is_notified_as_retried(
     server: str, client: httpx.AsyncClient, fast_retries: None, database_url: str, model: Summarizers
 ) -> None:

@@ -71,6 +71,9 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"].rpartition("/")[2]
 
 
+@pytest.mark.wing("ledger")
+@pytest.mark.wing("webhooks")
+@pytest.mark.wing("stream")
 @pytest.mark.usefixtures("encrypted")
 async def test_no_table_holds_readable_contents_and_all_are_served(database_url: str, database: Database) -> None:
     """All operations run, with a worker; a session's metadata stays legible, since sessions are found by it."""

@@ -24,7 +24,7 @@ LISTS = [
     "/v1/sessions/s/compactions",
     "/v1/sessions/s/calls",
     "/v1/sessions/s/events/1/history",
-    "/v1/sessions/s/ledger",
+    pytest.param("/v1/sessions/s/ledger", marks=pytest.mark.wing("ledger")),
     "/v1/audit/calls",
     "/v1/calibrations",
     "/v1/policies",
@@ -77,15 +77,17 @@ async def test_odd_cursors(client: httpx.AsyncClient, path: str) -> None:
         ("GET", "/v1/sessions/s/events?after=9223372036854775808"),
         ("GET", "/v1/sessions/s/events?after=" + "9" * 400),
         ("GET", "/v1/sessions/s/events?after=-1"),
-        ("GET", "/v1/sessions/s/stream?after=9223372036854775808"),
+        pytest.param("GET", "/v1/sessions/s/stream?after=9223372036854775808", marks=pytest.mark.wing("stream")),
         ("GET", "/v1/sessions/s/context?at=9223372036854775808"),
         ("GET", "/v1/sessions/s/context?model=a%00b"),
         ("GET", "/v1/audit/calls?model=a%00b"),
         ("GET", "/v1/audit/calls?since=0001-01-01T00:00:00%2B14:00"),
         ("GET", "/v1/audit/calls?until=9999-12-31T23:59:59-14:00"),
         ("GET", "/v1/audit/calls?since=1e400"),
-        ("GET", "/v1/audit/ledger?since=9999-12-31T23:59:59-14:00"),
-        ("GET", "/v1/audit/ledger?since=2026-01-01T00:00:00Z&model=a%00"),
+        *(
+            pytest.param("GET", f"/v1/audit/ledger?since={since}", marks=pytest.mark.wing("ledger"))
+            for since in ("9999-12-31T23:59:59-14:00", "2026-01-01T00:00:00Z&model=a%00")
+        ),
         ("GET", "/v1/calibrations?cursor=%00"),
         ("DELETE", "/v1/calibrations?model=a%00b"),
         ("DELETE", "/v1/calibrations?estimator=%00"),
@@ -105,10 +107,15 @@ async def test_odd_parameters(client: httpx.AsyncClient, method: str, path: str)
     [
         "/v1/audit/calls?since=0001-01-01T00:00:00Z",
         "/v1/audit/calls?until=9999-12-31T23:59:59Z",
-        "/v1/audit/ledger?since=0001-01-01T00:00:00Z",
-        "/v1/audit/ledger?since=9999-12-31T23:59:59Z",
-        "/v1/audit/ledger?since=9999-12-01T00:00:00Z&until=9999-12-31T23:59:59Z",
-        "/v1/audit/ledger?since=0001-01-01T00:00:00Z&until=0001-01-02T00:00:00Z",
+        *(
+            pytest.param(f"/v1/audit/ledger?since={since}", marks=pytest.mark.wing("ledger"))
+            for since in (
+                "0001-01-01T00:00:00Z",
+                "9999-12-31T23:59:59Z",
+                "9999-12-01T00:00:00Z&until=9999-12-31T23:59:59Z",
+                "0001-01-01T00:00:00Z&until=0001-01-02T00:00:00Z",
+            )
+        ),
     ],
 )
 async def test_times_at_the_ends_of_the_calendar(client: httpx.AsyncClient, path: str) -> None:

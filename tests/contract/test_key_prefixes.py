@@ -180,6 +180,7 @@ async def test_a_bound_key_works_as_any_other_within_its_prefix(callers: dict[st
         assert (await callers["bound"]("DELETE", f"/v1/sessions/{sid}")).status_code == 204
 
 
+@pytest.mark.wing("stream")
 async def test_a_stream_within_the_prefix_is_served(
     callers: dict[str, Caller], server: str, keys: dict[str, str]
 ) -> None:
@@ -209,6 +210,7 @@ async def test_operations_on_no_session_are_allowed(callers: dict[str, Caller]) 
         assert answer.status_code == 200, (name, answer.text)
 
 
+@pytest.mark.wing("ledger")
 def test_operations_filtered_by_the_prefix_are_listed() -> None:
     """Each operation has its own test below."""
     assert operations_with(PrefixAccess.WITHIN) == [
@@ -250,6 +252,7 @@ async def test_the_audit_of_calls_is_limited_to_the_prefix(callers: dict[str, Ca
     assert len(await callers["all"].items("/v1/audit/calls")) == 2
 
 
+@pytest.mark.wing("ledger")
 async def test_the_audit_ledger_is_limited_to_the_prefix(callers: dict[str, Caller]) -> None:
     since = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"}
     sums = {}

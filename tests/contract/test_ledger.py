@@ -9,8 +9,8 @@ import pytest
 
 from app.core.tokens.models import cache_profile
 from app.services.tenants import DEFAULT_TENANT, Tenants
-from app.store import ledger as store
 from app.store.engine import Database
+from app.wings.ledger import store
 from palimpsest_tools.replay.bill import Bill, Cache, charge
 from palimpsest_tools.replay.requests import rendered
 from tests.contract.test_context import append, rounds
@@ -187,6 +187,18 @@ async def test_pages_are_contiguous_and_have_equal_totals(session: httpx.AsyncCl
             break
     assert pages == whole["calls"]
     assert [line["created_at"] for line in pages] == sorted((line["created_at"] for line in pages), reverse=True)
+
+
+async def test_an_exactly_full_last_page_has_no_cursor_and_times_are_in_utc(session: httpx.AsyncClient) -> None:
+    provider = Provider(session, "openai")
+    await append(session, rounds(1))
+    for _ in range(2):
+        await provider.call()
+    page = (await session.get("/v1/sessions/s/ledger", params={"limit": 2})).json()
+    assert (len(page["calls"]), page["next_cursor"]) == (2, None)
+    assert all(call["created_at"].endswith("Z") for call in page["calls"])
+    sums = await session.get("/v1/audit/ledger", params={"since": "2026-01-01T00:00:00+01:00"})
+    assert (sums.json()["since"], sums.json()["until"][-1]) == ("2025-12-31T23:00:00Z", "Z")
 
 
 async def test_unreported_calls_count_as_expected_and_failed_ones_not_at_all(session: httpx.AsyncClient) -> None:

@@ -116,6 +116,7 @@ async def test_concurrent_requests_of_a_process_are_limited(database_url: str) -
         await until(http, "/v1/sessions", 200)
 
 
+@pytest.mark.wing("stream")
 async def test_streams_do_not_count_as_concurrent_requests(database_url: str) -> None:
     async with served(database_url, requests_max=1, tenant_requests_max=1) as (_, http), AsyncExitStack() as stack:
         assert (await http.post("/v1/sessions/s/events", json=events(1))).status_code == 201

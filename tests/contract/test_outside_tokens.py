@@ -126,6 +126,7 @@ async def test_without_an_overhead_no_outside_tokens_are_learned(client: httpx.A
         assert max(loop.errors[2:]) < 0.03
 
 
+@pytest.mark.wing("ledger")
 async def test_the_ledger_counts_outside_tokens_in_the_prefix(client: httpx.AsyncClient) -> None:
     """Two calls of a model that would not cache a prefix as small as the log."""
     await client.put("/v1/sessions/s", json={"model": "claude-sonnet-4-5", "outside_tokens": 5_000})

@@ -47,7 +47,7 @@ async def test_an_unknown_parameter_is_an_error_everywhere(
         ("/v1/audit/calls", {"since": "yesterday"}, "since"),
         ("/v1/sessions/s/summaries", {"live": "perhaps"}, "live"),
         ("/v1/tools/recall", {"format": "acme"}, "format"),
-        ("/v1/sessions/s/stream", {"types": "gossip"}, "types"),
+        pytest.param("/v1/sessions/s/stream", {"types": "gossip"}, "types", marks=pytest.mark.wing("stream")),
     ],
 )
 async def test_an_error_names_its_parameter(

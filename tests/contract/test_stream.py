@@ -12,14 +12,14 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.api.routes import stream as route
 from app.runtime.settings import Settings
-from app.services import stream as service
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import compactions, dsn, keys
-from app.store import stream as store
 from app.store.engine import Database
+from app.store.notifications import STREAM_CHANNEL
 from app.store.sessions import session_key
+from app.wings.stream import routes as route
+from app.wings.stream import service, store
 from tests.conftest import serving
 from tests.support.sse import Event, streaming, take
 from tests.support.waiting import count_waiting
@@ -273,7 +273,7 @@ class Listener:
 
     async def so_far(self) -> list[str]:
         """Return the notifications since the last call."""
-        await self._database.execute("SELECT pg_notify(:channel, :said)", channel=store.CHANNEL, said=str(UUID(int=0)))
+        await self._database.execute("SELECT pg_notify(:channel, :said)", channel=STREAM_CHANNEL, said=str(UUID(int=0)))
         found: list[str] = []
         while (said := await with_timeout(self.heard.get())) != str(UUID(int=0)):
             found.append(said)
@@ -284,7 +284,7 @@ class Listener:
 async def listener(database_url: str, database: Database) -> AsyncIterator[Listener]:
     listener = Listener(database)
     connection = await asyncpg.connect(dsn.for_asyncpg(database_url))
-    await connection.add_listener(store.CHANNEL, lambda *said: listener.heard.put_nowait(said[-1]))
+    await connection.add_listener(STREAM_CHANNEL, lambda *said: listener.heard.put_nowait(said[-1]))
     yield listener
     await connection.close()
 

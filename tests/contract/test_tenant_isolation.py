@@ -65,6 +65,8 @@ from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog, Statement
 from tests.support.walk import POLICY, SECONDS_MAX, SECRET_WORD, Request, Walker, walk
 
+pytestmark = [pytest.mark.wing(name) for name in ("ledger", "stream", "webhooks")]  # the walk uses them
+
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
 OPERATORS = {
@@ -90,6 +92,7 @@ ON_SHARDS = {
     "app.store.calls:_record_on_shard",
     "app.store.calls:_record_on_shard_if_current",
     "app.store.notifications:notify_epoch_opened",
+    "app.store.notifications:notify_stream",
     "app.store.notifications:moved",
     "app.store.notifications:change_runs",
     "app.store.jobs:enqueue_compaction",
@@ -97,7 +100,6 @@ ON_SHARDS = {
     "app.store.lines:of_call",
     "app.store.log:_append_on_shard",
     "app.store.sessions:names",
-    "app.store.stream:notify",
 }
 """Functions run only with shards."""
 CITUS = re.compile(r"\bpg_dist_|OPERATOR\(pg_catalog\.")

@@ -7,6 +7,7 @@ from itertools import cycle, islice
 from typing import Any
 
 import httpx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,6 +100,8 @@ def walk(http: httpx.Client, given_times: list[str]) -> None:
     assert (audit.status_code, len(audit.json()["items"])) == (200, 8)
 
 
+@pytest.mark.wing("ledger")
+@pytest.mark.wing("stream")
 async def test_a_session_with_events_of_any_time_stays_usable(
     client: httpx.AsyncClient, server: str, worker: None, application: Database
 ) -> None:

@@ -91,6 +91,7 @@ async def wait_for_deliveries(http: httpx.AsyncClient, number: int = 1, *states:
                 return found
 
 
+@pytest.mark.wing("stream")
 async def test_a_compaction_is_notified_before_and_after(
     server: str, client: httpx.AsyncClient, database_url: str, receiver: Receiver
 ) -> None:

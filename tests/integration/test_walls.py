@@ -269,6 +269,7 @@ async def test_behind_a_transaction_pooler_each_transaction_sets_its_tenant(data
             await database.close()
 
 
+@pytest.mark.wing("stream")
 @needs_pgbouncer
 async def test_statements_that_a_pooler_refuses_go_to_the_server(database_url: str, database: Database) -> None:
     """Covers the API and a worker through the pooler: an append, a context, a compaction, a stream."""

@@ -13,7 +13,7 @@ from app.store.engine import Database
 from tests.acceptance.conftest import Commands
 from tests.support.sse import Event, streaming, take
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.wing("stream")]
 
 SEED = 20_261_121
 WRITERS = 4

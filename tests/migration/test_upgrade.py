@@ -29,7 +29,7 @@ from tests.support.releases import ROOT, Installed, install, is_here, releases
 from tests.support.sse import Event, streaming, take
 from tests.support.upgrading import Agent, Load, Site
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.wing("stream")]
 
 PAGE = ROOT / "docs" / "operations" / "upgrades.md"
 KEY = "pal_an-administrators-key-for-the-upgrade"

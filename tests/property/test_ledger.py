@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core.audit.bill import Bill
-from app.core.audit.ledger import (
+from app.core.policy.summarize import Prices
+from app.core.tokens.models import ANTHROPIC, OPENAI, OPENAI_PAID
+from app.wings.ledger.cache_use import (
     TOLERANCE_TOKENS,
     CountedCall,
     CountedEpoch,
@@ -17,9 +19,7 @@ from app.core.audit.ledger import (
     Usage,
     lines,
 )
-from app.core.audit.ledger_totals import accounts, money_of, totals
-from app.core.policy.summarize import Prices
-from app.core.tokens.models import ANTHROPIC, OPENAI, OPENAI_PAID
+from app.wings.ledger.totals import accounts, money_of, totals
 from palimpsest_tools.replay.bill import BilledBlock, BilledRequest, Cache, charge
 from tests.support.examples import examples
 

@@ -21,7 +21,7 @@ from app.resources.events.reading import Reading, Redaction
 from app.resources.events.schemas import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.services.tenants import Caller
 
-router = Resource("events")
+router = Resource("events", schemas=(EventsIn, MessagesIn))
 
 Seq = Annotated[int, Path(description="Seq of the event.")]
 _APPEND_PROBLEMS = (

@@ -1,7 +1,7 @@
 """Feedback: reported outcomes of calls, the next action, and the calibration of the estimator."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -25,11 +25,11 @@ from app.core.tokens.calibration import (
     consistent,
 )
 from app.core.tokens.learned import Learned, Point, initial_state, with_cache, with_point
+from app.core.tokens.models import CacheProfile, profile_name
 from app.resources.contexts.view_cache import ViewCache
 from app.resources.feedback.measurements import claim_of, is_believable, is_sane, point_of, with_window_evidence
 from app.resources.policies.service import Policies
 from app.services.counting import Counting
-from app.services.ledger import CacheReads, Ledger
 from app.store import audit, calibrations, compactions, outcomes, sessions
 from app.store.audit import CallRow
 from app.store.calibrations import KnownModel
@@ -54,11 +54,22 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheReads:
+    """The expected and actual reads of a call from its provider's cache, and its whole input, in the provider's tokens.
+    `profile` is the model's row in the table of caches."""
+
+    profile: str
+    expected: int
+    actual: int
+    input: int
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A call with its outcome. `wait_ms`: time its retry may wait for a summary; None if the policy makes none.
 
     `overflow` is the matched pattern, `estimate_error` the estimate's error as a share of the reported tokens, `cache`
-    the reads from the provider's cache, if reported; all are None when the same was reported before.
+    the reads from the provider's cache, if reported and measured; all are None when the same was reported before.
     """
 
     call: CallRow
@@ -81,12 +92,21 @@ class Lessons(NamedTuple):
 
 
 class Feedback:
-    """Records reports and learns from them."""
+    """Records reports and learns from them.
+
+    `cache_reads` measures the cache reads of a call of a tenant's session and view; None if nothing does.
+    """
 
     def __init__(
-        self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache, ledger: Ledger
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        view_cache: ViewCache,
+        caches: Mapping[str, CacheProfile],
     ) -> None:
-        self._ledger = ledger
+        self.cache_reads: Callable[[UUID, UUID, str, UUID], Awaitable[CacheReads | None]] | None = None
+        self._caches = caches
         self._database = database
         self._counting = counting
         self._policies = policies
@@ -129,8 +149,8 @@ class Feedback:
             known = lessons or Lessons(None, None, 0)
             await self._compact(session_id, tenant_id, call, policy, known, overflow.tokens)
         cache = None
-        if outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
-            cache = await self._ledger.cache_reads(tenant_id, session_id, call.view, call_id)
+        if self.cache_reads and outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
+            cache = await self.cache_reads(tenant_id, session_id, call.view, call_id)
         return Verdict(call, outcome, wait_ms, overflow, _estimate_error(call, outcome), cache)
 
     async def retry_request(
@@ -222,7 +242,7 @@ class Feedback:
         own = with_point(before, point, margin) if is_sane(point, call) else before
         own = replace(own, known=with_window_evidence(own.known, claim, point, overflow, believed=True))
         counts = (outcome.input_tokens, outcome.cache_read_tokens, outcome.cache_write_tokens)
-        own = with_cache(own, *counts, known=self._ledger.knows_cache(call.model))
+        own = with_cache(own, *counts, known=profile_name(call.model, self._caches) is not None)
         version = await outcomes.store_learned(tx, session_id, call.view, own) if exists and own != before else 0
         if call.model is None or shared is None or not locked:
             return Lessons(shared, own if version else None, version)

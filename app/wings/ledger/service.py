@@ -9,17 +9,18 @@ from typing import Final
 from uuid import UUID
 
 from app.core.audit.bill import Bill, priced
-from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerBreakpoint, LedgerLine, Usage, lines
-from app.core.audit.ledger_totals import Account, Totals, accounts, totals
 from app.core.errors import InvalidRequest
 from app.core.policy.policy import Policy
 from app.core.policy.summarize import Prices
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile, cache_profile, profile_name
+from app.resources.feedback.service import CacheReads
 from app.resources.policies.service import Policies
-from app.store import ledger as store
 from app.store import sessions
 from app.store.engine import Database
+from app.wings.ledger import store
+from app.wings.ledger.cache_use import CountedCall, CountedEpoch, LedgerBreakpoint, LedgerLine, Usage, lines
+from app.wings.ledger.totals import Account, Totals, accounts, totals
 
 CALLS_MAX: Final = 5_000
 """Most calls of a view in a ledger: the newest."""
@@ -75,17 +76,6 @@ class TenantLedger:
     since: datetime
     until: datetime
     sums: Sequence[BilledSums]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReads:
-    """The expected and actual reads of a call from its provider's cache, and its whole input, in the provider's tokens.
-    `profile` is the model's row in the table of caches."""
-
-    profile: str
-    expected: int
-    actual: int
-    input: int
 
 
 class Ledger:
@@ -176,10 +166,6 @@ class Ledger:
             failed=row.failed,
             prices=policy.prices,
         )
-
-    def knows_cache(self, model: str | None) -> bool:
-        """Return whether the table of caches has a row for a model."""
-        return profile_name(model, self._caches) is not None
 
     def _rules(self, model: str | None, format: str, policy: Policy) -> CacheProfile:
         return cache_profile(model, policy.cache, self._caches, FORMATS[format].cache)

@@ -1,28 +1,81 @@
-"""The stream of a session, as server-sent events."""
+"""A session's stream, as server-sent events."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import structlog
 from fastapi import Depends, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from app.api.metrics import STREAMS
-from app.api.schemas.stream import CompactionChange, EpochChange
 from app.core.errors import InvalidRequest
 from app.http.auth import Forbidden, Unauthorized, authenticate_bearer
 from app.http.concurrency import slot_of
-from app.http.fields import Sid
+from app.http.fields import (
+    CreatedAt,
+    EpochCause,
+    EpochHead,
+    EpochNumber,
+    EpochTokensAfter,
+    EpochTokensBefore,
+    SessionName,
+    Sid,
+)
 from app.http.operation import Resource, Who, service
-from app.services.stream import KINDS, Message, Stream, Streams
+from app.resources.summaries.routes import CompactionRun
+from app.wings.stream.service import KINDS, Message, Stream, Streams
 
-router = Resource("stream")
+
+class EpochChange(BaseModel):
+    """A newly opened epoch: the data of a stream's `epoch` message."""
+
+    session: SessionName
+    view: str = Field(description="Name of the view.")
+    epoch: EpochNumber
+    current: bool = Field(
+        description="Whether it is the view's current epoch; false for one opened by a context of an earlier seq."
+    )
+    cause: EpochCause
+    head: EpochHead
+    tokens_before: EpochTokensBefore
+    tokens_after: EpochTokensAfter
+    created_at: CreatedAt
+
+
+class CompactionTokens(BaseModel):
+    """Effect of a compaction run on the `main` view's context, in tokens by the estimator."""
+
+    before: int | None = Field(description="Size of the context when the run began; null before that.")
+    after: int | None = Field(
+        description="Estimated size of the context with the new summaries; null unless the run succeeded."
+    )
+    compacted: int | None = Field(description="`before` minus `after`, at least 0; null until the run has ended.")
+
+
+class CompactionChange(BaseModel):
+    """A step of a compaction run: the data of a stream's `compaction` message and of a webhook."""
+
+    session: SessionName
+    state: Literal["scheduled", "started", "finished", "failed"] = Field(
+        description="Step of the run: `scheduled` (also if postponed), `started`, `finished` (`run.state` shows "
+        "whether there was anything to summarize) or `failed`."
+    )
+    run: CompactionRun = Field(description="State of the run after this step.")
+    tokens: CompactionTokens = Field(description="Effect of the run on the `main` view's context.")
+    aborted: bool = Field(description="Whether the run failed and contexts stay as they were.")
+    will_retry: bool = Field(description="Whether the run was postponed because the summarizer was unavailable.")
+    kept_from_seq: int | None = Field(
+        description="Seq of the first event after those that the new summaries cover; null if there are none."
+    )
+
+
+router = Resource("stream", schemas=(EpochChange, CompactionChange))
 
 SEND_SECONDS: Final = 60.0
 """The time after which a client that reads nothing is dropped; it can resume after the last message it received."""

@@ -62,15 +62,15 @@ class EpochRow:
 class CallSums:
     """Sums over the calls of one model in one format under one policy.
 
-    `reported` is the number of calls with known usage, which `input_tokens` and the like sum up; `unreported_tokens` is
-    the estimate of the others, without those that failed.
+    `reported_calls` is the number of calls with known usage, which `input_tokens` and the like sum up;
+    `unreported_tokens` is the estimate of the others, without those that failed.
     """
 
     model: str | None
     format: str
     policy: tuple[str, int]
     calls: int
-    reported: int
+    reported_calls: int
     overflows: int
     unreported_tokens: int
     input_tokens: int
@@ -146,7 +146,7 @@ async def epochs(database: Database, session_id: UUID, tenant_id: UUID, view: st
 
 
 _SUMS: Final = """
-SELECT model, format, policy_name, policy_version, count(*) AS calls, count(input_tokens) AS reported,
+SELECT model, format, policy_name, policy_version, count(*) AS calls, count(input_tokens) AS reported_calls,
        count(*) FILTER (WHERE overflow) AS overflows,
        coalesce(sum(estimate) FILTER (WHERE input_tokens IS NULL AND error IS NULL), 0)::bigint AS unreported_tokens,
        coalesce(sum(input_tokens), 0)::bigint AS input_tokens,

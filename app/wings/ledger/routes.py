@@ -3,11 +3,37 @@
 `billed`, `cost`, `gain`, `net` and `saved` are prices, expressed as numbers of uncached input tokens.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from fastapi import Depends, Query
+from pydantic import AfterValidator, BaseModel, Field
 
-from app.http.fields import CallEpoch, CallId, CallModel, EpochCause, EpochNumber, NextCursor
+from app.api.replica_reads import ReplicaRead, replica_read
+from app.core.audit.bill import Bill
+from app.core.lexicon.times import time_text
+from app.http import paging
+from app.http.fields import (
+    CallEpoch,
+    CallId,
+    CallModel,
+    Cursor,
+    EpochCause,
+    EpochNumber,
+    Limit,
+    Moment,
+    NextCursor,
+    Sid,
+    ViewParameter,
+)
+from app.http.key_prefix import PrefixAccess
+from app.http.operation import Resource, Who
+from app.wings.ledger.cache_use import LedgerLine
+from app.wings.ledger.service import BilledSums, Ledger
+from app.wings.ledger.store import LedgerRow
+from app.wings.ledger.totals import Account, Totals, money_of
 
 Cause = Literal[
     "time_to_live",
@@ -23,6 +49,8 @@ Cause = Literal[
     "elsewhere",
     "provider",
 ]
+Price = Annotated[float, AfterValidator(partial(round, ndigits=1))]
+Amount = Annotated[float, AfterValidator(partial(round, ndigits=6))]
 Currency = Annotated[str, Field(description="Currency of the amounts, as the policy's `prices` name it.")]
 
 
@@ -38,7 +66,7 @@ class PartsOut(BaseModel):
 class BilledOut(PartsOut):
     """Input tokens divided by how the provider bills them, with their price."""
 
-    billed: float = Field(
+    billed: Price = Field(
         description="Price of the input, expressed as the number of uncached input tokens that would cost the same."
     )
 
@@ -76,11 +104,11 @@ class LedgerCall(BaseModel):
     expected: PartsOut = Field(description="Expected division of the input, calculated from the recorded calls alone.")
     reported: ReportedOut | None = Field(description="Reported token usage; null until it is reported.")
     failed: bool = Field(description="Whether an error but no usage was reported; nothing was billed then.")
-    billed: float = Field(
+    billed: Price = Field(
         description="Price of the input as reported, else as expected, expressed as the number of uncached input "
         "tokens that would cost the same."
     )
-    money: float | None = Field(
+    money: Amount | None = Field(
         description="Price of input and output, in `currency`; null if the policy names no price for input."
     )
     currency: Currency
@@ -109,9 +137,9 @@ class EpochMoney(BaseModel):
     """Cost and gain of an epoch in money, at the prices of the call that opened it."""
 
     currency: Currency
-    cost: float = Field(description="Cost of writing to the cache again.")
-    gain: float = Field(description="Amount saved by carrying fewer tokens.")
-    net: float = Field(description="`gain` minus `cost`; above 0 the epoch paid off.")
+    cost: Amount = Field(description="Cost of writing to the cache again.")
+    gain: Amount = Field(description="Amount saved by carrying fewer tokens.")
+    net: Amount = Field(description="`gain` minus `cost`; above 0 the epoch paid off.")
 
 
 class LedgerEpoch(BaseModel):
@@ -129,15 +157,15 @@ class LedgerEpoch(BaseModel):
         description="Tokens that had to be written to the cache again because of the epoch, as the provider counts."
     )
     removed_tokens: int = Field(description="Tokens that the epoch removed from the context, as the provider counts.")
-    cost: float = Field(
+    cost: Price = Field(
         description="Price of writing `rewritten_tokens` instead of reading them, expressed as a number of uncached "
         "input tokens."
     )
-    gain: float = Field(
+    gain: Price = Field(
         description="Price of sending `removed_tokens` in `calls_since` calls, expressed as a number of uncached input "
         "tokens."
     )
-    net: float = Field(description="`gain` minus `cost`, in the same unit; above 0 the epoch paid off.")
+    net: Price = Field(description="`gain` minus `cost`, in the same unit; above 0 the epoch paid off.")
     money: EpochMoney | None = Field(description="Cost and gain in money; null if the policy names no price for input.")
 
 
@@ -145,9 +173,9 @@ class TotalMoney(BaseModel):
     """Price of input and output in one currency, for calls whose policy has prices."""
 
     currency: Currency
-    billed: float = Field(description="Amount billed.")
-    append_only: float = Field(description="Estimated amount if nothing had been left out of the contexts.")
-    saved: float = Field(
+    billed: Amount = Field(description="Amount billed.")
+    append_only: Amount = Field(description="Estimated amount if nothing had been left out of the contexts.")
+    saved: Amount = Field(
         description="`append_only` minus `billed`; negative if leaving content out cost more than it saved."
     )
 
@@ -163,7 +191,7 @@ class LedgerTotals(BaseModel):
     expected: BilledOut = Field(description="Expected input, calculated from the recorded calls alone.")
     output_tokens: int = Field(description="Tokens of the models' answers, as reported.")
     append_only: AppendOnlyOut = Field(description="Estimated input if nothing had been left out of the contexts.")
-    saved: float = Field(
+    saved: Price = Field(
         description="`append_only.billed` minus `input.billed`; negative if leaving content out cost more than it "
         "saved."
     )
@@ -183,7 +211,7 @@ class SumMoney(BaseModel):
     """Price of input and output in one currency, for calls whose policy has prices."""
 
     currency: Currency
-    billed: float = Field(description="Amount billed, from reported usage.")
+    billed: Amount = Field(description="Amount billed, from reported usage.")
 
 
 class LedgerSums(BaseModel):
@@ -202,7 +230,7 @@ class LedgerSums(BaseModel):
     left_out_tokens: int = Field(
         description="Estimated tokens saved by not sending everything verbatim, in the model's tokens."
     )
-    billed: float = Field(
+    billed: Price = Field(
         description="Price of the input, expressed as the number of uncached input tokens that would cost the same."
     )
     money: list[SumMoney] = Field(description="Amounts by currency; empty if no policy names prices.")
@@ -221,3 +249,151 @@ class AuditLedgerOut(BaseModel):
     until: str = Field(description="End of the range, exclusive, in ISO 8601.")
     items: list[LedgerModel] = Field(description="Sums by model.")
     totals: LedgerSums = Field(description="Sums over all models.")
+
+
+router = Resource("audit")
+
+
+Service = Annotated[ReplicaRead[Ledger], Depends(replica_read(Ledger))]
+
+
+@router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read", returns=LedgerOut, problems=("not-found",))
+async def get_ledger(
+    sid: Sid,
+    who: Who,
+    ledger: Service,
+    view: ViewParameter = "main",
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> LedgerOut:
+    """Get the ledger of a view: the cost of each call, newest first, cost and gain of each epoch, and the totals."""
+    before = paging.decode_id(cursor)
+    found = await ledger(lambda own: own.view_ledger(who.tenant_id, sid, view, before, limit))
+    return LedgerOut(
+        calls=[_call(row, line, found.causes) for row, line in found.calls],
+        epochs=[_epoch(one) for one in found.epochs],
+        totals=_totals(found.totals, partial=found.partial),
+        next_cursor=None if found.ends else paging.encode(str(found.calls[-1][0].call_id)),
+    )
+
+
+@router.operation(
+    "GET",
+    "/v1/audit/ledger",
+    scope="audit",
+    access=PrefixAccess.WITHIN,
+    summary="Get the ledger of all sessions",
+    returns=AuditLedgerOut,
+)
+async def get_audit_ledger(
+    who: Who,
+    ledger: Service,
+    since: Annotated[Moment, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")],
+    until: Annotated[
+        Moment | None,
+        Query(
+            description="Latest time of the calls, exclusive, in ISO 8601, at most 31 days after `since`. Default: 31 "
+            "days after it."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, Query(min_length=1, max_length=256, description="Name of a model: include only its calls.")
+    ] = None,
+) -> AuditLedgerOut:
+    """Get the token usage and price of the calls of all sessions that the key can access, by model."""
+    found = await ledger(lambda own: own.tenant_ledger(who.tenant_id, since, until, model, who.session_prefix))
+    by_model = groupby(found.sums, lambda one: one.sums.model)
+    return AuditLedgerOut(
+        since=time_text(found.since),
+        until=time_text(found.until),
+        items=[LedgerModel(model=name, **_sums(list(members))) for name, members in by_model],
+        totals=LedgerSums(**_sums(found.sums)),
+    )
+
+
+def _call(row: LedgerRow, line: LedgerLine, causes: Mapping[int, str]) -> LedgerCall:
+    usage, prices = line.call.usage, line.call.prices
+    reported = usage and ReportedOut(
+        input_tokens=usage.input, read_tokens=usage.read, write_tokens=usage.write, output_tokens=usage.output
+    )
+    return LedgerCall(
+        call_id=line.call.id,
+        created_at=time_text(row.created_at),
+        epoch=row.epoch,
+        model=row.model,
+        format=row.format,
+        estimate=row.estimate,
+        left_out_tokens=row.evicted_tokens,
+        idle_seconds=None if line.idle is None else round(line.idle, 3),
+        expected=PartsOut(**_bill(line.expected)),
+        reported=reported,
+        failed=line.call.failed,
+        billed=line.actual.billed,
+        money=money_of(prices, line.actual.billed, usage.output if usage else None),
+        currency=prices.currency,
+        missed_tokens=line.missed,
+        cause=line.cause,
+        epoch_cause=causes.get(row.epoch) if line.cause in ("epoch", "tools", "system_prompt") else None,
+        diverges_at=line.diverges_at,
+    )
+
+
+def _epoch(account: Account) -> LedgerEpoch:
+    prices = {name: getattr(account, name) for name in ("cost", "gain", "net")}
+    money = {name: money_of(account.prices, price) for name, price in prices.items()}
+    return LedgerEpoch(
+        epoch=account.epoch.number,
+        cause=account.epoch.cause,
+        opened_by=account.opened_by,
+        calls=account.calls,
+        calls_since=account.calls_since,
+        rewritten_tokens=account.rewritten,
+        removed_tokens=account.removed,
+        money=None if None in money.values() else EpochMoney(currency=account.prices.currency, **money),
+        **prices,
+    )
+
+
+def _totals(sums: Totals, *, partial: bool) -> LedgerTotals:
+    return LedgerTotals(
+        partial=partial,
+        calls=sums.calls,
+        unreported_calls=sums.unreported,
+        failed_calls=sums.failed,
+        input=BilledOut(**_bill(sums.actual)),
+        expected=BilledOut(**_bill(sums.expected)),
+        output_tokens=sums.output,
+        append_only=AppendOnlyOut(**_bill(sums.append_only), calls_beyond_window=sums.beyond_window),
+        saved=sums.append_only.billed - sums.actual.billed,
+        money=[
+            TotalMoney(
+                currency=name, billed=one.billed, append_only=one.append_only, saved=one.append_only - one.billed
+            )
+            for name, one in sums.money.items()
+        ],
+    )
+
+
+def _bill(bill: Bill) -> dict[str, Any]:
+    return {
+        "tokens": bill.tokens,
+        "read_tokens": bill.read,
+        "write_tokens": bill.write,
+        "fresh_tokens": bill.fresh,
+        "billed": bill.billed,
+    }
+
+
+def _sums(members: Sequence[BilledSums]) -> dict[str, Any]:
+    """Return the fields of `LedgerSums`."""
+    money: dict[str, float] = {}
+    for one in members:
+        amount = money_of(one.prices, one.bill.billed, one.sums.output_tokens)
+        if amount is not None:
+            money[one.prices.currency] = money.get(one.prices.currency, 0.0) + amount
+    counted = LedgerSums.model_fields.keys() - {"billed", "money"}
+    return {
+        **{name: sum(getattr(one.sums, name) for one in members) for name in counted},
+        "billed": sum(one.bill.billed for one in members),
+        "money": [SumMoney(currency=currency, billed=amount) for currency, amount in money.items()],
+    }

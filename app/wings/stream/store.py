@@ -1,4 +1,4 @@
-"""Reads of a stream, and the notifications that wake it.
+"""Reads of a stream, and the connection whose notifications wake it.
 
 The tables are authoritative: the log by seq, `changes` by number. Rows of both become visible in order, since a
 transaction that adds one holds a lock on a row of the session until it ends. A notification carries only an id.
@@ -17,11 +17,11 @@ import structlog
 
 from app.core.errors import StoreUnavailable
 from app.store import event_log
-from app.store.engine import Connection, Database
+from app.store.engine import Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent, stored_event
+from app.store.notifications import STREAM_CHANNEL
 
-CHANNEL: Final = "palimpsest_stream"
 APPLICATION_NAME: Final = "palimpsest stream"
 RECONNECT_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 15.0
@@ -153,11 +153,6 @@ async def news(
     return News(row["head"], events, tuple(StreamEvent(*change) for change in _rows(row, _CHANGES)))
 
 
-async def notify(tx: Connection, session_id: UUID) -> None:
-    """Notify the readers of a session's stream when the transaction ends."""
-    await tx.execute("SELECT pg_notify(:channel, :session)", channel=CHANNEL, session=str(session_id))
-
-
 async def listen(database: Database, on_news: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:
     """Call `on_news` with the id of every session with news, on one connection, until cancelled.
 
@@ -196,7 +191,7 @@ async def _receive(
     """Listen until the connection is lost. Raises the error that shows the loss, such as TimeoutError."""
     lost = asyncio.Event()
     connection.add_termination_listener(lambda _: lost.set())
-    await connection.add_listener(CHANNEL, lambda *notification: heard(notification[-1]))
+    await connection.add_listener(STREAM_CHANNEL, lambda *notification: heard(notification[-1]))
     await ready()
     while not lost.is_set():
         try:

@@ -6,8 +6,8 @@ from itertools import accumulate
 from typing import Final
 
 from app.core.audit.bill import Bill, divide
-from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerLine, cacheable_tokens
 from app.core.policy.summarize import Prices
+from app.wings.ledger.cache_use import CountedCall, CountedEpoch, LedgerLine, cacheable_tokens
 
 REPLANNED: Final = frozenset({"start", "model", "window", "policy", "redaction"})
 """Causes of epochs that are planned from scratch: removals by earlier epochs no longer count as theirs."""

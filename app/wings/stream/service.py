@@ -23,9 +23,10 @@ from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from app.core.lexicon.times import to_seconds
 from app.core.log.events import canonical_json
 from app.resources.events.reading import event_json
-from app.store import sessions, stream
+from app.store import sessions
 from app.store.engine import Database, acting_for
 from app.store.events import StoredEvent
+from app.wings.stream import store
 
 KINDS: Final = ("appended", "epoch", "compaction")
 LEASE_SECONDS: Final = 300.0
@@ -98,13 +99,13 @@ class Streams:
         self._open += 1
         try:
             session_id = sessions.session_key(tenant_id, external_id)
-            began = await stream.created_at(self._database, session_id, tenant_id)
+            began = await store.created_at(self._database, session_id, tenant_id)
             if began is None:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if last_id:
                 seq, number = _place(last_id, began)
             else:
-                seq, number = after, 0 if after == 0 else await stream.number_at(self._database, session_id, after)
+                seq, number = after, 0 if after == 0 else await store.number_at(self._database, session_id, after)
             wake = await self._attach(session_id, tenant_id, began)
         except BaseException:  # also on the cancellation of a task whose reader is gone
             self._open -= 1
@@ -123,12 +124,12 @@ class Streams:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def read(self, of: "Stream") -> stream.News | None:
+    async def read(self, of: "Stream") -> store.News | None:
         """Return the news after a stream's place; None if the session is gone or the reader is no longer allowed."""
         async with self._reading:
             if not await of.allowed():
                 return None
-            return await stream.news(
+            return await store.news(
                 self._database,
                 of.session_id,
                 of.tenant_id,
@@ -146,7 +147,7 @@ class Streams:
         """Return the event that wakes a stream; every later commit to the session sets it."""
         if not self._tasks:
             self._tasks = [
-                asyncio.create_task(stream.listen(self._database, self._on_notification, self._on_listening)),
+                asyncio.create_task(store.listen(self._database, self._on_notification, self._on_listening)),
                 asyncio.create_task(self._renew()),
             ]
         wake = asyncio.Event()
@@ -185,7 +186,7 @@ class Streams:
         requested_at = time.monotonic()
         try:
             with acting_for(watched.tenant_id):  # not for the tenant whose request started this task
-                held = await stream.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
+                held = await store.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
         finally:
             watched.leasing = None
         watched.leased_until = requested_at + LEASE_SECONDS
@@ -273,7 +274,7 @@ class Stream:
                 except TimeoutError:
                     yield None
 
-    def _messages_of(self, news: stream.News) -> list[Message]:
+    def _messages_of(self, news: store.News) -> list[Message]:
         """Return the messages of one read that can be sent: a change is sent after the events that precede it."""
         messages: list[Message] = []
         events = deque(news.events)
@@ -292,9 +293,9 @@ class Stream:
         self.seq = event.seq
         return Message("appended", self._id(), canonical_json(event_json(self.session_id, event)))
 
-    def _has_more(self, news: stream.News) -> bool:
+    def _has_more(self, news: store.News) -> bool:
         """Return whether more may follow than one read returns."""
-        return (bool(news.events) and self.seq < news.head) or len(news.changes) == stream.CHANGES_MAX
+        return (bool(news.events) and self.seq < news.head) or len(news.changes) == store.CHANGES_MAX
 
     def _id(self) -> str:
         return f"{self.seq}-{self.number}-{_mark(self.began)}"

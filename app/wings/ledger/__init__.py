@@ -1,0 +1,1 @@
+"""Ledgers: the use of the provider's cache, and its price."""
