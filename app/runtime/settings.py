@@ -110,12 +110,6 @@ class KernelSettings(BaseSettings):
         description="Key with all scopes for the default tenant, in addition to the keys in the database. Commands that"
         " call a running server send it (`--key`).",
     )
-    encryption_key: SecretStr | None = Field(
-        None,
-        description="Key that encrypts each tenant's content key. Once it is set, new contents are encrypted in the"
-        " database; `palimpsest contents new-key` prints a key. If several are given, separated by commas, the first"
-        " encrypts and all decrypt.",
-    )
     processes: int = Field(
         1,
         ge=1,
@@ -290,18 +284,6 @@ class KernelSettings(BaseSettings):
             raise ValueError("must begin with http:// or https:// and name a host")
         return url or None
 
-    @field_validator("encryption_key")
-    @classmethod
-    def _check_encryption_key(cls, given: SecretStr | None) -> SecretStr | None:
-        if given is not None:
-            from app.services.keyring import parse_keys
-
-            try:
-                parse_keys(given.get_secret_value())
-            except ValueError:
-                raise ValueError("must be one or several keys as `palimpsest contents new-key` prints them") from None
-        return given
-
     @field_validator("cache_table", mode="before")
     @classmethod
     def _parse_cache_table(cls, given: Any) -> Any:
@@ -333,7 +315,7 @@ if TYPE_CHECKING:
     Settings = KernelSettings
 else:
     _OF_WINGS: Final = tuple(wing.settings for wing in installed() if wing.settings is not None)
-    Settings = new_class("Settings", (KernelSettings, *_OF_WINGS))
+    Settings = new_class("Settings", (*reversed(_OF_WINGS), KernelSettings))
     Settings.__doc__ = "The server's settings, with those of its wings."
 
 

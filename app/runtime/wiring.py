@@ -46,7 +46,6 @@ from app.services.client_lists import ClientLists
 from app.services.counting import Counting
 from app.services.erasures import Erasures
 from app.services.idempotency import IdempotencyKeys
-from app.services.keyring import Keyring
 from app.services.ledger import Ledger
 from app.services.replica_reads import ReplicaReads
 from app.services.retention import RetentionRules
@@ -54,6 +53,7 @@ from app.services.stream import Streams
 from app.services.tenants import Tenants
 from app.store.engine import Database
 from app.store.replica import Replica
+from app.store.texts import ContentCiphers
 
 if TYPE_CHECKING:
     from app.services.gateway import Gateway
@@ -95,7 +95,7 @@ class Services:
     reconcile: Reconcile
     event_rates: EventRates
     answers: IdempotencyKeys
-    keyring: Keyring
+    ciphers: ContentCiphers
     retention: RetentionRules
     erasures: Erasures
     gateway: "Gateway | None" = None
@@ -176,7 +176,7 @@ def build(
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         event_rates=rates,
         answers=IdempotencyKeys(database),
-        keyring=keyring(settings, database),
+        ciphers=ciphers(settings, database),
         retention=RetentionRules(database),
         erasures=Erasures(database),
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
@@ -208,10 +208,10 @@ def _gateway(
     )
 
 
-def keyring(settings: Settings, database: Database) -> Keyring:
-    """Build the keyring that contents are encrypted with."""
-    operator = settings.encryption_key
-    return Keyring(database, None if operator is None else operator.get_secret_value())
+def ciphers(settings: Settings, database: Database) -> ContentCiphers:
+    """Return the ciphers of tenants' contents, of the wing that has any."""
+    made = (wing.ciphers(settings, database) for wing in installed() if wing.ciphers is not None)
+    return next(made, ContentCiphers())
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
@@ -229,7 +229,7 @@ def worker_work(settings: Settings) -> "Work":
         lambda database: compaction(settings, database, counting),
         settings.worker_heartbeat_seconds,
         settings.database_pooler_url,
-        lambda database: keyring(settings, database),
+        lambda database: ciphers(settings, database),
         [make for wing in installed() for make in wing.jobs(settings)],
     )
 

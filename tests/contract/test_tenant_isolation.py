@@ -32,7 +32,6 @@ from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import (
     ancestors,
     compactions,
-    content_keys,
     erasure,
     erasures,
     event_log,
@@ -52,6 +51,7 @@ from app.store.event_log import SessionLog
 from app.store.replica import Replica
 from app.store.sessions import session_key
 from app.store.statements import PARAMETER
+from app.wings.sealing import store as content_keys
 from app.wings.webhooks import store as webhooks
 from app.worker import retention as worker_retention
 from app.worker import run
@@ -68,9 +68,9 @@ from tests.support.walk import POLICY, SECONDS_MAX, SECRET_WORD, Request, Walker
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
 OPERATORS = {
-    "app.store.content_keys:drop",
-    "app.store.content_keys:every",
-    "app.store.content_keys:rewrap",
+    "app.wings.sealing.store:drop",
+    "app.wings.sealing.store:every",
+    "app.wings.sealing.store:rewrap",
     "app.store.keys:create",
     "app.store.keys:page",
     "app.store.keys:revoke",
