@@ -104,9 +104,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
             pooler_url=settings.database_pooler_url,
             on_wait=metrics.POOL_WAIT.observe,
         )
-        replica = wiring.replica(settings, database)
-        services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir), replica)
-        watching = None if replica is None else asyncio.create_task(replica.watch(metrics.set_replica_gauges))
+        services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))
         ending = asyncio.create_task(_end_streams(app.state.stopping, services))
         pulse = asyncio.create_task(metrics.measure_loop_lag(database))
         try:
@@ -117,8 +115,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         finally:
             ending.cancel()
             pulse.cancel()
-            if watching is not None:
-                watching.cancel()
             await services.streams.aclose()
             if services.gateway is not None:
                 await services.gateway.aclose()
@@ -126,8 +122,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
                 if isinstance(service, Closes):
                     await service.aclose()
             await services.tenants.aclose()
-            if replica is not None:
-                await replica.database.close()
             await database.close()
 
     app = FastAPI(

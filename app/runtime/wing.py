@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic import BaseModel
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from app.store.texts import ContentCiphers
     from app.worker.job_context import JobGroup
 
+
+SENSITIVE: Final = "sensitive"
+"""Marks a setting whose plain string may hold a secret: `Annotated[str, SENSITIVE]`."""
 
 MakeJobs: TypeAlias = "Callable[[Database], JobGroup]"
 """Makes jobs for a worker's database."""

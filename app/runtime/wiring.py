@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from app import tokenizers
 from app.core.tokens.counter import Tokenizer
-from app.core.tokens.models import CacheProfile, parse_table
+from app.core.tokens.models import parse_table
 from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer
@@ -47,12 +47,10 @@ from app.services.counting import Counting
 from app.services.erasures import Erasures
 from app.services.idempotency import IdempotencyKeys
 from app.services.ledger import Ledger
-from app.services.replica_reads import ReplicaReads
 from app.services.retention import RetentionRules
 from app.services.stream import Streams
 from app.services.tenants import Tenants
 from app.store.engine import Database
-from app.store.replica import Replica
 from app.store.texts import ContentCiphers
 
 if TYPE_CHECKING:
@@ -62,9 +60,6 @@ if TYPE_CHECKING:
 ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
 OPENAI_MODEL: Final = "gpt-5-mini"
 """The default models for summaries."""
-
-READS_SHARE: Final = 4
-"""Reads meant for the replica may use one in this number of the primary's connections."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,9 @@ class Services:
     coverage: Coverage
     redaction: Redaction
     recordings: Recordings
-    late: ReplicaReads
+    explaining: Explaining
+    audit: Audit
+    ledger: Ledger
     recall: Recall
     turns: Turns
     layers: Layers
@@ -108,19 +105,9 @@ class Services:
         return {type(service): service for service in (*vars(self).values(), *self.wings)}
 
 
-def replica(settings: Settings, database: Database) -> Replica | None:
-    """Return the replica that the settings name, if any."""
-    if settings.read_database_url is None:
-        return None
-    on_replica = Database(settings.read_database_url, pool_size=settings.pool_size)
-    return Replica(database, on_replica, settings.read_behind_seconds_max)
-
-
-def build(
-    settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer], replica: Replica | None = None
-) -> Services:
-    """Build all services on one connection pool; reads that may be slightly stale also use the replica's."""
-    from app.api.metrics import observe_context, observe_replica_read
+def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
+    """Build all services on one connection pool."""
+    from app.api.metrics import observe_context
 
     counting = Counting(tokenizers)
     policies = Policies(database)
@@ -144,10 +131,9 @@ def build(
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
-    past = _past(database, policies, caches)
-    recordings, explaining, _, ledger = past
-    on_replica = () if replica is None else _past(replica.database, policies, caches)
-    late = ReplicaReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
+    recordings = Recordings(database, policies)
+    explaining = Explaining(database, policies, recordings)
+    ledger = Ledger(database, policies, caches)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
     feedback = Feedback(database, counting, policies, view_cache, ledger)
@@ -168,7 +154,9 @@ def build(
         reconcile=reconcile,
         feedback=feedback,
         recordings=recordings,
-        late=late,
+        explaining=explaining,
+        audit=Audit(database),
+        ledger=ledger,
         recall=Recall(database, counting, policies),
         turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
@@ -182,15 +170,6 @@ def build(
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
-
-
-def _past(
-    database: Database, policies: Policies, caches: Mapping[str, CacheProfile]
-) -> tuple[Recordings, Explaining, Audit, Ledger]:
-    """Build the services that read the past, on one database. `policies` reads the primary, which has every version."""
-    recordings = Recordings(database, policies)
-    explaining = Explaining(database, policies, recordings)
-    return recordings, explaining, Audit(database), Ledger(database, policies, caches)
 
 
 def _gateway(

@@ -48,9 +48,9 @@ from app.store import (
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, SHARD_SETTINGS, Database, acting_for
 from app.store.event_log import SessionLog
-from app.store.replica import Replica
 from app.store.sessions import session_key
 from app.store.statements import PARAMETER
+from app.wings.replica.store import Replica
 from app.wings.sealing import store as content_keys
 from app.wings.webhooks import store as webhooks
 from app.worker import retention as worker_retention
@@ -329,7 +329,7 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
     await jobs.store_trace_context(application, own, {"traceparent": "00-00"})
     assert await jobs.trace_context(application, 0) == {}
     looked = asyncio.Event()
-    watching = asyncio.create_task(Replica(application, application, 30.0).watch(lambda _: looked.set()))
+    watching = asyncio.create_task(Replica(application, application, 30.0).watch(lambda *_: looked.set()))
     await looked.wait()
     watching.cancel()
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.runtime.settings import InvalidSetting, Settings, load, secret_settings, variable
+from app.runtime.settings import InvalidSetting, KernelSettings, Settings, load, secret_settings, variable
 from app.runtime.settings_report import MASK, current_settings, data_dir_line, lines, origin, table
+from app.runtime.wing import installed
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 NOBODYS_ID = 2_000_000_011
@@ -151,6 +152,13 @@ def test_every_secret_may_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert f"`{variable(name)}_FILE`" in table()
 
 
+def test_no_wing_replaces_a_setting_or_a_check_of_another() -> None:
+    parts = [KernelSettings, *(wing.settings for wing in installed() if wing.settings is not None)]
+    checks = [name for part in parts for name in part.__pydantic_decorators__.field_validators]
+    names = [name for part in parts for name in part.model_fields]
+    assert len(set(checks)) == len(checks) and len(set(names)) == len(names)
+
+
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_that_is_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path) -> None:
     file = tmp_path / "secret"
@@ -193,8 +201,8 @@ def test_a_files_value_is_checked_like_the_variables(monkeypatch: pytest.MonkeyP
 )
 def test_the_password_can_be_given_separately_from_the_addresses(url: str, read: str) -> None:
     password = SecretStr("a@/%:+b")
-    settings = Settings(database_password=password, database_url=url, database_pooler_url=url, read_database_url=url)
-    assert (settings.database_url, settings.database_pooler_url, settings.read_database_url) == (read, read, read)
+    settings = Settings(database_password=password, database_url=url, database_pooler_url=url)
+    assert (settings.database_url, settings.database_pooler_url) == (read, read)
 
 
 def test_a_password_needs_a_user() -> None:

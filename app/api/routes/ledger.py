@@ -6,18 +6,18 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from app.api.ledger_json import tenant_ledger_json, view_ledger_json
-from app.api.replica_reads import ReplicaRead, replica_read
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
 from app.http import paging
 from app.http.fields import Cursor, Limit, Moment, Sid, ViewParameter
 from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who
+from app.http.past_reads import PastRead, past_read
 from app.services.ledger import Ledger
 
 router = Resource("audit")
 
 
-Service = Annotated[ReplicaRead[Ledger], Depends(replica_read(Ledger))]
+Service = Annotated[PastRead[Ledger], Depends(past_read(Ledger))]
 
 
 @router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read", returns=LedgerOut, problems=("not-found",))
