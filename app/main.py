@@ -94,9 +94,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
             pooler_url=settings.database_pooler_url,
             on_wait=metrics.POOL_WAIT.observe,
         )
-        replica = wiring.replica(settings, database)
-        services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir), replica)
-        watching = None if replica is None else asyncio.create_task(replica.watch(metrics.set_replica_gauges))
+        services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))
         pulse = asyncio.create_task(metrics.measure_loop_lag(database))
         try:
             async with AsyncExitStack() as stack:
@@ -105,16 +103,12 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
                 yield {"services": services}
         finally:
             pulse.cancel()
-            if watching is not None:
-                watching.cancel()
             if services.gateway is not None:
                 await services.gateway.aclose()
             for service in services.wings:
                 if isinstance(service, Closes):
                     await service.aclose()
             await services.tenants.aclose()
-            if replica is not None:
-                await replica.database.close()
             await database.close()
 
     app = FastAPI(

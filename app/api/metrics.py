@@ -5,7 +5,7 @@ Names and units follow Prometheus' conventions. No label has a value that users 
 
 import asyncio
 from functools import lru_cache
-from typing import Final, get_args
+from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -14,11 +14,11 @@ from app.core.errors import CannotFit, ContextError, StoreUnavailable
 from app.core.record.evictions import newly_left_out
 from app.resources.contexts.service import ContextAnswer
 from app.resources.feedback.service import Verdict
-from app.services.replica_reads import ReadOutcome
 from app.store.engine import Database
-from app.store.replica import STATES, Replica
 
 PULSE_SECONDS: Final = 1.0
+REPLICA_STATES: Final = ("ready", "behind", "away", "other")
+REPLICA_READS: Final = ("replica", "primary_asked", "primary_missing", "primary_away", "refused")
 
 CONTEXTS = Counter("palimpsest_contexts", "Context requests, by outcome and format", ["outcome", "format"])
 CONTEXT_TOKENS = Histogram(
@@ -89,9 +89,9 @@ LOOP_LAG = Histogram(
 )
 
 
-for _state in STATES:  # present from the start, so that alert rules and panels find them
+for _state in REPLICA_STATES:  # present from the start, so that alert rules and panels find them
     REPLICA.labels(_state)
-for _answered_by in get_args(ReadOutcome):
+for _answered_by in REPLICA_READS:
     LATE_READS.labels(_answered_by)
 
 
@@ -155,16 +155,15 @@ def set_pool_gauges(database: Database) -> None:
     POOL_WAITING.set(state.waiting)
 
 
-def set_replica_gauges(replica: Replica) -> None:
+def set_replica_gauges(state: str, behind: float | None) -> None:
     """Set the gauges of the replica as this process sees it."""
-    for state in STATES:
-        REPLICA.labels(state).set(state == replica.state)
-    behind = replica.behind()
+    for one in REPLICA_STATES:
+        REPLICA.labels(one).set(one == state)
     if behind is not None:
         REPLICA_BEHIND.set(behind)
 
 
-def observe_replica_read(answered_by: ReadOutcome) -> None:
+def observe_replica_read(answered_by: str) -> None:
     """Count a read that a replica may serve."""
     LATE_READS.labels(answered_by).inc()
 

@@ -53,7 +53,6 @@ app = typer.Typer(
 )
 vocabulary_app = typer.Typer(no_args_is_help=True, help="The tokenizer vocabularies.")
 app.add_typer(operator.keys, name="keys")
-app.add_typer(operator.contents, name="contents")
 app.add_typer(vocabulary_app, name="vocabulary")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on (PALIMPSEST_HOST).")]

@@ -1,4 +1,4 @@
-"""The operator's commands on a database: API keys, content keys and retention."""
+"""The operator's commands on a database: API keys and retention."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from app.store.keys import KeyRow
 
 keys = typer.Typer(no_args_is_help=True, help="Manage API keys. Only their hashes are stored.")
-contents = typer.Typer(no_args_is_help=True, help="Manage the keys that tenants' contents are encrypted with.")
 
 
 @keys.command("create")
@@ -79,60 +78,6 @@ def revoke_key(
             stop(f"there is no key that can be revoked with the id {key_id}")
 
     run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), revoke)
-
-
-@contents.command("new-key")
-def new_operator_key() -> None:
-    """Print a new key for PALIMPSEST_ENCRYPTION_KEY. It is stored nowhere; without it no content can be read."""
-    from cryptography.fernet import Fernet
-
-    typer.echo(Fernet.generate_key().decode("ascii"))
-
-
-@contents.command("list")
-def list_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """List the tenants whose contents are encrypted, and those whose key was dropped."""
-    from app.store import content_keys
-
-    async def show(database: "Database") -> None:
-        for key in await content_keys.every(database):
-            state = f"dropped {key.dropped_at:%Y-%m-%d}" if key.dropped_at else f"since {key.created_at:%Y-%m-%d}"
-            typer.echo(f"{key.tenant}  {state}")
-
-    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), show)
-
-
-@contents.command("rewrap")
-def rewrap_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Encrypt all tenants' keys with the first key of PALIMPSEST_ENCRYPTION_KEY; the others can then be removed."""
-    from app.services.keyring import rewrap
-
-    settings = require_database(load_settings(data_dir=data_dir, database_url=database_url))
-    if settings.encryption_key is None:
-        stop("PALIMPSEST_ENCRYPTION_KEY is not set")
-    operator = settings.encryption_key.get_secret_value()
-
-    async def wrap(database: "Database") -> None:
-        typer.echo(f"wrapped the keys of {await rewrap(database, operator)} tenants")
-
-    run_on_database(settings, wrap)
-
-
-@contents.command("drop-key")
-def drop_content_key(
-    tenant: Annotated[str, typer.Argument(help="The tenant whose contents are erased.")],
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Drop a tenant's content key, which erases its contents for good, in the database and in backups made since."""
-    from app.store import content_keys
-
-    async def drop(database: "Database") -> None:
-        if not await content_keys.drop(database, tenant):
-            stop(f"tenant {tenant!r} has no content key")
-        typer.echo(f"dropped the key of tenant {tenant!r}; it takes effect everywhere within two seconds")
-
-    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), drop)
 
 
 def retention(

@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, unbind_contextvars
 
 from app import tracing
-from app.api.replica_reads import AGE
 from app.http.concurrency import EXEMPT
 
 PROBLEM: Final = "palimpsest.problem"
@@ -21,6 +20,8 @@ TENANT: Final = "palimpsest.tenant"
 """The key in a request's scope of its tenant, once that is known."""
 SESSION: Final = "palimpsest.session"
 """The key in a request's scope of its session's name, if it concerns a session that its path does not name."""
+AGE: Final = "palimpsest.age"
+"""The key in a request's scope of the age of a response that may be out of date, in whole seconds."""
 NAME_CHARS_MAX: Final = 300
 REQUEST_ID: Final = b"x-request-id"
 _SANE: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")

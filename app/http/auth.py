@@ -8,7 +8,7 @@ from app.http.access import bind_caller
 from app.http.concurrency import slot_of
 from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
-from app.store.sealing import seal_with
+from app.store.texts import ContentCiphers, seal_with
 
 
 class Unauthorized(Exception):
@@ -63,8 +63,9 @@ async def authenticate(request: Request, secret: str | None, scopes: Collection[
 
 
 async def bind_content_key(request: Request, who: Caller) -> None:
-    """Encrypt and decrypt the contents of this request with its tenant's content key, if it has one.
+    """Seal and open the contents of this request with the cipher of its tenant, if it has one.
 
     Raises ContentsErased or StoreUnavailable.
     """
-    seal_with(await request.state.services.keyring.sealer(who.tenant_id))
+    ciphers: ContentCiphers = request.state.services.ciphers
+    seal_with(await ciphers.cipher(who.tenant_id))

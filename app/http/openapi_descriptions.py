@@ -7,7 +7,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from app.api import replica_reads
+from app.http import past_reads
 from app.http.openapi import KEY_SCHEME
 
 TAGS: Final = {
@@ -46,8 +46,8 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
     for operations in document["paths"].values():
         for operation in operations.values():
             if operation["operationId"] in reads:
-                operation["description"] += f"\n\n{replica_reads.DESCRIPTION}"
-                operation["responses"]["200"]["headers"] = {"Age": replica_reads.AGE_HEADER}
+                operation["description"] += f"\n\n{past_reads.DESCRIPTION}"
+                operation["responses"]["200"]["headers"] = {"Age": past_reads.AGE_HEADER}
             operation.setdefault("security", [])
             for status, response in operation["responses"].items():
                 if response["description"] == "Successful Response":
@@ -56,7 +56,7 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
 
 
 def _may_be_late(route: APIRoute) -> bool:
-    return any(replica_reads.is_replica_read(call) for call in _calls(route.dependant))
+    return any(past_reads.is_past_read(call) for call in _calls(route.dependant))
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:

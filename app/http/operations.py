@@ -12,8 +12,8 @@ from app.api.metrics import set_pool_gauges
 from app.api.worker_metrics import WorkersCollector, read_workers_state
 from app.core.errors import StoreUnavailable
 from app.http.openapi import open_problems
+from app.http.past_reads import past_reads
 from app.http.query import check_query
-from app.services.replica_reads import ReplicaReads
 from app.store.engine import Database
 from app.version import VERSION
 
@@ -38,9 +38,8 @@ async def readyz(request: Request) -> dict[str, str]:
     If there is a replica, `replica` is its state; the primary is used while the replica cannot be.
     """
     await request.state.services.database.ready()
-    reads: ReplicaReads = request.state.services.late
-    replica = reads.replica
-    return {"status": "ready"} if replica is None else {"status": "ready", "replica": replica.state}
+    replica = past_reads(request).replica_state
+    return {"status": "ready"} if replica is None else {"status": "ready", "replica": replica}
 
 
 @router.get(

@@ -15,12 +15,10 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from app.core.errors import InvalidPolicy
 from app.core.policy.policy import RETAIN_DAYS_MAX
 from app.core.tokens.models import parse_table
-from app.runtime.wing import installed
+from app.runtime.wing import SENSITIVE, installed
 from app.store import dsn
 
 PREFIX: Final = "PALIMPSEST_"
-SECRET_STRINGS: Final = frozenset({"api_key", "database_url", "database_pooler_url", "read_database_url"})
-"""The settings that may hold a secret in a plain string."""
 
 
 class InvalidSetting(Exception):
@@ -84,37 +82,21 @@ class KernelSettings(BaseSettings):
         None,
         description="Password for `DATABASE_URL`, `DATABASE_POOLER_URL` and `READ_DATABASE_URL`, if they contain none.",
     )
-    database_url: str | None = Field(
+    database_url: Annotated[str | None, SENSITIVE] = Field(
         None,
         description="Address of your own Postgres (15 or newer), `postgresql://…`. Default: the embedded Postgres. If"
         " it lists several hosts, the one that accepts writes is used.",
     )
-    database_pooler_url: str | None = Field(
+    database_pooler_url: Annotated[str | None, SENSITIVE] = Field(
         None,
         description="Address of a transaction pooler (PgBouncer) for that Postgres. Migrations, the queue and"
         " notifications still use `DATABASE_URL`.",
     )
-    read_database_url: str | None = Field(
-        None,
-        description="Address of a replica (hot standby) of that Postgres, from which audits and ledgers are read; a"
-        " single host. Unset: they are read from the primary.",
-    )
-    read_behind_seconds_max: float = Field(
-        30.0,
-        gt=0,
-        description="Maximum lag of the replica, in seconds. While its lag is greater, the primary is read instead.",
-    )
-    api_key: str | None = Field(
+    api_key: Annotated[str | None, SENSITIVE] = Field(
         None,
         min_length=16,
         description="Key with all scopes for the default tenant, in addition to the keys in the database. Commands that"
         " call a running server send it (`--key`).",
-    )
-    encryption_key: SecretStr | None = Field(
-        None,
-        description="Key that encrypts each tenant's content key. Once it is set, new contents are encrypted in the"
-        " database; `palimpsest contents new-key` prints a key. If several are given, separated by commas, the first"
-        " encrypts and all decrypt.",
     )
     processes: int = Field(
         1,
@@ -264,18 +246,11 @@ class KernelSettings(BaseSettings):
         """Whether any provider is configured for the gateway."""
         return bool(self.gateway_anthropic_url or self.gateway_openai_url)
 
-    @field_validator("database_url", "database_pooler_url", "read_database_url")
+    @field_validator("database_url", "database_pooler_url")
     @classmethod
     def _check_dsn(cls, url: str | None, info: ValidationInfo) -> str | None:
         password: SecretStr | None = info.data.get("database_password")
         return dsn.normalize(url, password.get_secret_value() if password else None) if url else None
-
-    @field_validator("read_database_url")
-    @classmethod
-    def _check_single_host(cls, url: str | None) -> str | None:
-        if url and len(dsn.hosts(url)) > 1:
-            raise ValueError("lists several hosts, but the lag can be measured for one only")
-        return url
 
     @field_validator("gateway_anthropic_url", "gateway_openai_url")
     @classmethod
@@ -283,18 +258,6 @@ class KernelSettings(BaseSettings):
         if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
             raise ValueError("must begin with http:// or https:// and name a host")
         return url or None
-
-    @field_validator("encryption_key")
-    @classmethod
-    def _check_encryption_key(cls, given: SecretStr | None) -> SecretStr | None:
-        if given is not None:
-            from app.services.keyring import parse_keys
-
-            try:
-                parse_keys(given.get_secret_value())
-            except ValueError:
-                raise ValueError("must be one or several keys as `palimpsest contents new-key` prints them") from None
-        return given
 
     @field_validator("cache_table", mode="before")
     @classmethod
@@ -327,7 +290,7 @@ if TYPE_CHECKING:
     Settings = KernelSettings
 else:
     _OF_WINGS: Final = tuple(wing.settings for wing in installed() if wing.settings is not None)
-    Settings = new_class("Settings", (KernelSettings, *_OF_WINGS))
+    Settings = new_class("Settings", (*reversed(_OF_WINGS), KernelSettings))
     Settings.__doc__ = "The server's settings, with those of its wings."
 
 
@@ -344,4 +307,4 @@ def load(**flags: object) -> Settings:
 def secret_settings() -> list[str]:
     """Return the names of the settings that may also be given as a file."""
     fields = Settings.model_fields.items()
-    return [name for name, info in fields if name in SECRET_STRINGS or SecretStr in get_args(info.annotation)]
+    return [name for name, info in fields if SENSITIVE in info.metadata or SecretStr in get_args(info.annotation)]

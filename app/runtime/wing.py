@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic import BaseModel
 
@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from app.http.operation import Resource
     from app.runtime.wiring import Services
     from app.store.engine import Database
+    from app.store.texts import ContentCiphers
     from app.worker.job_context import JobGroup
 
+
+SENSITIVE: Final = "sensitive"
+"""Marks a setting whose plain string may hold a secret: `Annotated[str, SENSITIVE]`."""
 
 MakeJobs: TypeAlias = "Callable[[Database], JobGroup]"
 """Makes jobs for a worker's database."""
@@ -48,7 +52,8 @@ class Wing:
     class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API. `middleware`:
     ASGI middleware, outermost first, outside that of the kernel. `lifespan`: a context for the time in which the
     application serves; it gets the services and the event that is set when the server begins to stop. `jobs`: jobs of a
-    worker. `commands`: adds commands to the command line.
+    worker. `commands`: adds commands to the command line. `ciphers`: the ciphers of tenants' contents; at most one wing
+    has them.
     """
 
     settings: type[BaseModel] | None = None
@@ -58,6 +63,7 @@ class Wing:
     lifespan: "Callable[[Any, Services, asyncio.Event], AbstractAsyncContextManager[None]]" = _no_lifespan
     jobs: "Callable[[Any], Sequence[MakeJobs]]" = _nothing
     commands: "Callable[[typer.Typer], object]" = _nothing
+    ciphers: "Callable[[Any, Database], ContentCiphers] | None" = None
 
 
 @cache

@@ -46,12 +46,10 @@ from app.services.client_lists import ClientLists
 from app.services.counting import Counting
 from app.services.erasures import Erasures
 from app.services.idempotency import IdempotencyKeys
-from app.services.keyring import Keyring
-from app.services.replica_reads import ReplicaReads
 from app.services.retention import RetentionRules
 from app.services.tenants import Tenants
 from app.store.engine import Database
-from app.store.replica import Replica
+from app.store.texts import ContentCiphers
 
 if TYPE_CHECKING:
     from app.services.gateway import Gateway
@@ -60,9 +58,6 @@ if TYPE_CHECKING:
 ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
 OPENAI_MODEL: Final = "gpt-5-mini"
 """The default models for summaries."""
-
-READS_SHARE: Final = 4
-"""Reads meant for the replica may use one in this number of the primary's connections."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,8 @@ class Services:
     coverage: Coverage
     redaction: Redaction
     recordings: Recordings
-    late: ReplicaReads
+    explaining: Explaining
+    audit: Audit
     recall: Recall
     turns: Turns
     layers: Layers
@@ -92,7 +88,7 @@ class Services:
     reconcile: Reconcile
     event_rates: EventRates
     answers: IdempotencyKeys
-    keyring: Keyring
+    ciphers: ContentCiphers
     retention: RetentionRules
     erasures: Erasures
     gateway: "Gateway | None" = None
@@ -105,19 +101,9 @@ class Services:
         return {type(service): service for service in (*vars(self).values(), *self.wings)}
 
 
-def replica(settings: Settings, database: Database) -> Replica | None:
-    """Return the replica that the settings name, if any."""
-    if settings.read_database_url is None:
-        return None
-    on_replica = Database(settings.read_database_url, pool_size=settings.pool_size)
-    return Replica(database, on_replica, settings.read_behind_seconds_max)
-
-
-def build(
-    settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer], replica: Replica | None = None
-) -> Services:
-    """Build all services on one connection pool; reads that may be slightly stale also use the replica's."""
-    from app.api.metrics import observe_context, observe_replica_read
+def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
+    """Build all services on one connection pool."""
+    from app.api.metrics import observe_context
 
     counting = Counting(tokenizers)
     policies = Policies(database)
@@ -141,10 +127,8 @@ def build(
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
-    late = ReplicaReads(database, replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
-    recordings = late.add(lambda on: Recordings(on, policies))  # policies of the primary, which has every version
-    explaining = late.add(lambda on: Explaining(on, policies, Recordings(on, policies)))
-    late.add(Audit)
+    recordings = Recordings(database, policies)
+    explaining = Explaining(database, policies, recordings)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
     feedback = Feedback(database, counting, policies, view_cache, caches)
@@ -165,14 +149,15 @@ def build(
         reconcile=reconcile,
         feedback=feedback,
         recordings=recordings,
-        late=late,
+        explaining=explaining,
+        audit=Audit(database),
         recall=Recall(database, counting, policies),
         turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
         event_rates=rates,
         answers=IdempotencyKeys(database),
-        keyring=keyring(settings, database),
+        ciphers=ciphers(settings, database),
         retention=RetentionRules(database),
         erasures=Erasures(database),
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
@@ -195,10 +180,10 @@ def _gateway(
     )
 
 
-def keyring(settings: Settings, database: Database) -> Keyring:
-    """Build the keyring that contents are encrypted with."""
-    operator = settings.encryption_key
-    return Keyring(database, None if operator is None else operator.get_secret_value())
+def ciphers(settings: Settings, database: Database) -> ContentCiphers:
+    """Return the ciphers of tenants' contents, of the wing that has any."""
+    made = (wing.ciphers(settings, database) for wing in installed() if wing.ciphers is not None)
+    return next(made, ContentCiphers())
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
@@ -216,7 +201,7 @@ def worker_work(settings: Settings) -> "Work":
         lambda database: compaction(settings, database, counting),
         settings.worker_heartbeat_seconds,
         settings.database_pooler_url,
-        lambda database: keyring(settings, database),
+        lambda database: ciphers(settings, database),
         [make for wing in installed() for make in wing.jobs(settings)],
     )
 

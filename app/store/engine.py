@@ -86,6 +86,19 @@ def acting_for(tenant_id: UUID) -> Iterator[None]:
         _tenant.reset(before)
 
 
+_copy: Final[ContextVar["Database | None"]] = ContextVar("copy", default=None)
+
+
+@contextmanager
+def reading_from(copy: "Database") -> Iterator[None]:
+    """Run the block's statements on a copy of their database, such as a replica."""
+    before = _copy.set(copy)
+    try:
+        yield
+    finally:
+        _copy.reset(before)
+
+
 STATEMENTS_PREPARED_MAX: Final = 100
 """Limit of each connection; through a pooler none stays prepared."""
 
@@ -216,17 +229,18 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Open a transaction: all of its statements take effect or none does."""
-        driver = await self._borrow()
+        own = _copy.get() or self
+        driver = await own._borrow()
         try:
             async with driver.transaction():
-                if self._pooled or self._distributed:
-                    for settings in self._local_settings(_tenant.get()):
+                if own._pooled or own._distributed:
+                    for settings in own._local_settings(_tenant.get()):
                         await driver.execute(settings)
-                yield Connection(driver, self._queue)
+                yield Connection(driver, own._queue)
         except BaseException as error:
-            await self._release_failed(driver, error)
+            await own._release_failed(driver, error)
             raise
-        await self._release(driver)
+        await own._release(driver)
 
     async def distributed(self) -> bool:
         """Return whether sessions are in shards (docs/scaling.md)."""
@@ -281,10 +295,11 @@ class Database:
     async def _run_alone(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         """Run one statement in a transaction of its own, and again if that was rolled back by a conflict."""
         statement = bind(sql, values)
+        own = _copy.get() or self
 
         async def attempt() -> object:
             with tracing.statement_span(sql):
-                return await self._attempt(method, statement)
+                return await own._attempt(method, statement)
 
         return await _retry(attempt)
 

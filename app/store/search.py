@@ -17,7 +17,7 @@ from app.core.log.event import Event
 from app.core.log.events import canonical_json
 from app.core.plan.state.frontier import START, Frontier, from_json
 from app.core.recall.search import COUNT_MAX, QUESTION_MARK, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
-from app.store import event_log, sealing, texts
+from app.store import event_log, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import EVENT_COLUMNS, event
@@ -31,12 +31,12 @@ SEALED: Final = 1_000
 
 
 def _version() -> int:
-    return TERMS_VERSION if sealing.current() is None else TERMS_VERSION + SEALED
+    return TERMS_VERSION if texts.cipher_in_use() is None else TERMS_VERSION + SEALED
 
 
 def _keys(session_id: UUID, words: Iterable[str]) -> list[int]:
-    sealer = sealing.current()
-    return keys(session_id.bytes if sealer is None else sealer.salt(session_id), words)
+    cipher = texts.cipher_in_use()
+    return keys(session_id.bytes if cipher is None else cipher.salt(session_id), words)
 
 
 async def indexed(database: Database, session_id: UUID) -> int:

@@ -14,10 +14,9 @@ from structlog.contextvars import bound_contextvars
 
 from app import tracing
 from app.core.errors import NotFound, StoreUnavailable
-from app.services.keyring import Keyring
 from app.store import jobs, sessions
 from app.store.engine import Database, acting_for
-from app.store.sealing import sealing_with
+from app.store.texts import ContentCiphers, sealing_with
 
 FORGOTTEN_CRON: Final = "* * * * *"
 """When work is looked for whose job was lost."""
@@ -50,13 +49,13 @@ async def job_context(
     database: Database,
     session_id: UUID,
     tenant_id: UUID,
-    keyring: Keyring | None = None,
+    ciphers: ContentCiphers | None = None,
     *,
     job: int | None = None,
 ) -> AsyncIterator[None]:
-    """Work for a session's tenant in a trace of its own; with a `keyring`, its contents can be read and written.
+    """Work for a session's tenant in a trace of its own; with `ciphers`, its contents can be read and written.
 
-    The trace is linked to the request that made the job due. Raises Keyring's ContentsErased and StoreUnavailable.
+    The trace is linked to the request that made the job due. Raises the errors of ContentCiphers.
     """
     about = {"palimpsest__job__id": job, "palimpsest__tenant__id": str(tenant_id)}
     with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
@@ -66,7 +65,7 @@ async def job_context(
         bound = {name: value for name, value in fields.items() if value is not None}
         with bound_contextvars(**bound):
             try:
-                with sealing_with(None if keyring is None else await keyring.sealer(tenant_id)):
+                with sealing_with(None if ciphers is None else await ciphers.cipher(tenant_id)):
                     yield
             finally:
                 if job is not None and span.is_recording:

@@ -19,11 +19,11 @@ from app.resources.layers import service as layers
 from app.resources.recall.indexing import Indexing
 from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import SummarizerUnavailable
-from app.services.keyring import Keyring
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.retention import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
+from app.store.texts import ContentCiphers
 from app.worker import retention
 from app.worker.health import APPLICATION_NAME
 from app.worker.job_context import FORGOTTEN_CRON, JobGroup, job_context, returned_to_queue
@@ -58,7 +58,7 @@ class Work:
     compaction: Callable[[Database], Compaction] | None = None
     heartbeat_seconds: float = 30.0
     pooler_url: str | None = None
-    keyring: Callable[[Database], Keyring] | None = None
+    ciphers: Callable[[Database], ContentCiphers] = lambda _: ContentCiphers()
     jobs: Sequence[Callable[[Database], JobGroup]] = ()
 
 
@@ -137,7 +137,7 @@ async def _session(
 
         retention.register(queue, database)
         if compaction is not None:
-            _compact(queue, database, compaction, None if work.keyring is None else work.keyring(database))
+            _compact(queue, database, compaction, work.ciphers(database))
         for group in groups:
             group.register(queue)
 
@@ -167,7 +167,7 @@ async def _session(
         await connection.close()
 
 
-def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyring: Keyring | None) -> None:
+def _compact(queue: PgQueuer, database: Database, compaction: Compaction, ciphers: ContentCiphers) -> None:
     """Register the jobs that write summaries, and the schedules that find lost jobs and degraded summaries."""
 
     indexing = Indexing(database)
@@ -177,7 +177,7 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
         session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
             with returned_to_queue(_delay(job)):
-                async with job_context("compact", database, session_id, tenant_id, keyring, job=int(job.id)):
+                async with job_context("compact", database, session_id, tenant_id, ciphers, job=int(job.id)):
                     head = await compaction.run_job(session_id, tenant_id, int(job.id))
                     await indexing.index_to(session_id, tenant_id, head)  # the agent may soon search what is summarized
         except (ContentsErased, SessionGone):
@@ -191,14 +191,14 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
 
     @queue.schedule("redo_degraded_summaries", REDO_CRON)
     async def redo(_: Schedule) -> None:
-        await rewrite_degraded(database, compaction, keyring)
+        await rewrite_degraded(database, compaction, ciphers)
 
 
-async def rewrite_degraded(database: Database, compaction: Compaction, keyring: Keyring | None = None) -> None:
+async def rewrite_degraded(database: Database, compaction: Compaction, ciphers: ContentCiphers | None = None) -> None:
     """Rewrite a degraded summary of each of some sessions, until a model is unavailable."""
     for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
         with suppress(ContentsErased, SessionGone):
-            async with job_context("redo", database, session_id, tenant_id, keyring):
+            async with job_context("redo", database, session_id, tenant_id, ciphers):
                 try:
                     await compaction.rewrite_degraded(session_id, tenant_id)
                 except SummarizerUnavailable:

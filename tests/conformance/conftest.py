@@ -66,7 +66,7 @@ async def running_worker(
     counting = Counting(tokenizers.load(Settings().tiktoken_cache_dir))
     work = run.Work(
         lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9)),
-        keyring=lambda database: wiring.keyring(Settings(), database),
+        ciphers=lambda database: wiring.ciphers(Settings(), database),
     )
     stop = asyncio.Event()
     running = asyncio.create_task(run.run(database_url, stop, work))

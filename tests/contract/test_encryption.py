@@ -10,12 +10,12 @@ from cryptography.fernet import Fernet
 
 from app.core.errors import StoreUnavailable
 from app.runtime.settings import InvalidSetting, Settings, load
-from app.services import keyring
-from app.services.keyring import rewrap
 from app.services.tenants import DEFAULT_TENANT
-from app.store import content_keys
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
+from app.wings.sealing import service
+from app.wings.sealing import store as content_keys
+from app.wings.sealing.service import rewrap
 from tests.conftest import serving
 from tests.contract.test_gateway_passthrough import tables_containing
 from tests.contract.test_tenant_isolation import tenant, working
@@ -30,7 +30,7 @@ OPERATOR = Fernet.generate_key().decode()
 def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give servers and workers the operator's key, and disable the cache of tenants' keys."""
     monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", OPERATOR)
-    monkeypatch.setattr(keyring, "CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(service, "CACHE_SECONDS", 0.0)
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from app.runtime.settings import InvalidSetting, Settings, load
-from app.services import replica_reads
 from app.store.dsn import for_asyncpg, normalize
+from app.wings.replica import service
 from tests.conftest import serving
 from tests.support.clusters import free_port
 
@@ -72,7 +72,7 @@ async def test_a_database_that_is_no_standby_is_not_read(database_url: str) -> N
 
 
 async def test_many_audits_leave_connections_to_agents(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_reads, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(service, "WAIT_SECONDS", 0.05)
     owner = await asyncpg.connect(for_asyncpg(database_url))
     try:
         async with server(database_url, unused_url(), pool_size=4) as http:
@@ -104,6 +104,11 @@ def test_the_document_names_the_operations_that_may_be_late() -> None:
         asks = any(given["name"] == "Cache-Control" for given in one.get("parameters", ()))
         says = "Age" in one["responses"].get("200", {}).get("headers", {})
         assert asks == says == (one["operationId"] in REPLICA_READS)
+
+
+def test_the_password_can_be_given_separately_from_the_address() -> None:
+    settings = Settings.model_validate({"database_password": "a@/%:+b", "read_database_url": "postgresql://u@h/d"})
+    assert settings.model_dump()["read_database_url"] == "postgresql+asyncpg://u:a%40%2F%25%3A+b@h/d"
 
 
 def test_a_replica_is_one_host() -> None:

@@ -32,7 +32,6 @@ from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import (
     ancestors,
     compactions,
-    content_keys,
     erasure,
     erasures,
     event_log,
@@ -49,9 +48,10 @@ from app.store import (
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, SHARD_SETTINGS, Database, acting_for
 from app.store.event_log import SessionLog
-from app.store.replica import Replica
 from app.store.sessions import session_key
 from app.store.statements import PARAMETER
+from app.wings.replica.store import Replica
+from app.wings.sealing import store as content_keys
 from app.wings.webhooks import store as webhooks
 from app.worker import retention as worker_retention
 from app.worker import run
@@ -70,9 +70,9 @@ pytestmark = [pytest.mark.wing(name) for name in ("ledger", "stream", "webhooks"
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
 OPERATORS = {
-    "app.store.content_keys:drop",
-    "app.store.content_keys:every",
-    "app.store.content_keys:rewrap",
+    "app.wings.sealing.store:drop",
+    "app.wings.sealing.store:every",
+    "app.wings.sealing.store:rewrap",
     "app.store.keys:create",
     "app.store.keys:page",
     "app.store.keys:revoke",
@@ -331,7 +331,7 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
     await jobs.store_trace_context(application, own, {"traceparent": "00-00"})
     assert await jobs.trace_context(application, 0) == {}
     looked = asyncio.Event()
-    watching = asyncio.create_task(Replica(application, application, 30.0).watch(lambda _: looked.set()))
+    watching = asyncio.create_task(Replica(application, application, 30.0).watch(lambda *_: looked.set()))
     await looked.wait()
     watching.cancel()
 

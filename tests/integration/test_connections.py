@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 
 from app.core.errors import StoreUnavailable
 from app.store import connecting
-from app.store.engine import Database
+from app.store.engine import Database, reading_from
 
 WHO = "SELECT pg_backend_pid() AS pid"
 LONG = "SELECT pg_sleep(60)"
@@ -41,6 +41,18 @@ async def test_a_transaction_has_a_connection_to_itself(database_url: str) -> No
         rows = [await one.fetchrow(WHO) for one in (first, second)]
     assert len({row["pid"] for row in rows if row}) == 2
     await two.close()
+
+
+async def test_a_copy_is_read_by_statements_and_transactions_for_the_time_of_a_block(
+    single: Database, database: Database
+) -> None:
+    copy, own = await pid(single), await pid(database)
+    with reading_from(single):
+        assert await pid(database) == copy
+        async with database.transaction() as tx:
+            row = await tx.fetchrow(WHO)
+        assert row is not None and row["pid"] == copy
+    assert await pid(database) == own != copy
 
 
 async def test_a_failed_statement_and_a_failed_transaction_give_it_back(single: Database) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from app.core.errors import StoreUnavailable
 from app.core.log.events import canonical_json
 from app.store import texts
-from app.store.sealing import KEY_BYTES, Sealer, sealing_with
+from app.store.texts import sealing_with
+from app.wings.sealing.service import KEY_BYTES, Sealer
 
 SEALER = Sealer(os.urandom(KEY_BYTES))
 words = st.one_of(

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.runtime.settings import InvalidSetting, Settings, load, secret_settings, variable
+from app.runtime.settings import InvalidSetting, KernelSettings, Settings, load, secret_settings, variable
 from app.runtime.settings_report import MASK, current_settings, data_dir_line, lines, origin, table
+from app.runtime.wing import installed
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 NOBODYS_ID = 2_000_000_011
@@ -125,7 +126,7 @@ def test_the_page_has_the_table_of_settings() -> None:
     assert table() in PAGE.read_text(encoding="utf-8"), "run `make tables`"
 
 
-SECRETS = {
+_ALL = {
     "api_key": "a-key-of-more-than-sixteen-bytes",
     "database_password": "p%40ss w\u00f6rd",
     "database_url": "postgresql+asyncpg://u@h/d",
@@ -135,6 +136,8 @@ SECRETS = {
     "anthropic_api_key": "sk-ant",
     "openai_api_key": "sk-open",
 }
+SECRETS = {name: secret for name, secret in _ALL.items() if name in Settings.model_fields}
+"""Secret settings, without those of wings that have been removed."""
 
 
 def test_every_secret_may_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -147,6 +150,13 @@ def test_every_secret_may_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             read = getattr(load(), name)
             assert (read.get_secret_value() if isinstance(read, SecretStr) else read) == secret
         assert f"`{variable(name)}_FILE`" in table()
+
+
+def test_no_wing_replaces_a_setting_or_a_check_of_another() -> None:
+    parts = [KernelSettings, *(wing.settings for wing in installed() if wing.settings is not None)]
+    checks = [name for part in parts for name in part.__pydantic_decorators__.field_validators]
+    names = [name for part in parts for name in part.model_fields]
+    assert len(set(checks)) == len(checks) and len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -191,8 +201,8 @@ def test_a_files_value_is_checked_like_the_variables(monkeypatch: pytest.MonkeyP
 )
 def test_the_password_can_be_given_separately_from_the_addresses(url: str, read: str) -> None:
     password = SecretStr("a@/%:+b")
-    settings = Settings(database_password=password, database_url=url, database_pooler_url=url, read_database_url=url)
-    assert (settings.database_url, settings.database_pooler_url, settings.read_database_url) == (read, read, read)
+    settings = Settings(database_password=password, database_url=url, database_pooler_url=url)
+    assert (settings.database_url, settings.database_pooler_url) == (read, read)
 
 
 def test_a_password_needs_a_user() -> None:
@@ -230,7 +240,7 @@ def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALIMPSEST_DATABASE_URL", "postgresql://user:sk-in-the-address@h/d")
     found = list(current_settings(load(), frozenset()))
     printed = "\n".join(lines(iter(found)))
-    for secret in (SECRETS["api_key"], "p%40ss", SECRETS["encryption_key"], "sk-ant", "sk-open", "sk-token", "sk-in"):
+    for secret in (_ALL["api_key"], "p%40ss", _ALL["encryption_key"], "sk-ant", "sk-open", "sk-token", "sk-in"):
         assert secret not in printed, secret
     assert f"postgresql+asyncpg://user:{MASK}@h/d" in printed
     assert f"https://{MASK}@models.example/v1" in printed

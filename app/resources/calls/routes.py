@@ -6,13 +6,13 @@ from uuid import UUID
 
 from fastapi import Depends, Path, Query, Response
 
-from app.api.replica_reads import ReplicaRead, replica_read
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http import paging
 from app.http.fields import Cursor, Limit, Moment, Sid
 from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who
+from app.http.past_reads import PastRead, past_read
 from app.resources.calls.explaining import Explaining
 from app.resources.calls.json import call_item, diff_json, explained_json, history_item_json, rendered_again_json
 from app.resources.calls.recordings import Recordings
@@ -30,9 +30,9 @@ View = Annotated[
 ]
 
 
-Records = Annotated[ReplicaRead[Recordings], Depends(replica_read(Recordings))]
-Explain = Annotated[ReplicaRead[Explaining], Depends(replica_read(Explaining))]
-Search = Annotated[ReplicaRead[Audit], Depends(replica_read(Audit))]
+Records = Annotated[PastRead[Recordings], Depends(past_read(Recordings))]
+Explain = Annotated[PastRead[Explaining], Depends(past_read(Explaining))]
+Search = Annotated[PastRead[Audit], Depends(past_read(Audit))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
 _PROBLEM_SLUGS = ("not-found", "not-reproducible")

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Query
 from pydantic import AfterValidator, BaseModel, Field
 
-from app.api.replica_reads import ReplicaRead, replica_read
 from app.core.audit.bill import Bill
 from app.core.lexicon.times import time_text
 from app.http import paging
@@ -30,6 +29,7 @@ from app.http.fields import (
 )
 from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who
+from app.http.past_reads import PastRead, past_read
 from app.wings.ledger.cache_use import LedgerLine
 from app.wings.ledger.service import BilledSums, Ledger
 from app.wings.ledger.store import LedgerRow
@@ -254,7 +254,7 @@ class AuditLedgerOut(BaseModel):
 router = Resource("audit")
 
 
-Service = Annotated[ReplicaRead[Ledger], Depends(replica_read(Ledger))]
+Service = Annotated[PastRead[Ledger], Depends(past_read(Ledger))]
 
 
 @router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read", returns=LedgerOut, problems=("not-found",))

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def _services(settings: "Settings", kernel: "Services") -> Sequence[object]:
-    """Add the ledger to the services that may read a replica, and let it measure the cache reads of reported calls."""
+    """Make the ledger, and let it measure the cache reads of reported calls."""
     from app.core.tokens.models import parse_table
     from app.wings.ledger.service import Ledger
 
     caches = parse_table(settings.cache_table)
-    ledger = kernel.late.add(lambda database: Ledger(database, kernel.policies, caches))
+    ledger = Ledger(kernel.database, kernel.policies, caches)
     kernel.feedback.cache_reads = ledger.cache_reads
     return [ledger]
 

@@ -5,13 +5,14 @@ The primary serves reads that the replica cannot, but only a few at a time, so t
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import asyncpg
 
 from app.core.errors import NotFound, NotReproducible, StoreUnavailable
-from app.store.engine import Database
-from app.store.replica import Replica
+from app.http.past_reads import PastReads
+from app.store.engine import reading_from
+from app.wings.replica.store import Replica
 
 WAIT_SECONDS: Final = 10.0
 """Seconds for which a read waits for its turn at the primary."""
@@ -23,7 +24,6 @@ ReadOutcome: TypeAlias = Literal["replica", "primary_asked", "primary_missing", 
 """The primary answers because the caller asked for it, because the replica lacks the data, or because it is
 unavailable, too far behind, or failed; `refused`: neither answered."""
 
-Service = TypeVar("Service")
 Answer = TypeVar("Answer")
 
 
@@ -31,49 +31,34 @@ class _ReplicaLost(Exception):
     """The replica became unavailable during a read."""
 
 
-class ReplicaReads:
-    """The services for such reads, on the primary and on the replica. `primary_reads_max` is the number of concurrent
-    reads that the primary serves if there is a replica."""
+class ReplicaReads(PastReads):
+    """Reads from the replica or the primary, which serves at most `primary_reads_max` at a time."""
 
-    def __init__(
-        self,
-        database: Database,
-        replica: Replica | None = None,
-        primary_reads_max: int = 1,
-        on_answer: Callable[[ReadOutcome], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, replica: Replica, primary_reads_max: int, on_answer: Callable[[ReadOutcome], None]) -> None:
         self.replica = replica
-        self._database = database
-        self._primary: dict[type, Any] = {}
-        self._replica_services: dict[type, Any] = {}
         self._on_answer = on_answer
         self._turns = asyncio.Semaphore(primary_reads_max)
 
-    def add(self, make: Callable[[Database], Service]) -> Service:
-        """Add a service, made once for each database; return the one on the primary."""
-        service = make(self._database)
-        self._primary[type(service)] = service
-        if self.replica is not None:
-            self._replica_services[type(service)] = make(self.replica.database)
-        return service
+    @property
+    def replica_state(self) -> str:
+        """The state of the replica."""
+        return self.replica.state
 
-    async def read(
-        self, kind: type[Service], operation: Callable[[Service], Awaitable[Answer]], *, newest: bool
-    ) -> tuple[Answer, float | None]:
-        """Return the result of a service and its maximum age in seconds, None if it is the primary's.
+    async def aclose(self) -> None:
+        """Close the connections to the replica."""
+        await self.replica.database.close()
 
-        `newest`: read from the primary. Raises the service's errors, or StoreUnavailable.
+    async def read(self, operation: Callable[[], Awaitable[Answer]], *, newest: bool) -> tuple[Answer, float | None]:
+        """Return the result of an operation and its maximum age in seconds, None if it is the primary's.
+
+        `newest`: read from the primary. Raises the operation's errors, or StoreUnavailable.
         """
-        primary: Service = self._primary[kind]
-        if self.replica is None:
-            return await operation(primary), None
         why: ReadOutcome = "primary_asked"
         if not newest:
             why, behind = "primary_away", self.replica.behind()
             if self.replica.state == "ready" and behind is not None:
-                replica_service: Service = self._replica_services[kind]
                 try:
-                    answer = await self._read_replica(operation(replica_service), self.replica)
+                    answer = await self._read_replica(operation)
                 except (NotFound, NotReproducible):  # it may be replicated in part only
                     why = "primary_missing"
                 except StoreUnavailable as error:
@@ -85,13 +70,15 @@ class ReplicaReads:
                 else:
                     self._on_answer("replica")
                     return answer, behind
-        answer = await self._read_primary(operation, primary)
+        answer = await self._read_primary(operation)
         self._on_answer(why)
         return answer, None
 
-    async def _read_replica(self, reading: Awaitable[Answer], replica: Replica) -> Answer:
+    async def _read_replica(self, operation: Callable[[], Awaitable[Answer]]) -> Answer:
         """Await a read until the replica becomes unavailable: a machine that is gone may never report it."""
-        task, lost = asyncio.ensure_future(reading), asyncio.ensure_future(replica.lost.wait())
+        with reading_from(self.replica.database):
+            task = asyncio.ensure_future(operation())
+        lost = asyncio.ensure_future(self.replica.lost.wait())
         try:
             await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
@@ -101,7 +88,7 @@ class ReplicaReads:
             lost.cancel()
             task.cancel()
 
-    async def _read_primary(self, asked: Callable[[Service], Awaitable[Answer]], primary: Service) -> Answer:
+    async def _read_primary(self, operation: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await self._turns.acquire()
@@ -109,6 +96,6 @@ class ReplicaReads:
             self._on_answer("refused")
             raise StoreUnavailable("the replica cannot answer this, and the primary has too many such reads") from None
         try:
-            return await asked(primary)
+            return await operation()
         finally:
             self._turns.release()

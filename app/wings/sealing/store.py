@@ -1,4 +1,4 @@
-"""Tenants' content keys, wrapped by the operator's key (`sealing`)."""
+"""Tenants' content keys, wrapped by the operator's key."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 
 import asyncpg
 import structlog
@@ -24,7 +24,6 @@ NOTES_MAX: Final = 1_000
 
 ReplicaState: TypeAlias = Literal["ready", "behind", "away", "other"]
 """`behind`: it lags more than is allowed. `away`: it does not answer. `other`: it is no standby of this database."""
-STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 _POSITION: Final = """
 SELECT ({position} - '0/0'::pg_lsn)::bigint AS position, system_identifier || '/' || current_database() AS identity
@@ -65,8 +64,8 @@ class Replica:
             return None
         return time.monotonic() - self._positions[0][0]
 
-    async def watch(self, on_check: Callable[["Replica"], None]) -> None:
-        """Check the replica once a second, and call `on_check` after each check. Endless."""
+    async def watch(self, on_check: Callable[[str, float | None], None]) -> None:
+        """Check the replica once a second, and call `on_check` with its state and lag after each check. Endless."""
         logged: ReplicaState | None = None
         while True:
             await self._record_position()
@@ -76,7 +75,7 @@ class Replica:
                 logged = self.state
                 log = structlog.get_logger()
                 (log.info if logged == "ready" else log.warning)("replica", state=logged)
-            on_check(self)
+            on_check(self.state, self.behind())
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _record_position(self) -> None:

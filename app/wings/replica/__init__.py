@@ -1,0 +1,1 @@
+"""A replica of the database, from which the past is read."""

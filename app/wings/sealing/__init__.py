@@ -1,0 +1,1 @@
+"""Contents sealed with a key for each tenant."""
