@@ -44,11 +44,9 @@ from app.runtime.settings import Settings
 from app.runtime.wing import installed
 from app.services.client_lists import ClientLists
 from app.services.counting import Counting
-from app.services.erasures import Erasures
 from app.services.idempotency import IdempotencyKeys
 from app.services.keyring import Keyring
 from app.services.replica_reads import ReplicaReads
-from app.services.retention import RetentionRules
 from app.services.tenants import Tenants
 from app.store.engine import Database
 from app.store.replica import Replica
@@ -93,8 +91,6 @@ class Services:
     event_rates: EventRates
     answers: IdempotencyKeys
     keyring: Keyring
-    retention: RetentionRules
-    erasures: Erasures
     gateway: "Gateway | None" = None
     wings: Sequence[object] = ()
     """The services of wings."""
@@ -173,8 +169,6 @@ def build(
         event_rates=rates,
         answers=IdempotencyKeys(database),
         keyring=keyring(settings, database),
-        retention=RetentionRules(database),
-        erasures=Erasures(database),
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])

@@ -23,8 +23,7 @@ from app.services.keyring import Keyring
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
-from app.store.retention import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
-from app.worker import retention
+from app.store.purges import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.worker.health import APPLICATION_NAME
 from app.worker.job_context import FORGOTTEN_CRON, JobGroup, job_context, returned_to_queue
 
@@ -135,7 +134,6 @@ async def _session(
         async def clear(_: Schedule) -> None:
             await purge_dead_jobs(database)
 
-        retention.register(queue, database)
         if compaction is not None:
             _compact(queue, database, compaction, None if work.keyring is None else work.keyring(database))
         for group in groups:
