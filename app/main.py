@@ -13,7 +13,6 @@ from starlette.routing import BaseRoute
 from app import tokenizers
 from app.api import mcp, metrics
 from app.api.request_metrics import MeasureRequests
-from app.api.routes import erasures, retention
 from app.http import errors, openapi, operations, pages
 from app.http.access import AccessLog
 from app.http.body import JsonLimits, LimitBody
@@ -58,8 +57,6 @@ _BUSIEST_FIRST: Final = (
     policies,
     audit,
     keys,
-    retention,
-    erasures,
     operations,
     pages,
 )

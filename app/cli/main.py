@@ -208,7 +208,6 @@ def config(
         typer.echo(line)
 
 
-app.command()(operator.retention)
 for _wing in installed():
     _wing.commands(app)
 

@@ -1,4 +1,4 @@
-"""The operator's commands on a database: API keys and retention."""
+"""The operator's commands on a database: API keys."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -78,27 +78,6 @@ def revoke_key(
             stop(f"there is no key that can be revoked with the id {key_id}")
 
     run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), revoke)
-
-
-def retention(
-    tenant: Annotated[str, typer.Option(help="Tenant whose data it is.")] = "default",
-    rule: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="RULE=DAYS", help="Change a rule, as idle_days=180; 0: no limit. Repeatable."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be erased now; erase nothing.")] = False,
-    names: Annotated[int, typer.Option(min=1, help="Number of sessions that a dry run lists, oldest first.")] = 20,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Show or change how many days a tenant's data is kept."""
-    from app import retention_report
-
-    async def use(database: "Database") -> None:
-        async for line in retention_report.report_lines(database, tenant, rule or (), names if dry_run else None):
-            typer.echo(line)
-
-    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), use)
 
 
 def _key_state(key: "KeyRow") -> str:

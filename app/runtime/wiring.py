@@ -44,9 +44,7 @@ from app.runtime.settings import Settings
 from app.runtime.wing import installed
 from app.services.client_lists import ClientLists
 from app.services.counting import Counting
-from app.services.erasures import Erasures
 from app.services.idempotency import IdempotencyKeys
-from app.services.retention import RetentionRules
 from app.services.tenants import Tenants
 from app.store.engine import Database
 from app.store.texts import ContentCiphers
@@ -89,8 +87,6 @@ class Services:
     event_rates: EventRates
     answers: IdempotencyKeys
     ciphers: ContentCiphers
-    retention: RetentionRules
-    erasures: Erasures
     gateway: "Gateway | None" = None
     wings: Sequence[object] = ()
     """The services of wings."""
@@ -158,8 +154,6 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         event_rates=rates,
         answers=IdempotencyKeys(database),
         ciphers=ciphers(settings, database),
-        retention=RetentionRules(database),
-        erasures=Erasures(database),
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])

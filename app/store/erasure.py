@@ -1,33 +1,16 @@
-"""Erasure of sessions with all sessions that share their events, locked in one order."""
+"""Erasure of sessions with all sessions that share their events, locked in one order; names erased on request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from app.core.errors import Conflict, OutsidePrefix
+from app.core.errors import Conflict, OutsidePrefix, SessionErased
 from app.core.log.segments import is_line, session_of
 from app.store.engine import Connection, Database
 from app.store.sessions import lock, session_key
 
 WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
 """Tables of a session's data without a foreign key to it. Their rows are deleted after it, when none can be added."""
-TABLES: Final = (
-    "appends",
-    "chain",
-    "compactions",
-    "epochs",
-    "events",
-    "layers",
-    "redactions",
-    "search",
-    "search_heads",
-    "sessions",
-    "summaries",
-    "views",
-    "visibility",
-    *WITHOUT_KEYS,
-)
-"""All tables of a session's data."""
 
 
 async def lock_family(
@@ -93,18 +76,6 @@ async def delete(tx: Connection, tenant_id: UUID, names: Sequence[str]) -> list[
     return keys
 
 
-_COUNT: Final = "SELECT " + ", ".join(
-    f"(SELECT count(*) FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id) AS {table}"
-    for table in TABLES
-)
-
-
-async def counts(tx: Connection, tenant_id: UUID, session_id: UUID) -> Mapping[str, int]:
-    """Return the number of a session's or line's rows by table, without tables that have none."""
-    row = await tx.fetchrow(_COUNT, session_id=session_id, tenant_id=tenant_id)
-    return {} if row is None else {table: number for table, number in row.items() if number}
-
-
 async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
     await tx.execute(f"SET LOCAL palimpsest.erasing = '{session_id}'")
     erased = await tx.fetchrow(
@@ -132,4 +103,22 @@ async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
             f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id",
             session_id=session_id,
             tenant_id=tenant_id,
+        )
+
+
+async def admit_name(tx: Connection, tenant_id: UUID, name: str, *, has_metadata: bool) -> None:
+    """Admit a session that this transaction has created. Raises SessionErased for an erased name.
+
+    A session with metadata (`has_metadata`) may have such a name, which then counts as erased no longer. Call this
+    after the creation: creating a session while it is being erased waits for the erasure.
+    """
+    of_name = {"session_id": session_key(tenant_id, name), "tenant_id": tenant_id}
+    where = "WHERE session_id = :session_id AND tenant_id = :tenant_id"
+    if has_metadata:
+        await tx.execute(f"DELETE FROM erased_names {where}", **of_name)
+    elif await tx.fetchrow(f"SELECT FROM erased_names {where}", **of_name) is not None:
+        raise SessionErased(
+            f"session {name!r} was erased on request: to begin again under this name, create it with "
+            f"PUT /v1/sessions/{name} and its metadata (by which it can be erased again); or use another name",
+            session=name,
         )

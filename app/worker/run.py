@@ -22,9 +22,8 @@ from app.resources.summaries.summarizing import SummarizerUnavailable
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
-from app.store.retention import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
+from app.store.purges import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.store.texts import ContentCiphers
-from app.worker import retention
 from app.worker.health import APPLICATION_NAME
 from app.worker.job_context import FORGOTTEN_CRON, JobGroup, job_context, returned_to_queue
 
@@ -135,7 +134,6 @@ async def _session(
         async def clear(_: Schedule) -> None:
             await purge_dead_jobs(database)
 
-        retention.register(queue, database)
         if compaction is not None:
             _compact(queue, database, compaction, work.ciphers(database))
         for group in groups:

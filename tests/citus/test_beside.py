@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from app.store import compactions, layers, notifications, retention, sessions, spending, summaries
+from app.store import compactions, layers, notifications, purges, sessions, spending, summaries
 from app.store.compactions import RunOutcome
 from app.store.engine import Database, acting_for
 from app.wings.webhooks import store as webhooks
@@ -241,10 +241,10 @@ async def test_finished_deliveries_are_deleted_after_a_month_and_pending_ones_st
             " VALUES ($1, $2, $3, 'h', 't', '', $4, $5)",
             *(session_id, ids[-1], place.tenant_id, state, datetime.now(UTC) - timedelta(days=days)),
         )
-    assert await retention.purge_deliveries(place.database) == 2
+    assert await webhooks.purge(place.database) == 2
     rows = await place.owner.fetch("SELECT id FROM deliveries WHERE session_id = $1", session_id)
     assert {row["id"] for row in rows} == {ids[0], ids[3]}
-    assert await retention.purge_calls(place.database) == 0
+    assert await purges.purge_calls(place.database) == 0
 
 
 async def test_versions_of_layers_are_swept_by_session(place: Place) -> None:

@@ -5,7 +5,7 @@ from uuid import UUID
 import httpx
 
 from app.store.engine import Database
-from app.store.retention import purge_calls
+from app.store.purges import purge_calls
 from tests.conformance.agent import Agent
 from tests.conformance.conftest import compact
 from tests.conformance.test_s2_summaries import begin, turn, written

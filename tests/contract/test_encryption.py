@@ -71,6 +71,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"].rpartition("/")[2]
 
 
+@pytest.mark.wing("retention")
 @pytest.mark.wing("ledger")
 @pytest.mark.wing("webhooks")
 @pytest.mark.wing("stream")

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.store import erasure
 from app.store.engine import Database, acting_for
+from app.wings.retention.store import TABLES
 from tests.conftest import Servers, serving
 from tests.contract.test_context import append, rounds
 from tests.contract.test_erasures import ANN, begin_erasure, receipt, run_erasure, session, session_ids
@@ -51,7 +51,7 @@ async def test_an_erased_session_is_not_created_again_without_metadata(
         assert is_refused(answer), answer.text
         assert "PUT /v1/sessions/s" in answer.json()["detail"]
     assert await session_ids(client) == set()
-    for table in erasure.TABLES:
+    for table in TABLES:
         assert await database.fetch(f"SELECT FROM {table}") == [], table
     assert (await client.request(method, f"/v1/sessions/other{path}", json=body)).is_success
 

@@ -14,11 +14,11 @@ import pytest
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.erasures import UNEXPECTED_MAX, Erasures
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.store import erasure, erasures
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
+from app.wings.retention import store as erasures
+from app.wings.retention.erasures import UNEXPECTED_MAX, Erasures
 from app.worker import run
 from tests.conftest import serving
 from tests.contract.test_context import append, rounds
@@ -110,12 +110,12 @@ async def test_nothing_of_the_erased_sessions_is_in_any_table(
         ids = [session_key(DEFAULT_TENANT, name) for name in ("ann-1", "ann-2", "ann-2@line.2", "ann-fork")]
         keys = list(map(str, ids))
         before = await tables_containing(database, SECRET_WORD, "ann", *keys)
-        assert {table for key in keys for table in before[key]} >= set(erasure.TABLES)
+        assert {table for key in keys for table in before[key]} >= set(erasures.TABLES)
         with_session = await database.fetch(
             "SELECT attrelid::regclass::text AS name FROM pg_attribute JOIN pg_class c ON c.oid = attrelid "
             "WHERE attname = 'session_id' AND c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace"
         )
-        assert {row["name"] for row in with_session} - RECEIPTS == set(erasure.TABLES)
+        assert {row["name"] for row in with_session} - RECEIPTS == set(erasures.TABLES)
 
         forecast = (await http.post("/v1/erasures:preview", json=ANN)).json()
         assert (forecast["sessions"], forecast["kept"], forecast["more"]) == (3, 0, False)
@@ -129,7 +129,7 @@ async def test_nothing_of_the_erased_sessions_is_in_any_table(
         assert await session_ids(http) == {"bob-1"}
         assert (await http.get("/v1/sessions/bob-1/context")).status_code == 200
 
-        assert (found["sessions"], found["kept"], set(found["counts"])) == (3, 0, set(erasure.TABLES))
+        assert (found["sessions"], found["kept"], set(found["counts"])) == (3, 0, set(erasures.TABLES))
         assert found["counts"]["sessions"] == 4  # including a further line
         text = json.dumps(ANN, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         assert found["filter_sha256"] == hashlib.sha256(text.encode()).hexdigest()
@@ -391,8 +391,8 @@ async def test_many_sessions_are_erased_only_with_the_expected_count(
 async def test_more_sessions_than_a_preview_counts_are_erased_only_with_their_exact_count(
     client: httpx.AsyncClient, application: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.services.erasures.PAGE", 2)
-    monkeypatch.setattr("app.services.erasures.PREVIEWED_MAX", 4)
+    monkeypatch.setattr("app.wings.retention.erasures.PAGE", 2)
+    monkeypatch.setattr("app.wings.retention.erasures.PREVIEWED_MAX", 4)
     for number in range(9):
         assert (await client.put(f"/v1/sessions/s{number}", json=ANN)).status_code == 201
     preview = (await client.post("/v1/erasures:preview", json=ANN)).json()

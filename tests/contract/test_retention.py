@@ -9,12 +9,12 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.services.retention import RetentionRules
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.store import retention, work_counts
+from app.store import purges, work_counts
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
-from app.worker.retention import apply_all
+from app.wings.retention.jobs import apply_all
+from app.wings.retention.service import RetentionRules
 from tests.contract.test_context import append, rounds
 from tests.support.backdating import moved_back
 
@@ -84,6 +84,15 @@ async def test_nothing_is_erased_by_default(client: httpx.AsyncClient, applicati
     rules = (await client.get("/v1/retention")).json()
     assert rules.pop("updated_at") is not None and rules == NO_RULES
     assert await apply_rules(application, 36_000) == {}
+    assert await named(client) == {"s"}
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"])
+async def test_the_times_of_events_do_not_matter(client: httpx.AsyncClient, application: Database, moment: str) -> None:
+    await append(client, [{**EVENT, "occurred_at": moment}])
+    assert (await client.get("/v1/sessions/s/context")).status_code == 200
+    await put(client, session_days=1, call_days=1)
+    await apply_all(application)
     assert await named(client) == {"s"}
 
 
@@ -231,7 +240,7 @@ async def test_a_call_counts_as_use_after_its_record_was_erased(
             "UPDATE model_calls SET expires_at = now() WHERE session_id = :session_id",
             session_id=session_key(DEFAULT_TENANT, "expired"),
         )
-    assert await retention.purge_calls(application) == 1
+    assert await purges.purge_calls(application) == 1
     await put(client, call_days=1)
     assert await apply_rules(application, 2) == {"calls": 1}
     assert await database.fetch("SELECT FROM model_calls") == []

@@ -26,19 +26,16 @@ from app.main import create_app
 from app.resources.layers import service as layers
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.erasures import ErasureRequest, Erasures
-from app.services.retention import RetentionRules
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import (
     ancestors,
     compactions,
     erasure,
-    erasures,
     event_log,
     jobs,
     keys,
     lines,
-    retention,
+    purges,
     search,
     sessions,
     spans,
@@ -51,9 +48,12 @@ from app.store.event_log import SessionLog
 from app.store.sessions import session_key
 from app.store.statements import PARAMETER
 from app.wings.replica.store import Replica
+from app.wings.retention import jobs as worker_retention
+from app.wings.retention import store as erasures
+from app.wings.retention.erasures import ErasureRequest, Erasures
+from app.wings.retention.service import RetentionRules
 from app.wings.sealing import store as content_keys
 from app.wings.webhooks import store as webhooks
-from app.worker import retention as worker_retention
 from app.worker import run
 from tests.conftest import serving
 from tests.support.backdating import moved_back
@@ -65,7 +65,7 @@ from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog, Statement
 from tests.support.walk import POLICY, SECONDS_MAX, SECRET_WORD, Request, Walker, walk
 
-pytestmark = [pytest.mark.wing(name) for name in ("ledger", "stream", "webhooks")]  # the walk uses them
+pytestmark = [pytest.mark.wing(name) for name in ("ledger", "retention", "stream", "webhooks")]  # the walk uses them
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
@@ -76,7 +76,7 @@ OPERATORS = {
     "app.store.keys:create",
     "app.store.keys:page",
     "app.store.keys:revoke",
-    "app.store.retention:tenants",
+    "app.wings.retention.store:tenants",
 }
 """Functions run by operators' commands, as the owner; they concern all tenants."""
 ON_ONE_SERVER = {
@@ -320,8 +320,8 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         assert day is not None and await spending.reserve(application, tenant_id, 1_000, 1_000) is None
         await spending.settle(application, tenant_id, day, 100, 90)
     assert await layers.sweep(application) > 0
-    records = (retention.purge_appends, retention.purge_calls, retention.purge_deliveries)
-    for purge in (*records, retention.purge_job_log, retention.purge_dead_jobs):
+    records = (purges.purge_appends, purges.purge_calls, webhooks.purge)
+    for purge in (*records, purges.purge_job_log, purges.purge_dead_jobs):
         await purge(application)
     await retain(application, database, tenant_id)
     await compactions.enqueue_overdue(application, 60.0)
@@ -366,8 +366,8 @@ async def retain(application: Database, database: Database, tenant_id: UUID) -> 
         own = session_key(tenant_id, "s")
         with suppress(RolledBack):  # rolled back, so that later tests find these rows
             async with application.transaction() as tx:
-                assert (await erasure.counts(tx, tenant_id, own))["sessions"] == 1
-                await retention._record_use(tx, tenant_id, own, datetime.now(UTC) + timedelta(days=1))
+                assert (await erasures.counts(tx, tenant_id, own))["sessions"] == 1
+                await purges._record_use(tx, tenant_id, own, datetime.now(UTC) + timedelta(days=1))
                 await erasure.delete(tx, tenant_id, ["s", "w"])
                 raise RolledBack
 

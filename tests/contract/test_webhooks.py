@@ -15,7 +15,6 @@ from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.services.tenants import Tenants
 from app.store.engine import Database
-from app.store.retention import purge_deliveries
 from app.wings.webhooks import store
 from app.wings.webhooks.poster import Poster, PostError
 from app.wings.webhooks.service import WEBHOOKS_MAX, WebhookSender
@@ -335,7 +334,7 @@ async def test_only_old_finished_deliveries_are_purged(
     await database.execute(old.format("now() - interval '31 days'"), state="failed", id=first["id"])
     await database.execute(old.format("now() - interval '29 days'"), state="delivered", id=second["id"])
     await database.execute(old.format("NULL"), state="pending", id=third["id"])
-    assert await purge_deliveries(database) == 1
+    assert await store.purge(database) == 1
     assert {item["id"] for item in await deliveries(client)} == {second["id"], third["id"]}
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.core.errors import InvalidRequest
-from app.core.log.turns import DAYS_MAX, Life, Lifetimes, due_sessions, validate
+from app.wings.retention.rules import DAYS_MAX, Life, Lifetimes, due_sessions, validate
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 

@@ -1,11 +1,9 @@
 """Turns of a log, and the lifetime of events in turns."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
-from typing import Final, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from app.core.errors import InvalidRequest
 from app.core.log.events import Draft, EventType
 
 
@@ -100,104 +98,3 @@ def _step(state: TurnState, draft: Draft) -> tuple[TurnState, bool]:
     if state.awaits_user or (draft.turn_id is not None and draft.turn_id == state.turn_id):
         return TurnState(draft.turn_id or state.turn_id), False
     return TurnState(draft.turn_id), True
-
-
-DAYS_MAX: Final = 36_500
-DELIVERY_DAYS_MAX: Final = 30
-"""The maximum days for which deliveries are kept, whatever a rule says."""
-
-SessionRule = Literal["age", "idle"]
-RecordRule = Literal["calls", "compactions", "changes", "deliveries"]
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetimes:
-    """The days for which data is kept; None: without limit.
-
-    `session_days` counts from a session's creation, `idle_days` from its last use. The others apply to records about
-    sessions: calls, ended compactions, changes for streams, ended deliveries.
-    """
-
-    session_days: int | None = None
-    idle_days: int | None = None
-    call_days: int | None = None
-    compaction_days: int | None = None
-    change_days: int | None = None
-    delivery_days: int | None = None
-
-    def of_records(self) -> Mapping[RecordRule, int]:
-        """Return the days of the rules about records that are set."""
-        days: dict[RecordRule, int | None] = {
-            "calls": self.call_days,
-            "compactions": self.compaction_days,
-            "changes": self.change_days,
-            "deliveries": self.delivery_days,
-        }
-        return {rule: number for rule, number in days.items() if number is not None}
-
-    def of_sessions(self) -> Mapping[SessionRule, int]:
-        """Return the days of the rules about sessions that are set."""
-        days: dict[SessionRule, int | None] = {"age": self.session_days, "idle": self.idle_days}
-        return {rule: number for rule, number in days.items() if number is not None}
-
-    def created_before(self, now: datetime) -> datetime | None:
-        """Return the creation time before which sessions may be past their time; None if sessions have no limit."""
-        days = self.of_sessions().values()
-        return now - timedelta(days=min(days)) if days else None
-
-    def expired_rule(self, life: "Life", now: datetime) -> SessionRule | None:
-        """Return the rule by which a session is past its time; None if it is not."""
-        if self.session_days is not None and life.created_at < now - timedelta(days=self.session_days):
-            return "age"
-        if (
-            self.idle_days is not None
-            and not life.has_running_compaction
-            and life.used_at < now - timedelta(days=self.idle_days)
-        ):
-            return "idle"
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """The creation and last use of a session, with all of its lines; `has_running_compaction`: a summary of it is being
-    written."""
-
-    created_at: datetime
-    used_at: datetime
-    has_running_compaction: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DueSession:
-    """A session past its time, and the rule that applies."""
-
-    id: str
-    rule: SessionRule
-    created_at: datetime
-    used_at: datetime
-
-
-def validate(asked: Lifetimes) -> Lifetimes:
-    """Return the rules with None in place of 0, which means the same. Raises InvalidRequest for days out of range."""
-    values: dict[str, int | None] = {}
-    for one in fields(asked):
-        days = getattr(asked, one.name)
-        most = DELIVERY_DAYS_MAX if one.name == "delivery_days" else DAYS_MAX
-        if days is not None and not 0 <= days <= most:
-            raise InvalidRequest(f"{one.name} must be from 0 to {most}; 0 keeps for ever", field=one.name)
-        values[one.name] = days or None
-    return Lifetimes(**values)
-
-
-def due_sessions(
-    rules: Lifetimes, now: datetime, lives: Mapping[str, Life], families: Mapping[str, Collection[str]]
-) -> list[DueSession]:
-    """Return the sessions past their time whose family, which shares their events, is past its time, too."""
-    over = {name: rules.expired_rule(life, now) for name, life in lives.items()}
-    found = []
-    for name, family in families.items():
-        rule = over.get(name)
-        if rule is not None and all(over.get(one) for one in family):
-            found.append(DueSession(name, rule, lives[name].created_at, lives[name].used_at))
-    return found

@@ -13,7 +13,7 @@ from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota
 from app.resources.sessions.service import check_metadata
 from app.services.idempotency import ResponseToStore
-from app.store import erased_names, forks, sessions
+from app.store import erasure, forks, sessions
 from app.store.engine import Connection, Database
 from app.store.forks import CutOff, Parent
 from app.store.sessions import SessionRow
@@ -59,7 +59,7 @@ class Forks:
             origin = await forks.parent(tx, tenant_id, external_id, at)
             created = await self.create(tx, tenant_id, origin, fork, metadata) is not None
             if created:
-                await erased_names.admit(tx, tenant_id, fork, has_metadata=bool(metadata))
+                await erasure.admit_name(tx, tenant_id, fork, has_metadata=bool(metadata))
                 await self._quota.admit(tx, tenant_id)
             row = await sessions.get(tx, tenant_id, fork)
             parent, parent_at = row.parent or (None, 0)

@@ -17,7 +17,7 @@ from app.core.log.segments import is_line, line_id, line_of, session_of
 from app.resources.lines.forks import Forked, Forks
 from app.resources.sessions.limits import SessionQuota
 from app.services.idempotency import ResponseToStore
-from app.store import chain, erased_names, forks, lines, sessions
+from app.store import chain, erasure, forks, lines, sessions
 from app.store.engine import Connection, Database
 from app.store.lines import LineRow
 from app.store.sessions import SessionRow
@@ -177,7 +177,7 @@ async def lock_or_create(
     if row is None:
         sessions.check_name(name)
         if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
-            await erased_names.admit(tx, tenant_id, name, has_metadata=False)
+            await erasure.admit_name(tx, tenant_id, name, has_metadata=False)
             await quota.admit(tx, tenant_id)
         row = await sessions.lock(tx, key, tenant_id)
     if row is None:

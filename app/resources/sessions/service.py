@@ -12,7 +12,7 @@ from app.core.tokens.budget import own_budget
 from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota
 from app.services.counting import Counting
-from app.store import epochs, erased_names, erasure, sessions
+from app.store import epochs, erasure, sessions
 from app.store.engine import Connection, Database
 from app.store.epochs import ListedEpoch
 from app.store.session_filter import ListPosition, SessionFilter
@@ -91,7 +91,7 @@ class Sessions:
                 outside_tokens=outside_tokens,
             )
             if created:
-                await erased_names.admit(tx, tenant_id, external_id, has_metadata=metadata is not None)
+                await erasure.admit_name(tx, tenant_id, external_id, has_metadata=metadata is not None)
                 await self._quota.admit(tx, tenant_id)
         return created
 

@@ -7,7 +7,6 @@ from pgqueuer import PgQueuer
 from pgqueuer.models import Job, Schedule
 
 from app.store.engine import Database
-from app.store.retention import purge_deliveries
 from app.wings.webhooks import store
 from app.wings.webhooks.service import WebhookSender
 from app.worker.job_context import FORGOTTEN_CRON, job_context, returned_to_queue
@@ -49,4 +48,4 @@ class Deliveries:
 
         @queue.schedule("purge_deliveries", PURGE_CRON)
         async def purge(_: Schedule) -> None:
-            await purge_deliveries(database)
+            await store.purge(database)

@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from app.store.engine import Connection, Database
+from app.store.purges import EXPIRED, in_batches
 from app.store.rows import columns, decode
 
 ROWS_PER_STATEMENT: Final = 1_000
@@ -252,3 +253,8 @@ async def enqueue_overdue(database: Database, overdue_seconds: float) -> int:
         limit=ROWS_PER_STATEMENT,
     )
     return len(rows)
+
+
+async def purge(database: Database) -> int:
+    """Delete deliveries that ended a month ago; return the number deleted."""
+    return await in_batches(database, EXPIRED, what="deliveries")

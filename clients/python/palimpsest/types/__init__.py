@@ -33,14 +33,6 @@ from palimpsest.types.contexts import (
     SummaryRef,
     TokensOut,
 )
-from palimpsest.types.erasures import (
-    ErasedSessionOut,
-    ErasedSessionPage,
-    ErasureOut,
-    ErasurePage,
-    ErasurePreview,
-    MatchingOut,
-)
 from palimpsest.types.events import (
     AppendedEvent,
     AppendedOut,
@@ -82,7 +74,18 @@ from palimpsest.types.ledger import (
 from palimpsest.types.policies import PolicyDocument, PolicyOut, PolicyPage, PolicyRef
 from palimpsest.types.previews import PreviewDiff, PreviewOut, PreviewRef
 from palimpsest.types.recall import RecallItem, RecallOut, ToolsOut
-from palimpsest.types.retention import DueOut, RetentionOut, RetentionPreview, RuleDueOut
+from palimpsest.types.retention import (
+    DueOut,
+    ErasedSessionOut,
+    ErasedSessionPage,
+    ErasureOut,
+    ErasurePage,
+    ErasurePreview,
+    MatchingOut,
+    RetentionOut,
+    RetentionPreview,
+    RuleDueOut,
+)
 from palimpsest.types.sessions import (
     EpochOut,
     EpochPage,

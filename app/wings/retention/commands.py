@@ -1,14 +1,38 @@
-"""The output of `palimpsest retention`, for an operator who sees every tenant's rows."""
+"""The command `palimpsest retention`, for an operator who sees every tenant's rows."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime
+from typing import Annotated
 
+import typer
+
+from app.cli.options import DatabaseUrl, DataDir, load_settings, require_database, run_on_database
 from app.core.errors import InvalidRequest, NotFound
-from app.core.log.turns import Lifetimes
-from app.services.retention import RetentionRules, RuleDue
-from app.store import retention
 from app.store.engine import Database, acting_for
+from app.wings.retention import store
+from app.wings.retention.rules import Lifetimes
+from app.wings.retention.service import RetentionRules, RuleDue
+
+
+def retention(
+    tenant: Annotated[str, typer.Option(help="Tenant whose data it is.")] = "default",
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="RULE=DAYS", help="Change a rule, as idle_days=180; 0: no limit. Repeatable."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be erased now; erase nothing.")] = False,
+    names: Annotated[int, typer.Option(min=1, help="Number of sessions that a dry run lists, oldest first.")] = 20,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show or change how many days a tenant's data is kept."""
+
+    async def use(database: Database) -> None:
+        async for line in report_lines(database, tenant, rule or (), names if dry_run else None):
+            typer.echo(line)
+
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), use)
 
 
 async def report_lines(
@@ -17,7 +41,7 @@ async def report_lines(
     """Apply `changes` (`RULE=DAYS`) to a tenant's rules, then yield the rules or, with `names`, what they would erase
     now, with up to that number of sessions. Raises NotFound or InvalidRequest."""
     wanted = dict(map(_change, changes))
-    known = {one.name: one.tenant_id for one in await retention.tenants(database)}
+    known = {one.name: one.tenant_id for one in await store.tenants(database)}
     if tenant not in known:
         raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
     retaining = RetentionRules(database)

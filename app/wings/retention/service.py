@@ -9,13 +9,14 @@ from uuid import UUID
 import structlog
 
 from app.core.log.segments import session_of
-from app.core.log.turns import DueSession, Life, Lifetimes, RecordRule, SessionRule, due_sessions, validate
-from app.store import erasure, families, retention, work_counts
+from app.store import erasure, work_counts
 from app.store.engine import Connection, Database
-from app.store.families import families as families_of
-from app.store.retention import COUNTED_MAX, RetentionRow
 from app.store.session_filter import ListPosition
 from app.store.work_counts import WorkDone
+from app.wings.retention import families, store
+from app.wings.retention.families import families as families_of
+from app.wings.retention.rules import DueSession, Life, Lifetimes, RecordRule, SessionRule, due_sessions, validate
+from app.wings.retention.store import COUNTED_MAX, RetentionRow
 
 PAGE: Final = 200
 LOOKED_AT_MAX: Final = 20_000
@@ -64,12 +65,12 @@ class RetentionRules:
 
     async def get(self, tenant_id: UUID) -> RetentionRow:
         """Return a tenant's rules."""
-        return await retention.get(self._database, tenant_id)
+        return await store.get_rules(self._database, tenant_id)
 
     async def put(self, tenant_id: UUID, rules: Lifetimes) -> RetentionRow:
         """Replace a tenant's rules. Raises InvalidRequest."""
-        await retention.put(self._database, tenant_id, validate(rules))
-        return await retention.get(self._database, tenant_id)
+        await store.put_rules(self._database, tenant_id, validate(rules))
+        return await store.get_rules(self._database, tenant_id)
 
     async def preview(self, tenant_id: UUID, limit: int, after: ListPosition | None = None) -> DueNow:
         """Return the data due now; of the sessions, those after `after`, oldest first. Changes nothing."""
@@ -95,7 +96,7 @@ class RetentionRules:
         return DueNow([*of_sessions, *of_records], [one for one, _ in shown], place)
 
     async def _records(self, tenant_id: UUID, rule: RecordRule, before: datetime) -> RuleDue:
-        counted = await retention.count(self._database, tenant_id, rule, before)
+        counted = await store.count_records(self._database, tenant_id, rule, before)
         return RuleDue(rule, counted.number, counted.number == COUNTED_MAX, counted.oldest, counted.newest)
 
     async def apply(self, tenant_id: UUID) -> Mapping[str, int]:
@@ -108,7 +109,7 @@ class RetentionRules:
                 for over in await self._erase(tenant_id, rules, now, one.id):
                     erased[over] = erased.get(over, 0) + 1
         for rule, days in rules.of_records().items():
-            if number := await retention.purge(self._database, tenant_id, rule, now - timedelta(days=days)):
+            if number := await store.purge_records(self._database, tenant_id, rule, now - timedelta(days=days)):
                 erased[rule] = number
         for name, number in erased.items():
             await work_counts.add(self._database, WorkDone("retention", name, "erased"), number)

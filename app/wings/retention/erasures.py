@@ -6,7 +6,7 @@ transaction that erases it, and a worker that resumes finds the rest.
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -19,14 +19,15 @@ from app.core.log.events import Json
 from app.core.log.parse import check_names_values
 from app.core.log.segments import session_of
 from app.resources.sessions.service import check_metadata
-from app.store import erasure, erasures, sessions, work_counts
+from app.store import erasure, sessions, work_counts
 from app.store.engine import Database
-from app.store.erasures import ErasedSession, ErasureRow
-from app.store.families import families as families_of
 from app.store.ids import new_id
 from app.store.session_filter import ListPosition, SessionFilter
 from app.store.sessions import session_key
 from app.store.work_counts import WorkDone
+from app.wings.retention import store
+from app.wings.retention.families import families as families_of
+from app.wings.retention.store import ErasedSession, ErasureRow
 
 PAGE: Final = 200
 PREVIEWED_MAX: Final = 10_000
@@ -82,14 +83,6 @@ class Forecast:
     next: ListPosition | None
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureState:
-    """An erasure and the number of sessions it has erased so far."""
-
-    row: ErasureRow
-    sessions: int
-
-
 class Erasures:
     """Previews, starts, reads and carries out erasures."""
 
@@ -135,7 +128,7 @@ class Erasures:
             }
             shared = await families_of(self._database, tenant_id, list(places))
             all_names = frozenset().union(*shared.values())
-            matches = await erasures.matching(self._database, tenant_id, all_names, _filter(asked))
+            matches = await store.matching(self._database, tenant_id, all_names, _filter(asked))
             kept = {name for name in places if not asked.forks and not shared[name] <= matches}
             erasable = {one for name in places if name not in kept for one in shared[name]}
             place = ended or (list(places.values())[-1] if len(rows) == PAGE else None)
@@ -149,25 +142,25 @@ class Erasures:
 
     async def create(
         self, tenant_id: UUID, asked: ErasureRequest, key_id: UUID | None, key: str | None
-    ) -> tuple[ErasureState, bool]:
+    ) -> tuple[ErasureRow, bool]:
         """Start an erasure; return it and True, or the one started under this idempotency `key` and False.
 
         Raises InvalidRequest, ErasureCountConflict if it would erase another number of sessions than expected, or
         IdempotencyConflict if the key was used with another request.
         """
         _check(asked)
-        known = None if key is None else await erasures.under_key(self._database, tenant_id, key)
+        known = None if key is None else await store.under_key(self._database, tenant_id, key)
         if known is None:
             await self._check_expected(tenant_id, asked)
         async with self._database.transaction() as tx:
-            row, new = await erasures.add(
+            row, new = await store.add(
                 tx, tenant_id, new_id(), key_id=key_id, key=key, text=asked.text, forks=asked.forks
             )
             if new:
-                await erasures.queue(tx, tenant_id, row.id)
-        if (row.filter_sha256, row.forks) != (erasures.text_sha256(asked.text), asked.forks):
+                await store.queue(tx, tenant_id, row.id)
+        if (row.filter_sha256, row.forks) != (store.text_sha256(asked.text), asked.forks):
             raise IdempotencyConflict.of_key(key)
-        return await self._state(row), new
+        return await self._with_sessions(row), new
 
     async def _check_expected(self, tenant_id: UUID, asked: ErasureRequest) -> None:
         erasable: set[str] = set()
@@ -176,33 +169,34 @@ class Erasures:
         if len(erasable) != asked.expected and (asked.expected is not None or len(erasable) > UNEXPECTED_MAX):
             raise ErasureCountConflict(len(erasable), asked.expected)
 
-    async def get(self, tenant_id: UUID, id: UUID) -> ErasureState:
+    async def get(self, tenant_id: UUID, id: UUID) -> ErasureRow:
         """Return an erasure. Raises NotFound."""
-        return await self._state(await self._find(tenant_id, id))
+        return await self._with_sessions(await self._find(tenant_id, id))
 
-    async def page(self, tenant_id: UUID, after: UUID | None, limit: int) -> list[ErasureState]:
+    async def page(self, tenant_id: UUID, after: UUID | None, limit: int) -> list[ErasureRow]:
         """Return erasures, newest first."""
-        return [await self._state(row) for row in await erasures.page(self._database, tenant_id, after, limit)]
+        return [await self._with_sessions(row) for row in await store.page(self._database, tenant_id, after, limit)]
 
     async def sessions(self, tenant_id: UUID, id: UUID, after: UUID | None, limit: int) -> list[ErasedSession]:
         """Return the sessions that an erasure has erased so far, by id. Raises NotFound."""
         await self._find(tenant_id, id)
-        return await erasures.sessions_of(self._database, tenant_id, id, after, limit)
+        return await store.erased_sessions(self._database, tenant_id, id, after, limit)
 
     async def _find(self, tenant_id: UUID, id: UUID) -> ErasureRow:
-        row = await erasures.find(self._database, tenant_id, id)
+        row = await store.find(self._database, tenant_id, id)
         if row is None:
             raise NotFound(f"there is no erasure {id}", erasure=str(id))
         return row
 
-    async def _state(self, row: ErasureRow) -> ErasureState:
+    async def _with_sessions(self, row: ErasureRow) -> ErasureRow:
+        """Return a row with the number of sessions erased so far."""
         if row.sessions is not None:
-            return ErasureState(row, row.sessions)
-        return ErasureState(row, await erasures.count(self._database, row.tenant_id, row.id))
+            return row
+        return replace(row, sessions=await store.count_erased(self._database, row.tenant_id, row.id))
 
     async def work(self, tenant_id: UUID, id: UUID) -> None:
         """Carry out an erasure, or the rest of it, and write its receipt. Repeating it changes nothing."""
-        row = await erasures.find(self._database, tenant_id, id)
+        row = await store.find(self._database, tenant_id, id)
         if row is None or row.filter is None:
             return
         asked = _read(row.filter, forks=row.forks)
@@ -222,7 +216,7 @@ class Erasures:
             place = ended
         if erased:
             await work_counts.add(self._database, WorkDone("retention", "erasure", "erased"), erased)
-        if await erasures.finish(self._database, tenant_id, id, kept) is not None:
+        if await store.finish(self._database, tenant_id, id, kept) is not None:
             structlog.get_logger().info(
                 "erasure done", erasure=str(id), tenant=str(tenant_id), erased=erased, kept=kept
             )
@@ -232,7 +226,7 @@ class Erasures:
         async with self._database.transaction() as tx:
             rows = await erasure.lock_family(tx, row.tenant_id, name, lines=True)
             names = list(dict.fromkeys(map(session_of, rows)))
-            matches = await erasures.matching(tx, row.tenant_id, names, asked)
+            matches = await store.matching(tx, row.tenant_id, names, asked)
             if name not in matches:  # it is gone, replaced by another of this name, or its metadata was changed
                 return 0
             if not row.forks and not matches.issuperset(names):
@@ -240,11 +234,11 @@ class Erasures:
             counts: dict[str, dict[str, int]] = {one: {} for one in names}
             for one in rows:
                 own = counts[session_of(one)]
-                found = await erasure.counts(tx, row.tenant_id, session_key(row.tenant_id, one))
+                found = await store.counts(tx, row.tenant_id, session_key(row.tenant_id, one))
                 own |= {table: own.get(table, 0) + number for table, number in found.items()}
             await erasure.delete(tx, row.tenant_id, rows)
             for one, own in counts.items():
-                await erasures.record_erased(tx, row.tenant_id, row.id, session_key(row.tenant_id, one), own)
+                await store.record_erased(tx, row.tenant_id, row.id, session_key(row.tenant_id, one), own)
         return len(names)
 
 

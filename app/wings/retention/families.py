@@ -6,10 +6,10 @@ from datetime import datetime
 from uuid import UUID
 
 from app.core.log.segments import session_of
-from app.core.log.turns import Life
 from app.store.engine import Connection, Database
 from app.store.session_filter import ListPosition
 from app.store.sessions import session_key
+from app.wings.retention.rules import Life
 
 Reader = Connection | Database
 

@@ -1,21 +1,168 @@
-"""Erasures of the sessions that match a filter: the request, the progress, and the receipt."""
+"""Tenants' rules and the purge of what they expire; erasures with their progress and receipts."""
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 import asyncpg
 
 from app.core.log.events import Json, canonical_json
-from app.store import erased_names
 from app.store.engine import Connection, Database
-from app.store.rows import columns, decode
+from app.store.erasure import WITHOUT_KEYS
+from app.store.purges import ROWS_PER_STATEMENT, ExpiredCall, delete_calls
+from app.store.rows import columns, decode, parameters
 from app.store.session_filter import SessionFilter, conditions, scan_conditions
 from app.store.sessions import session_key
+from app.wings.retention.rules import Lifetimes, RecordRule
+
+COUNTED_MAX: Final = 100_000
+"""Limit of the rows of one kind that a dry run counts."""
+
+_RECORDS: Final[dict[RecordRule, tuple[str, str, str, str, str]]] = {
+    "calls": ("model_calls", "call_id", "uuid", "created_at", "TRUE"),
+    "compactions": ("compactions", "id", "uuid", "finished_at", "state IN ('succeeded', 'skipped', 'failed')"),
+    "changes": ("changes", "number", "bigint", "created_at", "TRUE"),
+    "deliveries": ("deliveries", "id", "uuid", "finished_at", "state <> 'pending'"),
+}
+"""For each kind of record: its table, its key within the session and its type, the time that counts, a condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRow:
+    """A tenant's rules, and the time from which they apply."""
+
+    rules: Lifetimes
+    updated_at: datetime | None
+
+
+async def get_rules(database: Database, tenant_id: UUID) -> RetentionRow:
+    """Return a tenant's rules; rules that keep everything if none were given."""
+    row = await database.fetchrow(
+        f"SELECT {columns(Lifetimes)}, updated_at FROM retention WHERE tenant_id = :tenant_id", tenant_id=tenant_id
+    )
+    return RetentionRow(Lifetimes(), None) if row is None else RetentionRow(decode(Lifetimes, row), row["updated_at"])
+
+
+_PUT: Final = (
+    f"INSERT INTO retention (tenant_id, {columns(Lifetimes)}) VALUES (:tenant_id, :session_days, :idle_days, "
+    ":call_days, :compaction_days, :change_days, :delivery_days) ON CONFLICT (tenant_id) DO UPDATE SET "
+    + ", ".join(f"{one.name} = excluded.{one.name}" for one in fields(Lifetimes))
+    + ", updated_at = excluded.updated_at"
+)
+
+
+async def put_rules(database: Database, tenant_id: UUID, rules: Lifetimes) -> None:
+    """Store a tenant's rules, replacing the earlier ones."""
+    await database.execute(_PUT, tenant_id=tenant_id, **parameters(rules))
+
+
+async def tenants_with_rules(database: Database) -> list[UUID]:
+    """Return the tenants that have a rule."""
+    return [row["tenant_id"] for row in await database.fetch("SELECT tenant_id FROM palimpsest_across_retention()")]
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant and its name."""
+
+    tenant_id: UUID
+    name: str
+
+
+async def tenants(database: Database) -> list[Tenant]:
+    """Return all tenants by name. Only the tables' owner sees them all."""
+    return [decode(Tenant, row) for row in await database.fetch("SELECT tenant_id, name FROM tenants ORDER BY name")]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Records older than a rule keeps them: their number, up to COUNTED_MAX, and the times of the oldest and newest."""
+
+    number: int
+    oldest: datetime | None
+    newest: datetime | None
+
+
+async def count_records(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> Counted:
+    """Count a tenant's records from before a time."""
+    table, _, _, time, which = _RECORDS[rule]
+    row = await database.fetchrow(
+        f"SELECT count(*) AS number, min(at) AS oldest, max(at) AS newest FROM (SELECT {time} AS at FROM {table} "
+        f"WHERE tenant_id = :tenant_id AND {which} AND {time} < :before ORDER BY {time} LIMIT :limit) t",
+        tenant_id=tenant_id,
+        before=before,
+        limit=COUNTED_MAX,
+    )
+    return Counted(0, None, None) if row is None else decode(Counted, row)
+
+
+async def purge_records(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> int:
+    """Delete a tenant's records from before a time, oldest first; return the number deleted."""
+    table, key, _, time, which = _RECORDS[rule]
+    used_at = "greatest(created_at, reported_at)" if rule == "calls" else time
+    purged = 0
+    while True:
+        rows = await database.fetch(
+            f"SELECT session_id, {key} AS id, {used_at} AS used_at FROM {table} "
+            f"WHERE tenant_id = :tenant_id AND {which} AND {time} < :before ORDER BY {time} LIMIT :limit",
+            tenant_id=tenant_id,
+            before=before,
+            limit=ROWS_PER_STATEMENT,
+        )
+        if rule == "calls":
+            purged += await delete_calls(database, tenant_id, [decode(ExpiredCall, row) for row in rows])
+        else:
+            purged += await _delete(database, tenant_id, rule, rows)
+        if len(rows) < ROWS_PER_STATEMENT:
+            return purged
+
+
+async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records: Sequence[asyncpg.Record]) -> int:
+    """Delete records by their keys; return the number deleted."""
+    table, key, kind, _, which = _RECORDS[rule]
+    async with database.transaction() as tx:
+        rows = await tx.fetch(
+            f"DELETE FROM {table} t USING unnest(:session_ids::uuid[], :ids::{kind}[]) AS o(session_id, id) "
+            f"WHERE t.session_id = o.session_id AND t.{key} = o.id AND t.tenant_id = :tenant_id AND {which} "
+            "RETURNING t.session_id",
+            session_ids=[one["session_id"] for one in records],
+            ids=[one["id"] for one in records],
+            tenant_id=tenant_id,
+        )
+    return len(rows)
+
+
+TABLES: Final = (
+    "appends",
+    "chain",
+    "compactions",
+    "epochs",
+    "events",
+    "layers",
+    "redactions",
+    "search",
+    "search_heads",
+    "sessions",
+    "summaries",
+    "views",
+    "visibility",
+    *WITHOUT_KEYS,
+)
+"""All tables of a session's data."""
+_COUNT: Final = "SELECT " + ", ".join(
+    f"(SELECT count(*) FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id) AS {table}"
+    for table in TABLES
+)
+
+
+async def counts(tx: Connection, tenant_id: UUID, session_id: UUID) -> Mapping[str, int]:
+    """Return the number of a session's or line's rows by table, without tables that have none."""
+    row = await tx.fetchrow(_COUNT, session_id=session_id, tenant_id=tenant_id)
+    return {} if row is None else {table: number for table, number in row.items() if number}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +181,11 @@ class ErasureRow:
     counts: Mapping[str, int] | None
     created_at: datetime
     finished_at: datetime | None
+
+    @property
+    def state(self) -> Literal["running", "done"]:
+        """Whether it is done."""
+        return "running" if self.finished_at is None else "done"
 
 
 _COLUMNS: Final = columns(ErasureRow)
@@ -118,7 +270,7 @@ class ErasedSession:
     erased_at: datetime
 
 
-async def sessions_of(
+async def erased_sessions(
     database: Database, tenant_id: UUID, erasure_id: UUID, after: UUID | None, limit: int
 ) -> list[ErasedSession]:
     """Return the sessions that an erasure has erased so far, by id."""
@@ -133,7 +285,7 @@ async def sessions_of(
     return [decode(ErasedSession, row) for row in rows]
 
 
-async def count(database: Database, tenant_id: UUID, erasure_id: UUID) -> int:
+async def count_erased(database: Database, tenant_id: UUID, erasure_id: UUID) -> int:
     """Count the sessions that an erasure has erased so far."""
     row = await database.fetchrow(
         "SELECT count(*) AS n FROM erased WHERE tenant_id = :tenant_id AND erasure_id = :erasure_id",
@@ -147,7 +299,11 @@ async def record_erased(
     tx: Connection, tenant_id: UUID, erasure_id: UUID, session_id: UUID, counts: Mapping[str, int]
 ) -> None:
     """Record that a session is erased, and its name, in the transaction that erases it."""
-    await erased_names.add(tx, tenant_id, session_id)
+    await tx.execute(
+        "INSERT INTO erased_names (session_id, tenant_id) VALUES (:session_id, :tenant_id) ON CONFLICT DO NOTHING",
+        session_id=session_id,
+        tenant_id=tenant_id,
+    )
     await tx.execute(
         "INSERT INTO erased (session_id, erasure_id, tenant_id, counts) "
         "VALUES (:session_id, :erasure_id, :tenant_id, :counts)",
@@ -192,7 +348,7 @@ async def finish(database: Database, tenant_id: UUID, id: UUID, kept: int) -> Er
         erasure_id=id,
     )
     counts: dict[str, Json] = {row["name"]: row["number"] for row in sums}
-    sessions = await count(database, tenant_id, id)
+    sessions = await count_erased(database, tenant_id, id)
     row = await database.fetchrow(
         "UPDATE erasures SET filter = NULL, finished_at = now(), sessions = :sessions, kept = :kept, counts = :counts "
         f"WHERE tenant_id = :tenant_id AND id = :id AND finished_at IS NULL RETURNING {_COLUMNS}",
