@@ -38,7 +38,7 @@ BODY_OPERATIONS = [
     ("PUT", "/v1/retention"),
     ("POST", "/v1/erasures"),
     ("POST", "/v1/erasures:preview"),
-    ("POST", "/mcp"),
+    pytest.param("POST", "/mcp", marks=pytest.mark.wing("mcp")),
 ]
 JSON = {"Content-Type": "application/json"}
 
