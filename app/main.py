@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
 from app import tokenizers
-from app.api import mcp, metrics
+from app.api import metrics
 from app.api.request_metrics import MeasureRequests
 from app.http import errors, openapi, operations, pages
 from app.http.access import AccessLog
@@ -135,7 +135,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     errors.install(app)
     routers = (module.router for module in _BUSIEST_FIRST)
     schemas: list[type[BaseModel]] = []
-    for part in chain(routers, mcp.routes(), *(wing.routes(settings) for wing in installed())):
+    for part in chain(routers, *(wing.routes(settings) for wing in installed())):
         # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend([part] if isinstance(part, BaseRoute) else part.routes)
         schemas += part.schemas if isinstance(part, Resource) else ()

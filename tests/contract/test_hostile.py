@@ -217,7 +217,6 @@ async def test_numbers_that_json_does_not_have_are_refused(client: httpx.AsyncCl
         ("POST", "/v1/sessions/s/fork", b'{"id":"f","metadata":{"a":%s}}'),
         ("POST", "/v1/sessions/s/events", b'{"events":[{"type":"user.message","content":"x","metadata":{"a":%s}}]}'),
         ("POST", "/v1/sessions/s/events", b'{"events":[],"expected_head":%s}'),
-        ("POST", "/mcp", b'{"jsonrpc":"2.0","id":%s,"method":"ping"}'),
     ):
         assert_refused(await client.request(method, path, content=body % number, headers=JSON))
 
@@ -269,7 +268,6 @@ class TestMethods:
             ("/v1/sessions/s/context", "GET, POST"),
             ("/v1/sessions/s/events/1", "DELETE, GET"),
             ("/healthz", "GET"),
-            ("/mcp", "POST"),
             (f"/v1/sessions/s/compactions/{CALL}", "GET"),
         ):
             answer = await client.request("OPTIONS", path)

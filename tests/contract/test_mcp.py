@@ -15,6 +15,8 @@ from mcp.client.streamable_http import streamable_http_client
 from app.services.tenants import Tenants
 from app.store.engine import Database
 
+pytestmark = pytest.mark.wing("mcp")
+
 EVENTS = {"events": [{"type": "user.message", "content": "the port is 8123"}]}
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
@@ -164,9 +166,17 @@ async def test_with_a_key_any_host_is_allowed(client: httpx.AsyncClient, databas
 
 
 async def test_get_and_delete_are_not_allowed(client: httpx.AsyncClient) -> None:
-    for method, path in (("GET", "/mcp"), ("DELETE", "/mcp"), ("GET", "/mcp/s/s")):
+    for method, path in (("GET", "/mcp"), ("DELETE", "/mcp"), ("OPTIONS", "/mcp"), ("GET", "/mcp/s/s")):
         answer = await client.request(method, path, headers=ACCEPT)
-        assert (answer.status_code, answer.json()["type"]) == (405, "/problems/method-not-allowed")
+        assert (answer.status_code, answer.headers.get("allow")) == (405, "POST")
+        assert answer.json()["type"] == "/problems/method-not-allowed"
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"1e999", b"-1e999"])
+async def test_numbers_that_json_does_not_have_are_refused(client: httpx.AsyncClient, number: bytes) -> None:
+    body = b'{"jsonrpc":"2.0","id":%s,"method":"ping"}' % number
+    answer = await client.post("/mcp", content=body, headers=ACCEPT | {"Content-Type": "application/json"})
+    assert answer.status_code == 422
 
 
 def test_the_sdk_is_imported_only_on_use() -> None:

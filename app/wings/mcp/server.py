@@ -1,4 +1,4 @@
-"""The MCP server with its one tool, imported by the first request (app/api/mcp.py)."""
+"""The MCP server with its one tool, imported by the first request."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
-from app.api.mcp import BOUND, CALLER
 from app.core.errors import ContextError
 from app.core.lexicon.tools import OWN_TOOL
 from app.core.log.segments import ADDRESS_PATTERN
@@ -22,6 +21,7 @@ from app.resources.recall.routes import RecallIn, RecallOut, to_request
 from app.resources.recall.service import Recall
 from app.services.tenants import Caller
 from app.version import VERSION
+from app.wings.mcp.routes import BOUND, CALLER
 
 SESSION: Final = {"type": "string", "pattern": ADDRESS_PATTERN, "description": "The session's id."}
 SCHEMA: Final[Mapping[str, Any]] = {

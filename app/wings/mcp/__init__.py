@@ -1,0 +1,1 @@
+"""The recall tool over the Model Context Protocol."""
