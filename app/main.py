@@ -120,8 +120,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
             if watching is not None:
                 watching.cancel()
             await services.streams.aclose()
-            if services.gateway is not None:
-                await services.gateway.aclose()
             for service in services.wings:
                 if isinstance(service, Closes):
                     await service.aclose()
@@ -143,6 +141,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     )
     app.state.stopping = asyncio.Event()
     app.state.json_limits = JsonLimits(settings.json_elements_max, settings.json_depth_max)
+    app.state.foreign_paths = tuple(path for wing in installed() for path in wing.foreign_paths)
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
     app.add_middleware(LoopbackOnly, names=settings.open_hosts)
     app.add_middleware(
@@ -162,10 +161,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     for wing in installed():
         for part in wing.routes(settings):
             app.router.routes.extend(part.routes if isinstance(part, Resource) else [part])
-    if settings.gateway_on:
-        from app.api import gateway  # with an HTTP client that nothing else needs here
-
-        app.router.routes.append(gateway.route(settings.gateway_requests_max, settings.gateway_context_seconds))
     _describe(app)
     return app
 

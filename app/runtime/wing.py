@@ -48,7 +48,8 @@ class Wing:
     class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API. `middleware`:
     ASGI middleware, outermost first, outside that of the kernel. `lifespan`: a context for the time in which the
     application serves; it gets the services and the event that is set when the server begins to stop. `jobs`: jobs of a
-    worker. `commands`: adds commands to the command line.
+    worker. `commands`: adds commands to the command line. `foreign_paths`: prefixes of paths for clients of other APIs,
+    which find a problem in its member `error`.
     """
 
     settings: type[BaseModel] | None = None
@@ -58,6 +59,7 @@ class Wing:
     lifespan: "Callable[[Any, Services, asyncio.Event], AbstractAsyncContextManager[None]]" = _no_lifespan
     jobs: "Callable[[Any], Sequence[MakeJobs]]" = _nothing
     commands: "Callable[[typer.Typer], object]" = _nothing
+    foreign_paths: tuple[str, ...] = ()
 
 
 @cache

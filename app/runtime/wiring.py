@@ -42,7 +42,6 @@ from app.resources.turns.service import Turns
 from app.resources.visibility.service import Visibility
 from app.runtime.settings import Settings
 from app.runtime.wing import installed
-from app.services.client_lists import ClientLists
 from app.services.counting import Counting
 from app.services.erasures import Erasures
 from app.services.idempotency import IdempotencyKeys
@@ -56,7 +55,6 @@ from app.store.engine import Database
 from app.store.replica import Replica
 
 if TYPE_CHECKING:
-    from app.services.gateway import Gateway
     from app.worker.run import Work
 
 ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
@@ -98,7 +96,6 @@ class Services:
     keyring: Keyring
     retention: RetentionRules
     erasures: Erasures
-    gateway: "Gateway | None" = None
     wings: Sequence[object] = ()
     """The services of wings."""
 
@@ -148,9 +145,6 @@ def build(
     recordings, explaining, _, ledger = past
     on_replica = () if replica is None else _past(replica.database, policies, caches)
     late = ReplicaReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
-    reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
-    lists = ClientLists(database, reconcile, assembly)
-    feedback = Feedback(database, counting, policies, view_cache, ledger)
     kernel = Services(
         database=database,
         sessions=Sessions(database, counting, policies, quota),
@@ -165,8 +159,8 @@ def build(
         redaction=Redaction(database, view_cache),
         forks=forks,
         lines=lines,
-        reconcile=reconcile,
-        feedback=feedback,
+        reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
+        feedback=Feedback(database, counting, policies, view_cache, ledger),
         recordings=recordings,
         late=late,
         recall=Recall(database, counting, policies),
@@ -179,7 +173,6 @@ def build(
         keyring=keyring(settings, database),
         retention=RetentionRules(database),
         erasures=Erasures(database),
-        gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
 
@@ -191,21 +184,6 @@ def _past(
     recordings = Recordings(database, policies)
     explaining = Explaining(database, policies, recordings)
     return recordings, explaining, Audit(database), Ledger(database, policies, caches)
-
-
-def _gateway(
-    settings: Settings, database: Database, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
-) -> "Gateway":
-    """Build the gateway to the providers that the settings name."""
-    from app.api.metrics import observe_report
-    from app.providers.upstream import Upstream
-    from app.services.gateway import Gateway
-
-    urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
-    upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items() if url}
-    return Gateway(
-        database, upstreams, lists, feedback, ingest, reconcile, observe_report, settings.gateway_context_seconds
-    )
 
 
 def keyring(settings: Settings, database: Database) -> Keyring:
