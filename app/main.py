@@ -100,8 +100,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
                 yield {"services": services}
         finally:
             pulse.cancel()
-            if services.gateway is not None:
-                await services.gateway.aclose()
             for service in services.wings:
                 if isinstance(service, Closes):
                     await service.aclose()
@@ -121,6 +119,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     )
     app.state.stopping = asyncio.Event()
     app.state.json_limits = JsonLimits(settings.json_elements_max, settings.json_depth_max)
+    app.state.foreign_paths = tuple(path for wing in installed() for path in wing.foreign_paths)
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
     app.add_middleware(LoopbackOnly, names=settings.open_hosts)
     app.add_middleware(
@@ -139,10 +138,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend([part] if isinstance(part, BaseRoute) else part.routes)
         schemas += part.schemas if isinstance(part, Resource) else ()
-    if settings.gateway_on:
-        from app.api import gateway  # with an HTTP client that nothing else needs here
-
-        app.router.routes.append(gateway.route(settings.gateway_requests_max, settings.gateway_context_seconds))
     _describe(app, schemas)
     return app
 

@@ -1,10 +1,11 @@
-"""Resolve the session id in a path to a line, before an operation runs.
+"""Session ids of requests, and the lines that they mean.
 
 The id of a session means its current line. For an operation on a recorded call it means the line on which the call was
 made.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,7 +15,21 @@ from app.core.errors import InvalidRequest
 from app.core.log.segments import ADDRESS_PATTERN
 from app.services.tenants import Caller
 
+SESSION_HEADER: Final = "x-palimpsest-session"
 _ADDRESS: Final = re.compile(ADDRESS_PATTERN)
+
+
+def session_of_client(headers: Mapping[str, str], sid: str | None, pattern: str = ADDRESS_PATTERN) -> str | None:
+    """Return the session that a client is configured for, by the header or else by `sid` in its URL; None if it is not.
+
+    Raises InvalidRequest for an id that does not match the pattern.
+    """
+    for name, where in ((headers.get(SESSION_HEADER), SESSION_HEADER), (sid, "sid")):
+        if name is not None:
+            if re.fullmatch(pattern, name) is None:
+                raise InvalidRequest(f"{where} must match {pattern}", field=where)
+            return name
+    return None
 
 
 def session_in_path(request: Request) -> str:

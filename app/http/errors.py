@@ -19,8 +19,6 @@ from app.core.log.events import canonical_json
 from app.http.access import PROBLEM
 from app.http.auth import Forbidden, Unauthorized
 
-GATEWAY: Final = "/gateway/"
-"""The prefix of the paths that providers' clients call."""
 MEDIA_TYPE: Final = "application/problem+json"
 
 
@@ -121,7 +119,7 @@ def problem_response(
         "status": problem.status,
         "detail": detail,
     }
-    if request.scope["path"].startswith(GATEWAY):  # providers' clients read the error from this member
+    if request.scope["path"].startswith(request.app.state.foreign_paths):  # their clients read the error from there
         body["error"] = {"type": problem.slug, "message": detail}
     sent = dict(headers or {})
     if problem.status in (429, 503):

@@ -1,1 +1,1 @@
-"""Clients of outside services: summarizing models, the gateway's upstream, and webhook receivers."""
+"""Clients of models that write summaries, and the reading and redaction of providers' answers."""

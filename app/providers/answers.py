@@ -1,16 +1,48 @@
-"""Limits of the answers of summarizers' providers, for the vendors' clients, which read a body whole."""
+"""Answers of providers, unpacked in slices, and limited for the vendors' clients, which read a body whole."""
 
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import httpx2
 
-from app.core.gateway.bounds import Unpacker, Unreadable
-
 ANSWER_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Maximum bytes of an answer, unpacked: many times the longest summary."""
+"""Maximum bytes of a summarizer's answer, unpacked: many times the longest summary."""
 ANSWER_VALUES_MAX: Final = 100_000
-"""Maximum brackets, braces and commas in an answer: the clients make a Python object of each value."""
+"""Maximum brackets, braces and commas in such an answer: the clients make a Python object of each value."""
+SLICE_BYTES: Final = 16 * 1024
+"""Bytes that are unpacked and read before other tasks get a turn."""
+_ENCODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
+_GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
+
+
+class Unreadable(Exception):
+    """A body cannot be unpacked."""
+
+
+class Unpacker:
+    """Unpacks a body in slices of at most SLICE_BYTES, whatever a piece of it expands to."""
+
+    def __init__(self, encoding: str) -> None:
+        """Take the body's Content-Encoding. Raises Unreadable for an unknown one."""
+        name = encoding.strip().lower()
+        self._unzip = zlib.decompressobj(_GZIP_OR_ZLIB) if name in _ENCODINGS else None
+        if self._unzip is None and name not in ("", "identity"):
+            raise Unreadable(f"its encoding is {name[:40]!r}")
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Yield the unpacked slices of a piece of the body. Raises Unreadable."""
+        if self._unzip is None:
+            for start in range(0, len(piece), SLICE_BYTES):
+                yield piece[start : start + SLICE_BYTES]
+            return
+        try:
+            # Even without input left there may be output that the limit held back.
+            while (found := self._unzip.decompress(piece, SLICE_BYTES)) or self._unzip.unconsumed_tail:
+                yield found
+                piece = self._unzip.unconsumed_tail
+        except zlib.error:
+            raise Unreadable("its compression is broken") from None
 
 
 class _BoundedStream(httpx2.AsyncByteStream):

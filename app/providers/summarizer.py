@@ -3,7 +3,7 @@
 from typing import Final, Literal, Protocol, TypeAlias
 
 from app.core.compaction.prompt import Completion, Prompt
-from app.core.gateway.redaction import redacted
+from app.providers.redaction import redacted
 
 Kind: TypeAlias = Literal[
     "rate_limited",

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from types import new_class
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -191,30 +190,6 @@ class KernelSettings(BaseSettings):
     worker_heartbeat_seconds: float = Field(
         30.0, gt=0, description="Seconds without a heartbeat after which a worker's job goes to another worker."
     )
-    gateway_anthropic_url: str | None = Field(
-        None,
-        description="Address of Anthropic's API, or of a compatible one, to which `/gateway/anthropic` forwards, such"
-        " as `https://api.anthropic.com`. Unset: off.",
-    )
-    gateway_openai_url: str | None = Field(
-        None,
-        description="Address of OpenAI's API, or of a compatible one, to which `/gateway/openai` forwards, such as"
-        " `https://api.openai.com/v1`. Unset: off.",
-    )
-    gateway_context_seconds: float = Field(
-        5.0,
-        gt=0,
-        description="Seconds to make a context in the gateway. After that, the request is forwarded unchanged.",
-    )
-    gateway_silence_seconds: float = Field(
-        600.0, gt=0, description="Seconds for which a provider may send nothing before the gateway gives up with 504."
-    )
-    gateway_requests_max: int = Field(
-        500,
-        ge=1,
-        description="Maximum concurrent gateway requests in one API process; further ones get 503. They do not count"
-        " towards `REQUESTS_MAX`.",
-    )
     calls_retention_days: int = Field(
         90,
         ge=0,
@@ -241,23 +216,11 @@ class KernelSettings(BaseSettings):
         """Return the sources by precedence: flags, then files, then variables."""
         return init_settings, SecretFiles(settings_cls), env_settings
 
-    @property
-    def gateway_on(self) -> bool:
-        """Whether any provider is configured for the gateway."""
-        return bool(self.gateway_anthropic_url or self.gateway_openai_url)
-
     @field_validator("database_url", "database_pooler_url")
     @classmethod
     def _check_dsn(cls, url: str | None, info: ValidationInfo) -> str | None:
         password: SecretStr | None = info.data.get("database_password")
         return dsn.normalize(url, password.get_secret_value() if password else None) if url else None
-
-    @field_validator("gateway_anthropic_url", "gateway_openai_url")
-    @classmethod
-    def _check_url(cls, url: str | None) -> str | None:
-        if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-            raise ValueError("must begin with http:// or https:// and name a host")
-        return url or None
 
     @field_validator("cache_table", mode="before")
     @classmethod

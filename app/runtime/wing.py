@@ -53,7 +53,7 @@ class Wing:
     ASGI middleware, outermost first, outside that of the kernel. `lifespan`: a context for the time in which the
     application serves; it gets the services and the event that is set when the server begins to stop. `jobs`: jobs of a
     worker. `commands`: adds commands to the command line. `ciphers`: the ciphers of tenants' contents; at most one wing
-    has them.
+    has them. `foreign_paths`: prefixes of paths for clients of other APIs, which find a problem in its member `error`.
     """
 
     settings: type[BaseModel] | None = None
@@ -64,6 +64,7 @@ class Wing:
     jobs: "Callable[[Any], Sequence[MakeJobs]]" = _nothing
     commands: "Callable[[typer.Typer], object]" = _nothing
     ciphers: "Callable[[Any, Database], ContentCiphers] | None" = None
+    foreign_paths: tuple[str, ...] = ()
 
 
 @cache

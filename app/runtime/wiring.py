@@ -42,7 +42,6 @@ from app.resources.turns.service import Turns
 from app.resources.visibility.service import Visibility
 from app.runtime.settings import Settings
 from app.runtime.wing import installed
-from app.services.client_lists import ClientLists
 from app.services.counting import Counting
 from app.services.idempotency import IdempotencyKeys
 from app.services.tenants import Tenants
@@ -50,7 +49,6 @@ from app.store.engine import Database
 from app.store.texts import ContentCiphers
 
 if TYPE_CHECKING:
-    from app.services.gateway import Gateway
     from app.worker.run import Work
 
 ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
@@ -87,7 +85,6 @@ class Services:
     event_rates: EventRates
     answers: IdempotencyKeys
     ciphers: ContentCiphers
-    gateway: "Gateway | None" = None
     wings: Sequence[object] = ()
     """The services of wings."""
 
@@ -125,9 +122,6 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     tenants = Tenants(database, settings.api_key)
     recordings = Recordings(database, policies)
     explaining = Explaining(database, policies, recordings)
-    reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
-    lists = ClientLists(database, reconcile, assembly)
-    feedback = Feedback(database, counting, policies, view_cache, caches)
     kernel = Services(
         database=database,
         sessions=Sessions(database, counting, policies, quota),
@@ -142,8 +136,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         redaction=Redaction(database, view_cache),
         forks=forks,
         lines=lines,
-        reconcile=reconcile,
-        feedback=feedback,
+        reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
+        feedback=Feedback(database, counting, policies, view_cache, caches),
         recordings=recordings,
         explaining=explaining,
         audit=Audit(database),
@@ -154,24 +148,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         event_rates=rates,
         answers=IdempotencyKeys(database),
         ciphers=ciphers(settings, database),
-        gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
-
-
-def _gateway(
-    settings: Settings, database: Database, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
-) -> "Gateway":
-    """Build the gateway to the providers that the settings name."""
-    from app.api.metrics import observe_report
-    from app.providers.upstream import Upstream
-    from app.services.gateway import Gateway
-
-    urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
-    upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items() if url}
-    return Gateway(
-        database, upstreams, lists, feedback, ingest, reconcile, observe_report, settings.gateway_context_seconds
-    )
 
 
 def ciphers(settings: Settings, database: Database) -> ContentCiphers:

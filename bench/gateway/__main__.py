@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 
 from app.main import create_app
-from app.runtime.settings import Settings
+from app.runtime.settings import Settings, load
 from app.store import embedded, migrate
 from bench.http import Http
 
@@ -133,7 +133,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         postgres = embedded.start(Path(folder), embedded.OPTIONS)
         asyncio.run(migrate.upgrade(postgres.url))
-        settings = Settings(gateway_anthropic_url=f"http://127.0.0.1:{provider}", log_level="error")
+        settings = load(gateway_anthropic_url=f"http://127.0.0.1:{provider}", log_level="error")
         processes = [
             fork.Process(target=stand_in, args=(upstream,), daemon=True),
             fork.Process(target=serve, args=(settings, postgres.url, own), daemon=True),

@@ -127,6 +127,8 @@ async def _port(pid: int) -> int:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.wing("gateway")
+@pytest.mark.wing("webhooks")
 async def test_every_panel_has_data_and_no_alert_fires_for_nothing(
     commands: Commands, database_url: str, database: Database, provider: Provider, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ async def test_an_event_of_a_stream_arrives_while_the_stream_goes_on(proxy: Prox
         await stream.__aexit__(None, None, None)
 
 
+@pytest.mark.wing("gateway")
 async def test_a_reply_through_the_gateway_arrives_as_it_is_written(database_url: str, tmp_path: Path) -> None:
     async with (
         serving_provider() as provider,

@@ -102,6 +102,7 @@ async def test_a_context_from_http_to_sql(commands: Commands, database_url: str,
     assert SECRET.encode() not in collected.raw and b"max_tokens" not in collected.raw
 
 
+@pytest.mark.wing("gateway")
 async def test_a_call_through_the_gateway_is_one_trace(
     commands: Commands, database_url: str, collected: Collector
 ) -> None:

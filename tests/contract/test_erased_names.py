@@ -146,6 +146,7 @@ async def test_appends_during_an_erasure_do_not_create_the_session_again(
     assert await session_ids(servers[0]) == set()
 
 
+@pytest.mark.wing("gateway")
 async def test_the_gateway_bypasses_an_erased_session_and_logs_it_once(
     database_url: str, application: Database, provider: Provider
 ) -> None:

@@ -12,6 +12,8 @@ from app.store.engine import Database
 from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, claude, events_of, gpt
 from tests.support.provider import STREAMS, Provider, ProviderReply
 
+pytestmark = pytest.mark.wing("gateway")
+
 OVERFLOW = {
     "/v1/messages": {
         "type": "error",

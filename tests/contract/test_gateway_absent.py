@@ -8,6 +8,8 @@ import pytest
 from tests.support.gateways import BackgroundWrites
 from tests.support.provider import Provider, ReceivedRequest
 
+pytestmark = pytest.mark.wing("gateway")
+
 MESSAGES = [{"role": "user", "content": "Read the file."}]
 OTHERS = [*MESSAGES, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Go on."}]
 PROMPT = "You are a coding agent."

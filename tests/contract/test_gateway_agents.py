@@ -20,6 +20,8 @@ from tests.support.coding_agent import Agent, Answers, run_together
 from tests.support.gateways import KEY, background_writes, settings
 from tests.support.provider import serving_provider
 
+pytestmark = pytest.mark.wing("gateway")
+
 MARK = re.compile(r"#[a-z]*[0-9.]+#")
 FORMS = ("anthropic", "openai", "openai-responses")
 Logs = dict[str, list[list[dict[str, Any]]]]

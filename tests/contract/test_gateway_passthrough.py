@@ -20,6 +20,8 @@ from tests.conftest import serving
 from tests.support.gateways import KEY, NO_WAIT_POLICY, BackgroundWrites, settings
 from tests.support.provider import Provider, ProviderReply
 
+pytestmark = pytest.mark.wing("gateway")
+
 
 async def test_the_gateway_is_off_without_an_upstream_url(client: httpx.AsyncClient, database_url: str) -> None:
     for path in ("/gateway/anthropic/v1/messages", "/gateway/openai/v1/models"):

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.provider import Provider, ProviderReply
 
+pytestmark = pytest.mark.wing("gateway")
+
 STREAMS = json.loads((Path(__file__).parents[1] / "support" / "gateway_streams.json").read_text(encoding="utf-8"))
 
 

@@ -9,10 +9,11 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.services import recent_callers, tenants
+from app.services import tenants
 from app.services.tenants import Tenants
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
+from app.wings.gateway import routes
 from tests.conftest import serving
 from tests.support.gateways import settings
 from tests.support.provider import Provider
@@ -130,7 +131,7 @@ async def test_keys_never_accepted_are_refused(
 async def test_an_accepted_key_expires(
     gate: Callable[..., Any], database: Database, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent_callers, "RECENT_SECONDS", 0.0)
+    monkeypatch.setattr(routes, "RECENT_SECONDS", 0.0)
     key = await key_of(database)
     async with gate() as asking:
         assert await asking.status(key) == 200

@@ -19,6 +19,8 @@ from tests.support.metered import Scrape, run_scenario, scrape
 from tests.support.provider import Provider
 from tests.support.receiver import receiving
 
+pytestmark = [pytest.mark.wing("webhooks"), pytest.mark.wing("gateway")]
+
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "watching.md"
 OUTCOMES = ("held", "epoch", "retried", "infeasible", "refused")
 

@@ -13,7 +13,7 @@ from tests.conftest import serving
 from tests.contract.test_gateway_agents import run_agents
 from tests.support.provider import ProviderReply, ReceivedRequest, serving_provider
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.wing("gateway")]
 
 
 @pytest.mark.parametrize("window", [None, 3_000])

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.gateway import sse
-from app.core.gateway.calls import ENDPOINTS, conversation
-from app.core.gateway.reply import Reply
+from app.wings.gateway.bodies import Chunk, Splitter, event_object
+from app.wings.gateway.calls import ENDPOINTS, conversation
+from app.wings.gateway.replies import Reply
 from tests.support.provider import STREAMS, ProviderReply
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -23,26 +23,26 @@ paths = st.sampled_from(sorted(STREAMS))
 
 
 def reply_of(path: str, stream: bytes, cuts: list[int]) -> Reply:
-    endpoint = next(one for one in ENDPOINTS.values() if one.path == path)
+    endpoint = next(one for (_, at), one in ENDPOINTS.items() if at == path)
     field = "input" if path == "/v1/responses" else "messages"
     of = conversation(endpoint, {field: [{"role": "user", "content": "hi"}], "stream": True})
-    accumulator, splitter = of.accumulator(), sse.Splitter()
+    accumulator, splitter = of.accumulator(), Splitter()
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    events: list[sse.Chunk] = []
+    events: list[Chunk] = []
     for start, end in itertools.pairwise(edges):
         events += splitter.feed(stream[start:end])
     events.append(splitter.end())
     assert b"".join(chunk.raw for chunk in events) == stream
-    for value in (sse.data(chunk.raw) for chunk in events):
+    for value in (event_object(chunk.raw) for chunk in events):
         if value is not None:
             accumulator.feed(value)
     return accumulator.reply()
 
 
 def whole_reply(path: str, answer: dict[str, Any]) -> Reply:
-    endpoint = next(one for one in ENDPOINTS.values() if one.path == path)
+    endpoint = next(one for (_, at), one in ENDPOINTS.items() if at == path)
     field = "input" if path == "/v1/responses" else "messages"
-    return conversation(endpoint, {field: [{"role": "user", "content": "hi"}]}).read(answer)
+    return conversation(endpoint, {field: [{"role": "user", "content": "hi"}]}).accumulator().read(answer)
 
 
 @given(paths, said, st.lists(st.integers(0, 10_000), max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]))

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidRequest
-from app.core.gateway import body as bodies
-from app.core.gateway import responses_reply
-from app.core.gateway.calls import ENDPOINTS, NotBudgeted, conversation, rewritten
-from app.core.gateway.headers import request_fields, response_fields, secrets
-from app.core.gateway.identity import NAME_CHARS_MAX, identify, legal_name
-from app.core.gateway.redaction import redacted
+from app.providers.redaction import redacted
+from app.wings.gateway import bodies
+from app.wings.gateway.calls import ENDPOINTS, NotBudgeted, conversation, rewritten
+from app.wings.gateway.headers import NAME_CHARS_MAX, identify, legal_name, request_fields, response_fields, secrets
+from app.wings.gateway.replies import ResponsesReply
 from tests.support.validators import check_anthropic
 
 MARK = {"type": "ephemeral"}
@@ -59,7 +58,7 @@ def test_an_illegal_name_for_us_is_an_error_and_one_of_the_clients_own_is_made_l
 
 
 def endpoint(path: str) -> Any:
-    return next(one for one in ENDPOINTS.values() if one.path == path)
+    return next(one for (_, at), one in ENDPOINTS.items() if at == path)
 
 
 def replaced(path: str, call: str, request: dict[str, Any]) -> str:
@@ -212,5 +211,5 @@ def test_other_values_are_not_taken_for_credentials() -> None:
 def test_a_failed_response_has_its_reason_also_without_streaming() -> None:
     error = {"code": "server_error", "message": "The model broke"}
     answer = {"id": "resp_1", "status": "failed", "error": error, "output": [], "usage": None}
-    found = responses_reply.read(answer)
+    found = ResponsesReply().read(answer)
     assert (found.complete, found.messages, found.error) == (False, (), error)

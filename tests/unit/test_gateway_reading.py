@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.api.gateway_exchange import _Reader
-from app.core.gateway.bounds import JSON_BYTES_MAX, SLICE_BYTES, STREAM_BYTES_MAX
-from app.core.gateway.calls import CallConversation
+from app.providers.answers import SLICE_BYTES
+from app.wings.gateway.bodies import JSON_BYTES_MAX
+from app.wings.gateway.calls import CallConversation
+from app.wings.gateway.reading import STREAM_BYTES_MAX, Reader
 from tests.support.bombs import bomb
 
 EVENT_STREAM = {"content-type": "text/event-stream"}
@@ -88,7 +89,7 @@ def test_reading_time_is_linear_in_the_size(form: str) -> None:
 @pytest.mark.parametrize("form", sorted(DELTAS))
 async def test_the_loop_has_turns_while_a_stream_is_read(form: Any) -> None:
     size = 8_000_000
-    reader, turns = _Reader(CallConversation(form, ()), EVENT_STREAM), Turns()
+    reader, turns = Reader(CallConversation(form, ()), EVENT_STREAM), Turns()
     async for _ in reader.through(pieces(form, size)):
         pass
     assert turns.stop() >= size // SLICE_BYTES // 2
@@ -98,7 +99,7 @@ async def test_the_loop_has_turns_while_a_body_is_unpacked() -> None:
     async def whole() -> AsyncIterator[bytes]:
         yield bomb()
 
-    reader, turns = _Reader(CallConversation("openai", ()), {**EVENT_STREAM, "content-encoding": "gzip"}), Turns()
+    reader, turns = Reader(CallConversation("openai", ()), {**EVENT_STREAM, "content-encoding": "gzip"}), Turns()
     async for _ in reader.through(whole()):
         pass
     assert reader.unread is not None and reader.bytes < 2 * JSON_BYTES_MAX
@@ -106,7 +107,7 @@ async def test_the_loop_has_turns_while_a_body_is_unpacked() -> None:
 
 
 async def test_a_stream_is_read_up_to_a_limit() -> None:
-    reader, passed = _Reader(CallConversation("openai", ()), EVENT_STREAM), 0
+    reader, passed = Reader(CallConversation("openai", ()), EVENT_STREAM), 0
     async for piece in reader.through(pieces("openai", 2 * STREAM_BYTES_MAX)):
         passed += len(piece)
     assert passed > 1.9 * STREAM_BYTES_MAX

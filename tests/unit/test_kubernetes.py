@@ -213,6 +213,7 @@ def test_selectors_match_their_own_pods(all_of_them: list[dict[str, Any]]) -> No
     assert (target["kind"], target["name"]) == ("Deployment", "palimpsest-api")
 
 
+@pytest.mark.wing("gateway")
 def test_an_ingress_does_not_buffer_or_cut_off_responses(all_of_them: list[dict[str, Any]]) -> None:
     ingress = manifests.optional()["Ingress"]
     told = {key.split("/")[1]: value for key, value in ingress["metadata"]["annotations"].items()}

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from app.services.recent_callers import CALLERS_MAX, RECENT_SECONDS, RecentCallers
 from app.services.tenants import DEFAULT_CALLER, DEFAULT_TENANT, Caller
+from app.wings.gateway.routes import CALLERS_MAX, RECENT_SECONDS, RecentCallers
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -7,7 +7,6 @@ The SDK takes a second to import, so it is imported by the first request.
 """
 
 import asyncio
-import re
 from importlib import import_module
 from typing import Final
 
@@ -15,10 +14,8 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.core.errors import InvalidRequest
-from app.core.gateway.identity import SESSION_HEADER
-from app.core.log.segments import ADDRESS_PATTERN
 from app.http.access import TemplateRoute, bind_caller
+from app.http.addresses import session_of_client
 from app.http.body import parse_json
 from app.http.key_prefix import PrefixAccess, check_session
 from app.http.operation import Operation
@@ -43,7 +40,7 @@ class Mcp:
         """
         request = Request(scope, receive)
         who = await self.operation.admit(request)
-        session = _bound(request)
+        session = session_of_client(request.headers, request.path_params.get("sid"))
         if session is not None:
             check_session(who, session)
             bind_caller(scope, who.tenant_id, session)
@@ -62,19 +59,6 @@ def _again(raw: bytes, receive: Receive) -> Receive:
         return bodies.pop() if bodies else await receive()
 
     return again
-
-
-def _bound(request: Request) -> str | None:
-    """Return the session or line that the client is bound to; None if it names one with each call."""
-    for name, where in (
-        (request.headers.get(SESSION_HEADER), SESSION_HEADER),
-        (request.path_params.get("sid"), "sid"),
-    ):
-        if name is not None:
-            if re.fullmatch(ADDRESS_PATTERN, name) is None:
-                raise InvalidRequest(f"{where} must match {ADDRESS_PATTERN}", field=where)
-            return name
-    return None
 
 
 def routes() -> list[Route]:

@@ -8,8 +8,8 @@ from typing import Final
 
 import httpx2
 
-from app.core.gateway.redaction import may_be_secret, redacted
 from app.providers.failures import retry_after
+from app.providers.redaction import may_be_secret, redacted
 from app.wings.webhooks.rules import is_public
 
 USER_AGENT: Final = "palimpsest-webhooks"

@@ -71,6 +71,7 @@ from palimpsest.types.ledger import (
     SumMoney,
     TotalMoney,
 )
+from palimpsest.types.lines import ForkOut, LeftOutOut, LineOut, LinePage, RewindOut
 from palimpsest.types.policies import PolicyDocument, PolicyOut, PolicyPage, PolicyRef
 from palimpsest.types.previews import PreviewDiff, PreviewOut, PreviewRef
 from palimpsest.types.recall import RecallItem, RecallOut, ToolsOut
@@ -86,19 +87,7 @@ from palimpsest.types.retention import (
     RetentionPreview,
     RuleDueOut,
 )
-from palimpsest.types.sessions import (
-    EpochOut,
-    EpochPage,
-    ForkOut,
-    LeftOutOut,
-    LineOut,
-    LinePage,
-    ParentOut,
-    RewindOut,
-    SessionOut,
-    SessionPage,
-    SessionTokens,
-)
+from palimpsest.types.sessions import EpochOut, EpochPage, ParentOut, SessionOut, SessionPage, SessionTokens
 from palimpsest.types.stream import CompactionChange, CompactionTokens, EpochChange
 from palimpsest.types.summaries import (
     CompactionOut,

@@ -1,8 +1,7 @@
 """The provider that the gateway calls: requests are sent as given, and answers returned as raw bytes."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 from urllib.parse import urlsplit
@@ -17,32 +16,9 @@ IDLE_SECONDS: Final = 60.0
 class UpstreamError(Exception):
     """The upstream could not be reached, or its answer broke off, as the message says. `timed_out`: it was too slow."""
 
-    def __init__(self, detail: str, *, late: bool) -> None:
+    def __init__(self, detail: str, *, timed_out: bool = False) -> None:
         super().__init__(detail)
-        self.detail = detail
-        self.timed_out = late
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamAnswer:
-    """An answer whose body has not been read."""
-
-    status: int
-    fields: Sequence[tuple[bytes, bytes]]
-    _response: httpx2.Response
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The header fields by name."""
-        return self._response.headers
-
-    async def raw(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives, still compressed. Raises UpstreamError."""
-        try:
-            async for piece in self._response.aiter_raw():
-                yield piece
-        except httpx2.HTTPError as error:
-            raise _no_answer(error) from None
+        self.timed_out = timed_out
 
 
 class Upstream:
@@ -65,22 +41,33 @@ class Upstream:
 
     @asynccontextmanager
     async def request(
-        self, method: str, target: str, fields: Sequence[tuple[bytes, bytes]], body: bytes | AsyncIterator[bytes]
-    ) -> AsyncIterator[UpstreamAnswer]:
-        """Send a request to `target`, path and query; yield its answer until the block ends. Raises UpstreamError."""
+        self, method: str, target: str, fields: Sequence[tuple[bytes, bytes]], body: bytes
+    ) -> AsyncIterator[httpx2.Response]:
+        """Send a request to `target`, path and query; yield its answer until the block ends, with its body unread.
+
+        Raises UpstreamError.
+        """
         try:
             request = httpx2.Request(method, self.url + target, headers=list(fields), content=body or None)
             response = await self._client.send(request, stream=True)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise _no_answer(error) from None
         try:
-            yield UpstreamAnswer(response.status_code, response.headers.raw, response)
+            yield response
         finally:
             await response.aclose()
 
 
+async def raw_pieces(answer: httpx2.Response) -> AsyncIterator[bytes]:
+    """Yield the body of an answer as it arrives, still compressed. Raises UpstreamError."""
+    try:
+        async for piece in answer.aiter_raw():
+            yield piece
+    except httpx2.HTTPError as error:
+        raise _no_answer(error) from None
+
+
 def _no_answer(error: Exception) -> UpstreamError:
     """Return the error without the original text, which may quote header fields."""
-    return UpstreamError(
-        f"the upstream gave no answer: {type(error).__name__}", late=isinstance(error, httpx2.ReadTimeout)
-    )
+    late = isinstance(error, httpx2.ReadTimeout)
+    return UpstreamError(f"the upstream gave no answer: {type(error).__name__}", timed_out=late)

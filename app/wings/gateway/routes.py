@@ -5,7 +5,10 @@ a conversation that cannot be budgeted, so that the gateway never prevents a cal
 """
 
 import asyncio
-from collections.abc import Coroutine
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -14,35 +17,64 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.api.gateway_exchange import GatewayExchange, GatewayTarget, forward_exchange
 from app.api.metrics import GATEWAY
-from app.core.errors import (
-    ContentsErased,
-    ContextError,
-    NotFound,
-    Overloaded,
-    StoreUnavailable,
-    UpstreamFailed,
-    UpstreamLate,
-)
-from app.core.gateway import body as bodies
-from app.core.gateway.calls import AT_PROVIDER, ENDPOINTS, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
-from app.core.gateway.headers import KEY_HEADER
-from app.core.gateway.identity import identify, legal_name
+from app.core import errors
 from app.http.access import TemplateRoute, bind_caller
 from app.http.auth import Forbidden, Unauthorized, authenticate, bind_content_key
 from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.http.concurrency import slot_of
-from app.http.errors import GATEWAY as PREFIX
 from app.http.errors import BodyTooLarge, InvalidJson, find_problem
 from app.http.key_prefix import check_session
-from app.providers.upstream import UpstreamError
-from app.services.gateway import Gateway
-from app.services.recent_callers import RecentCallers
 from app.services.tenants import Caller, digest
+from app.wings.gateway.bodies import Body, NoObject, parse
+from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
+from app.wings.gateway.exchange import GatewayExchange
+from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
+from app.wings.gateway.service import Gateway
+from app.wings.gateway.upstream import UpstreamError
+from app.wings.gateway.wing import PREFIX
 
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 PROVIDERS: Final = ("anthropic", "openai")
+RECENT_SECONDS: Final = 300.0
+"""Seconds for which an admitted key is accepted without the database."""
+CALLERS_MAX: Final = 10_000
+
+
+class RecentCallers:
+    """The callers that one process admitted last, by the hash of their key, for times without the database.
+
+    A key that was refused since is removed, and one that expires meanwhile is refused. Callers without a tenant's key
+    (an open server, the key of the settings) have no such limits.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._clock = clock
+        self._today = today
+        self._admitted: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+
+    def admit(self, hashed: bytes, caller: Caller) -> None:
+        """Remember that a key was admitted."""
+        self._admitted[hashed] = (self._clock(), caller)
+        self._admitted.move_to_end(hashed)
+        if len(self._admitted) > CALLERS_MAX:
+            self._admitted.popitem(last=False)
+
+    def refuse(self, hashed: bytes) -> None:
+        """Remember that a key was refused."""
+        self._admitted.pop(hashed, None)
+
+    def find(self, hashed: bytes) -> Caller | None:
+        """Return the holder of a recently admitted key; None for any other."""
+        at, caller = self._admitted.get(hashed, (0.0, None))
+        if caller is None or caller.key_id is None:
+            return caller
+        expired = caller.expires_at is not None and caller.expires_at <= self._today()
+        return None if expired or self._clock() - at > RECENT_SECONDS else caller
 
 
 class GatewayApp:
@@ -64,22 +96,20 @@ class GatewayApp:
         UpstreamLate.
         """
         request = Request(scope, receive)
-        gateway: Gateway = request.state.services.gateway
+        gateway: Gateway = request.state.services.by_class[Gateway]
         who, away = await self._caller(request)
-        target = _target(request)
-        upstream = gateway.upstreams.get(target.provider)
-        if upstream is None:
-            raise NotFound(f"no upstream is set for {target.provider}")
-        raw = await request.body()
+        exchange = GatewayExchange(gateway, request, send, *_target(request))
+        if exchange.provider not in gateway.upstreams:
+            raise errors.NotFound(f"no upstream is set for {exchange.provider}")
+        exchange.body = await request.body()
         if self._open >= self._most:
-            raise Overloaded(f"this process already forwards {self._most} calls", limit=self._most)
+            raise errors.Overloaded(f"this process already forwards {self._most} calls", limit=self._most)
         place = slot_of(scope)
         if place is not None:
             place.release()  # calls that wait for a model have their own limit
         self._open += 1
         try:
-            passage = GatewayExchange(request, target, upstream, raw)
-            await _cancel_on_disconnect(receive, passage, _serve(gateway, who, passage, send, away=away))
+            await _cancel_on_disconnect(receive, exchange, _serve(who, exchange, away=away))
         finally:
             self._open -= 1
 
@@ -93,10 +123,10 @@ class GatewayApp:
         try:
             async with asyncio.timeout(self._seconds):
                 who = await authenticate(request, secret, ("ingest", "read"), f"{KEY_HEADER}: <key>")
-        except (StoreUnavailable, TimeoutError):
+        except (errors.StoreUnavailable, TimeoutError):
             recent = self._recent.find(hashed)
             if recent is None:
-                raise StoreUnavailable("the database is unreachable, so this key cannot be checked") from None
+                raise errors.StoreUnavailable("the database is unreachable, so this key cannot be checked") from None
             return recent, True
         except (Unauthorized, Forbidden):
             self._recent.refuse(hashed)
@@ -104,9 +134,9 @@ class GatewayApp:
         try:
             async with asyncio.timeout(self._seconds):
                 await bind_content_key(request, who)
-        except (StoreUnavailable, TimeoutError):
+        except (errors.StoreUnavailable, TimeoutError):
             return who, True
-        except ContentsErased:
+        except errors.ContentsErased:
             self._recent.refuse(hashed)
             raise
         self._recent.admit(hashed, who)
@@ -120,84 +150,83 @@ def route(requests_max: int, seconds: float) -> Route:
     )
 
 
-async def _serve(gateway: Gateway, who: Caller, passage: GatewayExchange, send: Send, *, away: bool) -> None:
+async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
     """Serve a request; with the database `away`, forward it unchanged."""
-    endpoint = ENDPOINTS.get((passage.target.provider, passage.target.path))
-    asks = endpoint is not None and passage.request.method == "POST"
+    endpoint = exchange.endpoint
     if away:
-        identity = identify(passage.request.headers, passage.target.session, None) if asks else None
+        identity = None if endpoint is None else identify(exchange.request.headers, exchange.named, None)
         if identity is not None and identity.configured:
             check_session(who, identity.session)
-        passage.mode, passage.reason = "bypass", find_problem(StoreUnavailable("")).slug
-    elif endpoint is not None and asks:
-        await _replace_conversation(gateway, who, endpoint, passage)
-    GATEWAY.labels(passage.target.provider, passage.mode).inc()
+        exchange.mode, exchange.reason = "bypass", find_problem(errors.StoreUnavailable("")).slug
+    elif endpoint is not None:
+        await _replace_conversation(who, endpoint, exchange)
+    GATEWAY.labels(exchange.provider, exchange.mode).inc()
     try:
-        await forward_exchange(gateway, passage, send)
+        await exchange.forward()
     except UpstreamError as error:
-        structlog.get_logger().warning("upstream", provider=passage.target.provider, detail=error.detail)
-        if not passage.response_started:  # else the connection is closed in the middle of the response, as upstream did
-            raise (UpstreamLate if error.timed_out else UpstreamFailed)(error.detail) from None
+        structlog.get_logger().warning("upstream", provider=exchange.provider, detail=str(error))
+        if not exchange.response_started:  # else the connection is closed within the response, as upstream did
+            raise (errors.UpstreamLate if error.timed_out else errors.UpstreamFailed)(str(error)) from None
     except TimeoutError:
-        structlog.get_logger().warning("a gateway client stopped reading", session=passage.session)
+        structlog.get_logger().warning("a gateway client stopped reading", session=exchange.session)
 
 
-async def _replace_conversation(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: GatewayExchange) -> None:
+async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: GatewayExchange) -> None:
     """Replace the conversation by its context, or record why it is not. Raises InvalidRequest or NotFound."""
-    request = passage.request
-    given = await _parse(request, passage.body)
-    identity = identify(request.headers, passage.target.session, None if given is None else given.value)
+    request, gateway = exchange.request, exchange.gateway
+    given = await _parse(request, exchange.body)
+    identity = identify(request.headers, exchange.named, None if given is None else given.value)
     if identity is None:
-        passage.reason = "no-session"
+        exchange.reason = "no-session"
         return
     session = identity.session if identity.configured else legal_name(who.session_prefix + identity.session)
     check_session(who, session)
     bind_caller(request.scope, who.tenant_id, session)
-    passage.mode, passage.session = "bypass", session
+    exchange.mode, exchange.session = "bypass", session
     try:
         if given is None:
             raise NotBudgeted("unreadable")
         of = conversation(endpoint, given.value)
         if endpoint.counts:
-            passage.body = await gateway.prepare_count(who.tenant_id, session, given, of)
+            exchange.body = await gateway.prepare_count(who.tenant_id, session, given, of)
         else:
-            passage.call = await gateway.prepare(who.tenant_id, session, given, of)
-            passage.body = passage.call.body
-        passage.mode = "context"
+            exchange.call = await gateway.prepare(who.tenant_id, session, given, of)
+            exchange.body = exchange.call.body
+        exchange.mode = "context"
     except NotBudgeted as why:
-        passage.reason = str(why)
+        exchange.reason = str(why)
     except TimeoutError:
-        passage.reason = "too-slow"
-    except ContextError as error:
-        passage.reason = find_problem(error).slug
+        exchange.reason = "too-slow"
+    except errors.ContextError as error:
+        exchange.reason = find_problem(error).slug
     except Exception as error:
         structlog.get_logger().error("gateway", session=session, exc_info=error)
-        passage.reason = "internal"
-    if passage.reason in (None, AT_PROVIDER, NOT_IN_LOG):
+        exchange.reason = "internal"
+    if exchange.reason in (None, AT_PROVIDER, NOT_IN_LOG):
         return
-    if gateway.is_first_bypass(who.tenant_id, session, passage.reason):
-        structlog.get_logger().warning("bypass", session=session, reason=passage.reason)
+    if gateway.is_first_bypass(who.tenant_id, session, exchange.reason):
+        structlog.get_logger().warning("bypass", session=session, reason=exchange.reason)
 
 
-async def _parse(request: Request, raw: bytes) -> bodies.Body | None:
+async def _parse(request: Request, raw: bytes) -> Body | None:
     """Parse the body; return None if it is not a JSON object within the limits."""
     asked = (raw, request.app.state.json_limits)
     try:
         return _read(*asked) if len(raw) <= INLINE_BYTES_MAX else await asyncio.to_thread(_read, *asked)
-    except (BodyTooLarge, InvalidJson, bodies.NoObject):
+    except (BodyTooLarge, InvalidJson, NoObject):
         return None
 
 
-def _read(raw: bytes, limits: JsonLimits) -> bodies.Body:
+def _read(raw: bytes, limits: JsonLimits) -> Body:
     """Parse the body. Raises BodyTooLarge, InvalidJson or NoObject."""
     check_elements(raw, limits)
-    given = bodies.parse(raw)
+    given = parse(raw)
     check_depth(given.value, limits)
     return given
 
 
-def _target(request: Request) -> GatewayTarget:
-    """Parse the raw path. Raises NotFound."""
+def _target(request: Request) -> tuple[str, str, str | None]:
+    """Return the provider, its path, and the session in the raw path, if any. Raises NotFound."""
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     rest = raw.decode("latin-1").partition("?")[0].removeprefix(PREFIX)
     session = None
@@ -205,18 +234,18 @@ def _target(request: Request) -> GatewayTarget:
         _, session, rest = (*rest.split("/", 2), "")[:3]
     provider, _, path = rest.partition("/")
     if provider not in PROVIDERS or {".", ".."} & set(path.split("/")):
-        raise NotFound(f"there is nothing at {request.url.path}")
-    return GatewayTarget(provider, f"/{path}", None if session is None else unquote(session))
+        raise errors.NotFound(f"there is nothing at {request.url.path}")
+    return provider, f"/{path}", None if session is None else unquote(session)
 
 
-async def _cancel_on_disconnect(receive: Receive, passage: GatewayExchange, work: Coroutine[Any, Any, None]) -> None:
+async def _cancel_on_disconnect(receive: Receive, exchange: GatewayExchange, work: Coroutine[Any, Any, None]) -> None:
     """Do the work, or cancel it when the client disconnects, so that an unread response is not paid for."""
     task = asyncio.ensure_future(work)
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        if not passage.response_complete:
+        if not exchange.response_complete:
             task.cancel()
 
     watching = asyncio.create_task(watch())

@@ -1,24 +1,35 @@
-"""The session that a model call belongs to, according to its headers, its path or its body."""
+"""Headers of calls: the session that they name, the fields that pass in either direction, and their credentials."""
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote, unquote_plus
 
-from app.core.errors import InvalidRequest
 from app.core.log.events import SESSION_ID_PATTERN, Json
+from app.http.addresses import session_of_client
+from app.providers.redaction import credentials, may_be_secret
 
-SESSION_HEADER: Final = "x-palimpsest-session"
+Fields = Sequence[tuple[bytes, bytes]]
+
 NAME_CHARS_MAX: Final = 110
 """Length of the longest name that is made here, so that the ids of lines and a key's prefix still fit."""
 USER_CHARS_MAX: Final = 4_096
 """A longer `user_id` is not searched for the session that Claude Code writes into it."""
-
 _NAME: Final = re.compile(SESSION_ID_PATTERN)
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._:@-]")
 _SESSION_OF_USER: Final = re.compile(r"_session_([A-Za-z0-9-]{8,})$")
+_OWN_PREFIX: Final = b"x-palimpsest-"
+KEY_HEADER: Final = "x-palimpsest-key"
+_HOP_BY_HOP: Final = {
+    *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"),
+    *(b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+}
+_NOT_SENT_UP: Final = {b"host", b"content-length", b"expect"}
+_NOT_SENT_DOWN: Final = {b"date", b"server"}
+"""Every server sets its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +48,9 @@ def identify(headers: Mapping[str, str], path: str | None, body: Mapping[str, Js
     `metadata.user_id`. Cache keys and system prompts do not count: they change within a session and are shared between
     sessions. Raises InvalidRequest for an illegal name.
     """
-    for name, where in ((headers.get(SESSION_HEADER), SESSION_HEADER), (path, "sid")):
-        if name is not None:
-            if _NAME.fullmatch(name) is None:
-                raise InvalidRequest(f"{where} must match {SESSION_ID_PATTERN}", field=where)
-            return Identity(name, configured=True)
+    name = session_of_client(headers, path, SESSION_ID_PATTERN)
+    if name is not None:
+        return Identity(name, configured=True)
     sent = _from_headers(headers) or _from_body(body)
     return None if sent is None else Identity(legal_name(sent), configured=False)
 
@@ -81,3 +90,48 @@ def _from_body(body: Mapping[str, Json] | None) -> str | None:
             return session
     found = _SESSION_OF_USER.search(user)
     return found[1] if found else user
+
+
+def request_fields(fields: Fields, *, plain: bool) -> list[tuple[bytes, bytes]]:
+    """Return the fields of a request to send upstream, without hop-by-hop fields and ours.
+
+    `plain`: the gateway reads the response, which must not be compressed.
+    """
+    left_out = _NOT_SENT_UP | _of_connection(fields) | ({b"accept-encoding"} if plain else set())
+    kept = _kept(fields, left_out)
+    return [*kept, (b"accept-encoding", b"identity")] if plain else kept
+
+
+def response_fields(fields: Fields, *, changed: bool) -> list[tuple[bytes, bytes]]:
+    """Return the fields of a response to send to the client. `changed`: its bytes are not those that were received."""
+    changing = {b"content-length", b"content-encoding"} if changed else set()
+    return _kept(fields, _NOT_SENT_DOWN | _of_connection(fields) | changing)
+
+
+def secrets(fields: Fields, query: bytes = b"") -> tuple[str, ...]:
+    """Return the values in a request that may be credentials, under any name that is not known to be public."""
+    found = {
+        (field, one)
+        for field, value in ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
+        for one in credentials(value)
+    }
+    for pair in query.decode("latin-1").split("&"):
+        name, _, text = pair.partition("=")
+        found |= {(unquote(name), text), (unquote(name), unquote_plus(text))}
+    return tuple(sorted({value for name, value in found if may_be_secret(name, value)}))
+
+
+def _of_connection(fields: Fields) -> set[bytes]:
+    """Return the hop-by-hop fields, including those that `Connection` names."""
+    named = {
+        one.strip().lower() for name, value in fields if name.lower() == b"connection" for one in value.split(b",")
+    }
+    return _HOP_BY_HOP | named
+
+
+def _kept(fields: Fields, left_out: set[bytes]) -> list[tuple[bytes, bytes]]:
+    return [
+        (name, value)
+        for name, value in fields
+        if name.lower() not in left_out and not name.lower().startswith(_OWN_PREFIX)
+    ]

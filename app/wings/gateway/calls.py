@@ -3,13 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from app.core.gateway import anthropic_reply, chat_reply, responses_reply
-from app.core.gateway.body import Body
-from app.core.gateway.reply import Accumulator, Reply, mapping
 from app.core.log.events import Json, canonical_json
 from app.core.render.formats.tools import NativeFormat
+from app.wings.gateway.bodies import Body
+from app.wings.gateway.replies import Accumulator, AnthropicReply, ChatReply, ResponsesReply, mapping
 
 MARKERS_MAX: Final = 4
 """Cache markers that Anthropic accepts in one request."""
@@ -24,24 +23,24 @@ class NotBudgeted(Exception):
     """The conversation of a call is not in its body, or cannot be read there; the message is a short reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """A path of a provider's API that takes a conversation. `counts`: it returns a token count, and no message."""
 
-    provider: str
-    path: str
     format: NativeFormat
     counts: bool = False
 
 
 ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
-    (one.provider, one.path): one
-    for one in (
-        Endpoint("anthropic", "/v1/messages", "anthropic"),
-        Endpoint("anthropic", "/v1/messages/count_tokens", "anthropic", counts=True),
-        Endpoint("openai", "/v1/chat/completions", "openai"),
-        Endpoint("openai", "/v1/responses", "openai-responses"),
-    )
+    ("anthropic", "/v1/messages"): Endpoint("anthropic"),
+    ("anthropic", "/v1/messages/count_tokens"): Endpoint("anthropic", counts=True),
+    ("openai", "/v1/chat/completions"): Endpoint("openai"),
+    ("openai", "/v1/responses"): Endpoint("openai-responses"),
+}
+"""Endpoints by provider and path."""
+_REPLIES: Final[Mapping[NativeFormat, type[Accumulator]]] = {
+    "anthropic": AnthropicReply,
+    "openai": ChatReply,
+    "openai-responses": ResponsesReply,
 }
 
 
@@ -67,18 +66,8 @@ class CallConversation:
     stored: bool = True
 
     def accumulator(self) -> Accumulator:
-        """Return an accumulator for the call's stream."""
-        if self.format == "anthropic":
-            return anthropic_reply.AnthropicReply()
-        if self.format == "openai":
-            return chat_reply.ChatReply()
-        return responses_reply.ResponsesReply(stored=self.stored)
-
-    def read(self, answer: Mapping[str, Json]) -> Reply:
-        """Return the reply in a response that was not streamed."""
-        if self.format == "anthropic":
-            return anthropic_reply.read(answer)
-        return chat_reply.read(answer) if self.format == "openai" else responses_reply.read(answer, stored=self.stored)
+        """Return an accumulator for the call's reply."""
+        return _REPLIES[self.format](stored=self.stored)
 
 
 def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> CallConversation:

@@ -8,32 +8,34 @@ import asyncio
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import structlog
 
+from app.api.metrics import observe_report
 from app.core.assembly.inputs import ContextRequest
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
-from app.core.gateway import body as bodies
-from app.core.gateway.calls import CallConversation, NotBudgeted, rewritten
-from app.core.gateway.redaction import redacted
-from app.core.gateway.reply import Reply
+from app.core.log.chain import START, Link, links
 from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
-from app.providers.upstream import Upstream
+from app.providers.redaction import redacted
 from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
-from app.resources.events.service import Ingest
-from app.resources.feedback.service import Feedback, Report, Verdict
-from app.resources.reconcile.service import Reconcile
-from app.services.client_lists import ClientLists
-from app.store import audit, sessions
-from app.store.engine import Database
+from app.resources.feedback.service import Report, Verdict
+from app.resources.reconcile.messages import ClientList, ClientMessages
+from app.store import audit, chain, lines, sessions
 from app.store.spans import MAIN
+from app.wings.gateway.bodies import Body, parse
+from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, holds_results, rewritten
+from app.wings.gateway.replies import Reply
+from app.wings.gateway.upstream import Upstream
+
+if TYPE_CHECKING:
+    from app.runtime.wiring import Services
 
 ERROR_CHARS_MAX: Final = 4_000
 PARTIAL: Final = "partial"
@@ -41,6 +43,8 @@ PARTIAL: Final = "partial"
 ERASED: Final = "session-erased"
 ERASED_REMEMBERED: Final = 1_000
 """Number of erased sessions for which a process remembers that it has logged their bypass."""
+REPLY_WAITS: Final = (0.0, 0.02, 0.1, 0.4)
+"""Seconds before each lookup of a reply that a client names."""
 TOO_LATE: Final = "not sent: the context was made too late"
 
 
@@ -58,11 +62,11 @@ class PreparedCall:
     tokens_sent: int
     tokens_wanted: int
     conversation: CallConversation
-    given: bodies.Body
+    given: Body
 
     def without_bodies(self) -> "PreparedCall":
         """Return the call without its bodies, since a stream may take minutes."""
-        empty = bodies.Body("{}", ())
+        empty = Body("{}", ())
         return replace(self, body=b"", given=empty, conversation=replace(self.conversation, messages=()))
 
 
@@ -79,35 +83,21 @@ class GatewayOutcome:
 class Gateway:
     """Makes contexts for calls through the gateway, and logs their replies and outcomes."""
 
-    def __init__(
-        self,
-        database: Database,
-        upstreams: Mapping[str, Upstream],
-        lists: ClientLists,
-        feedback: Feedback,
-        ingest: Ingest,
-        reconcile: Reconcile,
-        on_report: Callable[[Verdict], None],
-        context_seconds: float,
-    ) -> None:
-        self._database = database
+    def __init__(self, kernel: "Services", upstreams: Mapping[str, Upstream], context_seconds: float) -> None:
+        self._kernel = kernel
         self.upstreams = upstreams
-        self._lists = lists
-        self._feedback = feedback
-        self._ingest = ingest
-        self._reconcile = reconcile
-        self._on_report = on_report
         self._context_seconds = context_seconds
         self._background: set[asyncio.Task[Any]] = set()
         self._erased: deque[tuple[UUID, str]] = deque(maxlen=ERASED_REMEMBERED)
 
-    async def prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> PreparedCall:
+    async def prepare(self, tenant_id: UUID, session: str, given: Body, of: CallConversation) -> PreparedCall:
         """Return the call as it is to be sent upstream. Raises NotBudgeted, ContextError, or TimeoutError.
 
         After a timeout the work continues in the background, since an append that has begun must not be interrupted:
         the client's next call finds it done.
         """
-        task = asyncio.create_task(self._prepare(tenant_id, session, given, of))
+        asked = ContextRequest(format=of.format, model=of.model)
+        task = asyncio.create_task(self._prepare(tenant_id, session, given, of, asked))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._context_seconds)
         except asyncio.CancelledError:
@@ -118,16 +108,30 @@ class Gateway:
             raise TimeoutError
         return task.result()
 
-    async def _prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> PreparedCall:
-        asked = ContextRequest(format=of.format, model=of.model)
-        answer = await self._lists.context(tenant_id, session, of, asked)
-        return await _prepared_call(tenant_id, session, answer, given, of)
+    async def _prepare(
+        self, tenant_id: UUID, session: str, given: Body, of: CallConversation, asked: ContextRequest
+    ) -> PreparedCall:
+        answer = await _context(self._kernel, tenant_id, session, of, asked)
+        call, inputs = answer.assembled.call, answer.assembled.inputs
+        return PreparedCall(
+            tenant_id=tenant_id,
+            session=session,
+            line=answer.session,
+            call_id=call.call_id,
+            head=call.head,
+            epoch=call.epoch,
+            body=await _body(answer, given, of),
+            tokens_sent=call.estimate,
+            tokens_wanted=inputs.budget.shown(inputs.loaded.log_tokens),
+            conversation=of,
+            given=given,
+        )
 
-    async def prepare_count(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> bytes:
+    async def prepare_count(self, tenant_id: UUID, session: str, given: Body, of: CallConversation) -> bytes:
         """Return the body of a token count for the call. Raises NotBudgeted, ContextError, or TimeoutError."""
         asked = ContextRequest(format=of.format, model=of.model)
         async with asyncio.timeout(self._context_seconds):
-            answer, count = await self._lists.preview(tenant_id, session, of, asked)
+            answer, count = await _preview(self._kernel, tenant_id, session, of, asked)
         return await _body(answer, given, of, of.messages[count:], counts=True)
 
     def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
@@ -147,11 +151,10 @@ class Gateway:
             if not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
             asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
-            smaller = await self._feedback.retry_request(
+            smaller = await self._kernel.feedback.retry_request(
                 call.tenant_id, call.line, call.call_id, asked, ("format", "model")
             )
-            answer = await self._lists.context(call.tenant_id, call.session, of, smaller)
-            return await _prepared_call(call.tenant_id, call.session, answer, call.given, of)
+            return await self._prepare(call.tenant_id, call.session, call.given, of, smaller)
         except CannotFit:
             return None
         except (ContextError, NotBudgeted) as error:
@@ -179,14 +182,14 @@ class Gateway:
             _log("an outcome was not reported", call, error)
 
     async def _report(self, call: PreparedCall, report: Report) -> Verdict:
-        verdict = await self._feedback.report(call.tenant_id, call.line, call.call_id, report)
-        self._on_report(verdict)
+        verdict = await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
+        observe_report(verdict)
         return verdict
 
     async def _is_newest(self, call: PreparedCall) -> bool:
         """Return whether no call was made after this one on its line."""
         session_id = sessions.session_key(call.tenant_id, call.line)
-        newest = await audit.page(self._database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
+        newest = await audit.page(self._kernel.database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
         return [of.call_id for _, of in newest] == [call.call_id]
 
     async def _append(self, call: PreparedCall, reply: Reply) -> None:
@@ -196,9 +199,9 @@ class Gateway:
             return
         drafts, digest = await asyncio.to_thread(_drafts, call.conversation, reply)
         try:
-            await self._ingest.append(call.tenant_id, call.line, AppendRequest(drafts, call.head, None, digest))
+            await self._kernel.ingest.append(call.tenant_id, call.line, AppendRequest(drafts, call.head, None, digest))
         except (HeadConflict, IdempotencyConflict):
-            await self._reconcile.append_to_side_line(call.tenant_id, call.line, call.head, drafts)
+            await self._kernel.reconcile.append_to_side_line(call.tenant_id, call.line, call.head, drafts)
 
     async def _report_unsent(self, task: asyncio.Task[PreparedCall]) -> None:
         """Report a context that was made too late to be sent."""
@@ -228,28 +231,87 @@ class Gateway:
             await upstream.aclose()
 
 
-async def _prepared_call(
-    tenant_id: UUID, session: str, answer: ContextAnswer, given: bodies.Body, of: CallConversation
-) -> PreparedCall:
-    call, inputs = answer.assembled.call, answer.assembled.inputs
-    return PreparedCall(
-        tenant_id=tenant_id,
-        session=session,
-        line=answer.session,
-        call_id=call.call_id,
-        head=call.head,
-        epoch=call.epoch,
-        body=await _body(answer, given, of),
-        tokens_sent=call.estimate,
-        tokens_wanted=inputs.budget.shown(inputs.loaded.log_tokens),
-        conversation=of,
-        given=given,
-    )
+async def _context(
+    kernel: "Services", tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
+) -> ContextAnswer:
+    """Return the next context of the line that a list continues. Raises NotBudgeted, or what `Reconcile` raises."""
+    if of.previous is None:
+        given = await kernel.reconcile.read(tenant_id, session, _client_list(of))
+    else:
+        read = await asyncio.to_thread(replace(_client_list(of), complete=False).read)
+        given = await _complete(kernel, tenant_id, session, of.previous, read)
+    return await kernel.reconcile.context_only(tenant_id, session, given, request)
+
+
+async def _complete(
+    kernel: "Services", tenant_id: UUID, session: str, reply: str, given: ClientMessages
+) -> ClientMessages:
+    """Complete the list of a client that sends only the messages after a reply. Raises NotBudgeted.
+
+    The earlier messages are in the log; only their last link is needed.
+    """
+    line, seq = await _find_reply(kernel, tenant_id, session, reply)
+    async with kernel.database.transaction() as tx:
+        root = await sessions.get_locked(tx, tenant_id, session)
+        row = root if line == session else await sessions.get_locked(tx, tenant_id, line)
+        row = await chain.extend(tx, root.session_id, row)
+        tip = await chain.tip_at(tx, tenant_id, root, row, seq)
+    before = [Link(-1, START)] * (tip.number - 1) + [Link(-1, tip.hash)] * (tip.number > 0)
+    behind = await asyncio.to_thread(links, given.raw, tip.hash)
+    return replace(given, links=(*before, *behind))
+
+
+async def _find_reply(kernel: "Services", tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:
+    """Return the row and seq of a reply, which may still be on its way into the log. Raises NotBudgeted."""
+    for seconds in REPLY_WAITS:
+        await asyncio.sleep(seconds)
+        found = await lines.of_event(kernel.database, tenant_id, session, reply)
+        if found is not None:
+            return found
+    raise NotBudgeted(AT_PROVIDER)
+
+
+async def _preview(
+    kernel: "Services", tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
+) -> tuple[ContextAnswer, int]:
+    """Return a context to replace the first messages of a list, and their number, without recording it.
+
+    They are the messages in the log, up to the end of a round. Raises NotBudgeted if there are none, or a context's
+    errors.
+    """
+    given = await kernel.reconcile.read(tenant_id, session, _client_list(of))
+    key = sessions.session_key(tenant_id, session)
+    async with kernel.database.transaction() as tx:
+        found = await chain.find_longest(tx, key, [link.hash for link in given.links])
+        count = _whole_messages(given, of.messages, found[0].number if found else 0)
+        hashes = [link.hash for link in given.links if given.indices[link.place] < count]
+        found = await chain.find_longest(tx, key, hashes)
+        row = await sessions.find(tx, found[0].line, tenant_id) if found else None
+    if row is None or not count:
+        raise NotBudgeted(NOT_IN_LOG)
+    assembled = await kernel.assembly.plan(tenant_id, row.external_id, replace(request, at=found[0].seq))
+    return ContextAnswer(row.external_id, assembled, "none"), count
+
+
+def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int) -> int:
+    """Count the messages of the first `known` links, without a call whose results follow them."""
+    rest = given.links[known:]
+    count = len(messages) if not rest else given.indices[rest[0].place]
+    while 0 < count < len(messages) and holds_results(messages[count]):
+        count -= 1
+    return count
+
+
+def _client_list(of: CallConversation) -> ClientList:
+    """Return a call's list. An absent field is empty, except in an Anthropic thread that continues from a reply."""
+    complete = of.previous is None or of.format != "anthropic"
+    tools: Json = [] if complete and of.tools is None else of.tools
+    return ClientList(of.format, of.messages, of.system, tools, all_prompts=complete)
 
 
 async def _body(
     answer: ContextAnswer,
-    given: bodies.Body,
+    given: Body,
     of: CallConversation,
     behind: Sequence[Json] = (),
     *,
@@ -257,7 +319,7 @@ async def _body(
 ) -> bytes:
     """Return the call's body with the context in it, followed by the messages that it does not cover."""
     made = answer.assembled.rendered.request.body
-    return await asyncio.to_thread(lambda: rewritten(given, of, bodies.parse(made), behind, counts=counts))
+    return await asyncio.to_thread(lambda: rewritten(given, of, parse(made), behind, counts=counts))
 
 
 def _drafts(of: CallConversation, reply: Reply) -> tuple[tuple[Draft, ...], bytes]:

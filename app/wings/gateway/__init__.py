@@ -1,0 +1,1 @@
+"""A proxy to providers' APIs that replaces conversations by contexts."""

@@ -1,0 +1,213 @@
+"""A gateway request on its way upstream, and its response on the way back to the client."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import httpx2
+from starlette.requests import Request
+from starlette.types import Send
+
+from app import tracing
+from app.api.metrics import RETRIES
+from app.core.log.events import Json
+from app.providers.traced import OPERATION
+from app.wings.gateway.bodies import JSON_BYTES_MAX, object_or_none
+from app.wings.gateway.calls import ENDPOINTS, Endpoint
+from app.wings.gateway.headers import request_fields, response_fields, secrets
+from app.wings.gateway.reading import ERROR_BYTES_MAX, Reader, unpacked
+from app.wings.gateway.replies import Reply, error_of
+from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall
+from app.wings.gateway.upstream import UpstreamError, raw_pieces
+
+SEND_SECONDS: Final = 60.0
+"""The time after which a client that reads nothing of a response is dropped."""
+GONE: Final = "the client went away"
+BROKEN: Final = "the stream broke off"
+UNREAD: Final = "the reply was not read to its end: {}"
+
+
+@dataclass(slots=True)
+class GatewayExchange:
+    """One request through the gateway, with the body to send upstream and its mode.
+
+    `path` is the provider's own. `named` is the session that the URL names, if any.
+    `context`: a context replaces the conversation, and `call` is its record. `bypass`: the request belongs to a session
+    but is sent unchanged, and `reason` says why. `passthrough`: it belongs to no session.
+    """
+
+    gateway: Gateway
+    request: Request
+    send: Send
+    provider: str
+    path: str
+    named: str | None
+    body: bytes = b""
+    mode: str = "passthrough"
+    reason: str | None = None
+    session: str | None = None
+    call: PreparedCall | None = None
+    response_started: bool = False
+    response_complete: bool = False
+    started: float = 0.0
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The endpoint that takes the request's conversation; None for any other request."""
+        return ENDPOINTS.get((self.provider, self.path)) if self.request.method == "POST" else None
+
+    @property
+    def uri(self) -> str:
+        """Path and query to request upstream: the request's, without the gateway's prefix."""
+        query = self.request.scope["query_string"].decode("latin-1")
+        return f"{self.path}?{query}" if query else self.path
+
+    def response_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the response headers that describe how the request was handled."""
+        found: dict[str, object] = {"mode": self.mode, "reason": self.reason, "session": self.session}
+        if self.call is not None:
+            call = self.call
+            found |= {"line": call.line, "call": call.call_id, "epoch": call.epoch}
+            found |= {"tokens-sent": call.tokens_sent, "tokens-wanted": call.tokens_wanted}
+        return [
+            (f"x-palimpsest-{name}".encode(), str(value).encode()) for name, value in found.items() if value is not None
+        ]
+
+    def outcome(self, reply: Reply | None = None, error: Mapping[str, Json] | None = None) -> GatewayOutcome:
+        """Return the outcome of the call as of now."""
+        hidden = secrets(self.request.headers.raw, self.request.scope["query_string"])
+        return GatewayOutcome(reply or Reply(), int((time.perf_counter() - self.started) * 1000), error, hidden)
+
+    async def forward(self) -> None:
+        """Forward the request and return the response; retry once if the provider says that the context was too long.
+
+        Raises UpstreamError, possibly after the response has begun (`response_started`).
+        """
+        while True:
+            call = self.call
+            self.started = time.perf_counter()
+            try:
+                async with self._call_upstream() as (answer, span):
+                    if call is None:
+                        await self._send(answer, raw_pieces(answer))
+                        return
+                    if answer.status_code < 400:
+                        call = self.call = call.without_bodies()
+                        self.body = b""
+                        await self._send_and_log(call, answer, span)
+                        return
+                    pieces = raw_pieces(answer)
+                    beginning = await _read_beginning(pieces)
+                    text = unpacked(beginning, answer.headers.get("content-encoding", ""), ERROR_BYTES_MAX)
+                    again = await self.gateway.retry_smaller(call, self.outcome(error=_error(answer.status_code, text)))
+                    if again is None:
+                        await self._send(answer, _chain(beginning, pieces))
+                        return
+                    RETRIES.inc()
+                    self.call, self.body = again, again.body
+            except (UpstreamError, asyncio.CancelledError) as error:
+                if call is not None and not self.response_started:
+                    why = str(error) if isinstance(error, UpstreamError) else GONE
+                    self.gateway.finish(call, self.outcome(error={"message": why}))
+                raise
+
+    @asynccontextmanager
+    async def _call_upstream(self) -> AsyncIterator[tuple[httpx2.Response, tracing.OpenSpan]]:
+        """Yield the upstream response and the span of the call. Raises UpstreamError."""
+        request, endpoint = self.request, self.endpoint
+        upstream = self.gateway.upstreams[self.provider]
+        chat = OPERATION if endpoint is not None and not endpoint.counts else None
+        model = None if self.call is None else self.call.conversation.model
+        up = request_fields(request.headers.raw, plain=self.call is not None)
+        with tracing.span(
+            " ".join(part for part in (chat or request.method, model) if part),
+            "client",
+            gen_ai__operation__name=chat,
+            gen_ai__provider__name=self.provider,
+            gen_ai__request__model=model,
+            http__request__method=request.method,
+            server__address=upstream.host,
+            palimpsest__gateway__mode=self.mode,
+            palimpsest__session__name=self.session,
+            palimpsest__call__id=None if self.call is None else str(self.call.call_id),
+        ) as span:
+            if ours := tracing.trace_headers():  # our span is a child of the client's
+                up = [field for field in up if field[0].lower() not in tracing.CONTEXT_FIELDS]
+                up += [(name.encode(), value.encode()) for name, value in ours.items()]
+            async with upstream.request(request.method, self.uri, up, self.body) as answer:
+                span.set(http__response__status_code=answer.status_code)
+                if answer.status_code >= 400:
+                    span.fail(str(answer.status_code))
+                yield answer, span
+
+    async def _send_and_log(self, call: PreparedCall, answer: httpx2.Response, span: tracing.OpenSpan) -> None:
+        """Stream the response to the client, and hand the reply in it to the gateway for logging, however it ended."""
+        reader = Reader(call.conversation, answer.headers)
+        pieces = reader.through(raw_pieces(answer))
+        error: Mapping[str, Json] | None = {"message": GONE}
+        try:
+            await self._send(answer, pieces, changed=reader.swallows)
+            error = None
+        except UpstreamError:
+            error = {"message": BROKEN}
+            raise
+        finally:
+            reply = reader.reply() if reader.bytes <= JSON_BYTES_MAX else await asyncio.to_thread(reader.reply)
+            if error is None and reader.unread is not None:
+                error = {"message": UNREAD.format(reader.unread)}
+            _trace_usage(span, self.provider, reply)
+            self.gateway.finish(call, self.outcome(reply, error))
+
+    async def _send(self, answer: httpx2.Response, pieces: AsyncIterator[bytes], *, changed: bool = False) -> None:
+        """Send a response. Raises UpstreamError if it breaks off, TimeoutError if the client reads nothing."""
+        headers = [*response_fields(answer.headers.raw, changed=changed), *self.response_headers()]
+        self.response_started = True
+        await self.send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+        async for piece in pieces:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+        self.response_complete = True
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _trace_usage(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
+    """Record a reply's usage in the trace. Anthropic reports cached input separately, so it is added to the input."""
+    if reply.usage is None:
+        return
+    usage = reply.usage
+    read, written = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
+    apart = (read or 0) + (written or 0) if provider == "anthropic" else 0
+    span.set(
+        gen_ai__usage__input_tokens=(usage["input_tokens"] or 0) + apart,
+        gen_ai__usage__output_tokens=usage.get("output_tokens"),
+        gen_ai__usage__cache_read__input_tokens=read,
+        gen_ai__usage__cache_creation__input_tokens=written,
+    )
+
+
+async def _read_beginning(pieces: AsyncIterator[bytes]) -> bytes:
+    """Read pieces of a body up to at least ERROR_BYTES_MAX bytes."""
+    taken = bytearray()
+    async for piece in pieces:
+        taken += piece
+        if len(taken) >= ERROR_BYTES_MAX:
+            break
+    return bytes(taken)
+
+
+async def _chain(beginning: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield beginning
+    async for piece in rest:
+        yield piece
+
+
+def _error(status: int, text: bytes) -> Mapping[str, Json]:
+    """Return a provider's error in the form of a report; messages about keys are not repeated."""
+    error: dict[str, Json] = {"status": status}
+    if status in (401, 403):
+        return error
+    value = object_or_none(text) or {"message": text.decode("utf-8", "replace")}
+    return {**error, **error_of(value)}
