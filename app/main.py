@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from app import tokenizers
-from app.api import mcp, metrics
+from app.api import metrics
 from app.api.request_metrics import MeasureRequests
 from app.api.routes import erasures, ledger, retention, stream
 from app.api.schemas.stream import CompactionChange, EpochChange
@@ -21,7 +21,6 @@ from app.http.loopback_only import LoopbackOnly
 from app.http.openapi_descriptions import add_descriptions
 from app.http.operation import Resource
 from app.http.problem_schemas import with_problem_schemas
-from app.resources.calls import routes as audit
 from app.resources.contexts import routes as context
 from app.resources.events import routes as events
 from app.resources.events.schemas import EventsIn, MessagesIn
@@ -31,8 +30,6 @@ from app.resources.layers import routes as layers
 from app.resources.lines import routes as lines
 from app.resources.policies import routes as policies
 from app.resources.policies.routes import POLICY_SCHEMA
-from app.resources.previews import routes as previews
-from app.resources.recall import routes as recall
 from app.resources.sessions import routes as sessions
 from app.resources.summaries import routes as summaries
 from app.resources.turns import routes as turns
@@ -53,7 +50,6 @@ _SCHEMAS: Final[dict[str, type[BaseModel]]] = {
 
 _BUSIEST_FIRST: Final = (
     context,
-    previews,
     events,
     feedback,
     sessions,
@@ -61,11 +57,9 @@ _BUSIEST_FIRST: Final = (
     stream,
     layers,
     turns,
-    recall,
     visibility,
     summaries,
     policies,
-    audit,
     ledger,
     keys,
     retention,
@@ -158,7 +152,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     for module in _BUSIEST_FIRST:
         # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend(module.router.routes)
-    app.router.routes.extend(mcp.routes())
     for wing in installed():
         for part in wing.routes(settings):
             app.router.routes.extend(part.routes if isinstance(part, Resource) else [part])

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import Header, Request
 
-from app.services.replica_reads import ReplicaReads
+from app.services.replica_reads import ReadsPast, ReplicaReads
 
 AGE: Final = "palimpsest.age"
 """The key in a request's scope of the age of a response from a replica, in whole seconds."""
@@ -19,7 +19,7 @@ AGE_HEADER: Final = {
     "schema": {"type": "integer", "minimum": 0},
 }
 
-Service = TypeVar("Service")
+Service = TypeVar("Service", bound=ReadsPast)
 Answer = TypeVar("Answer")
 _Freshness = Annotated[
     str | None, Header(alias="Cache-Control", description="`no-cache` requests the newest data, from the primary.")
@@ -37,8 +37,9 @@ class ReplicaRead(Generic[Service]):
 
     async def __call__(self, asked: Callable[[Service], Awaitable[Answer]]) -> Answer:
         """Return the service's result, and put its age into the scope for the `Age` header."""
-        reads: ReplicaReads = self._request.state.services.late
-        answer, age = await reads.read(self._kind, asked, newest=self._newest)
+        services = self._request.state.services
+        reads: ReplicaReads = services.late
+        answer, age = await reads.read(services.by_class[self._kind], asked, newest=self._newest)
         if age is not None:
             self._request.scope[AGE] = math.ceil(age)
         return answer

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from app.http.operation import Resource
     from app.runtime.wiring import Services
     from app.store.engine import Database
-    from app.worker.job_context import JobGroup
+    from app.worker.job_context import FollowUp, JobGroup
 
 
 MakeJobs: TypeAlias = "Callable[[Database], JobGroup]"
 """Makes jobs for a worker's database."""
+MakeFollowUp: TypeAlias = "Callable[[Database], FollowUp]"
+"""Makes the work after a compaction for a worker's database."""
 
 
 def _nothing(*_: Any) -> Sequence[Any]:
@@ -48,7 +50,7 @@ class Wing:
     class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API. `middleware`:
     ASGI middleware, outermost first, outside that of the kernel. `lifespan`: a context for the time in which the
     application serves; it gets the services and the event that is set when the server begins to stop. `jobs`: jobs of a
-    worker. `commands`: adds commands to the command line.
+    worker. `after_compaction`: work that follows each compaction. `commands`: adds commands to the command line.
     """
 
     settings: type[BaseModel] | None = None
@@ -57,6 +59,7 @@ class Wing:
     middleware: "Callable[[Any], Sequence[Middleware]]" = _nothing
     lifespan: "Callable[[Any, Services, asyncio.Event], AbstractAsyncContextManager[None]]" = _no_lifespan
     jobs: "Callable[[Any], Sequence[MakeJobs]]" = _nothing
+    after_compaction: "Callable[[Any], Sequence[MakeFollowUp]]" = _nothing
     commands: "Callable[[typer.Typer], object]" = _nothing
 
 

@@ -10,14 +10,12 @@ from pydantic import SecretStr
 
 from app import tokenizers
 from app.core.tokens.counter import Tokenizer
-from app.core.tokens.models import CacheProfile, parse_table
+from app.core.tokens.models import parse_table
 from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer
 from app.providers.traced import TracedSummarizer
-from app.resources.calls.explaining import Explaining
-from app.resources.calls.recordings import Recordings
-from app.resources.calls.service import Audit
+from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.service import Assembly
 from app.resources.contexts.view_cache import ViewCache
 from app.resources.events.reading import Reading, Redaction
@@ -28,8 +26,6 @@ from app.resources.layers.service import Layers
 from app.resources.lines.forks import Forks
 from app.resources.lines.service import Lines
 from app.resources.policies.service import Policies
-from app.resources.previews.service import Preview
-from app.resources.recall.service import Recall
 from app.resources.reconcile.service import Reconcile
 from app.resources.sessions.limits import EventRates, SessionQuota
 from app.resources.sessions.service import Sessions
@@ -72,11 +68,11 @@ class Services:
     """The services that the routes call."""
 
     database: Database
+    counting: Counting
     sessions: Sessions
     ingest: Ingest
     reading: Reading
     assembly: Assembly
-    preview: Preview
     policies: Policies
     tenants: Tenants
     compaction_queries: CompactionQueries
@@ -84,7 +80,7 @@ class Services:
     redaction: Redaction
     recordings: Recordings
     late: ReplicaReads
-    recall: Recall
+    ledger: Ledger
     turns: Turns
     layers: Layers
     visibility: Visibility
@@ -144,20 +140,17 @@ def build(
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
-    past = _past(database, policies, caches)
-    recordings, explaining, _, ledger = past
-    on_replica = () if replica is None else _past(replica.database, policies, caches)
-    late = ReplicaReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
+    ledger = Ledger(database, policies, caches)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
     feedback = Feedback(database, counting, policies, view_cache, ledger)
     kernel = Services(
         database=database,
+        counting=counting,
         sessions=Sessions(database, counting, policies, quota),
         ingest=ingest,
         reading=Reading(database),
         assembly=assembly,
-        preview=Preview(database, assembly, explaining),
         policies=policies,
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
@@ -167,9 +160,9 @@ def build(
         lines=lines,
         reconcile=reconcile,
         feedback=feedback,
-        recordings=recordings,
-        late=late,
-        recall=Recall(database, counting, policies),
+        recordings=Recordings(database, policies),
+        late=ReplicaReads(replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read),
+        ledger=ledger,
         turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
@@ -182,15 +175,6 @@ def build(
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
-
-
-def _past(
-    database: Database, policies: Policies, caches: Mapping[str, CacheProfile]
-) -> tuple[Recordings, Explaining, Audit, Ledger]:
-    """Build the services that read the past, on one database. `policies` reads the primary, which has every version."""
-    recordings = Recordings(database, policies)
-    explaining = Explaining(database, policies, recordings)
-    return recordings, explaining, Audit(database), Ledger(database, policies, caches)
 
 
 def _gateway(
@@ -231,6 +215,7 @@ def worker_work(settings: Settings) -> "Work":
         settings.database_pooler_url,
         lambda database: keyring(settings, database),
         [make for wing in installed() for make in wing.jobs(settings)],
+        [make for wing in installed() for make in wing.after_compaction(settings)],
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
-from typing import Final
+from typing import Final, Self
 from uuid import UUID
 
 from app.core.audit.bill import Bill, priced
@@ -95,6 +95,10 @@ class Ledger:
         self._database = database
         self._policies = policies
         self._caches = caches
+
+    def on(self, database: Database) -> Self:
+        """Return the service on another database."""
+        return type(self)(database, self._policies, self._caches)
 
     async def view_ledger(
         self, tenant_id: UUID, external_id: str, view: str, before: UUID | None, limit: int

@@ -4,12 +4,13 @@ The primary serves reads that the replica cannot, but only a few at a time, so t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Literal, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import asyncpg
 
 from app.core.errors import NotFound, NotReproducible, StoreUnavailable
+from app.store.engine import Database
 from app.store.replica import Replica
 
 WAIT_SECONDS: Final = 10.0
@@ -22,7 +23,15 @@ ReadOutcome: TypeAlias = Literal["replica", "primary_asked", "primary_missing", 
 """The primary answers because the caller asked for it, because the replica lacks the data, or because it is
 unavailable, too far behind, or failed; `refused`: neither answered."""
 
-Service = TypeVar("Service")
+
+class ReadsPast(Protocol):
+    """A service that reads the past."""
+
+    def on(self, database: Database) -> Self:
+        """Return the service on another database; it still reads policies from its own, which has every version."""
+
+
+Service = TypeVar("Service", bound=ReadsPast)
 Answer = TypeVar("Answer")
 
 
@@ -31,40 +40,34 @@ class _ReplicaLost(Exception):
 
 
 class ReplicaReads:
-    """The services for such reads, on the primary and on the replica. `primary_reads_max` is the number of concurrent
-    reads that the primary serves if there is a replica."""
+    """Such reads, of the primary or the replica. `primary_reads_max` is the number of concurrent reads that the primary
+    serves if there is a replica."""
 
     def __init__(
         self,
-        primary: Sequence[object],
         replica: Replica | None = None,
-        replica_services: Sequence[object] = (),
         primary_reads_max: int = 1,
         on_answer: Callable[[ReadOutcome], None] = lambda _: None,
     ) -> None:
         self.replica = replica
-        self._primary = {type(one): one for one in primary}
-        self._replica_services = {type(one): one for one in replica_services}
         self._on_answer = on_answer
         self._turns = asyncio.Semaphore(primary_reads_max)
 
     async def read(
-        self, kind: type[Service], operation: Callable[[Service], Awaitable[Answer]], *, newest: bool
+        self, primary: Service, operation: Callable[[Service], Awaitable[Answer]], *, newest: bool
     ) -> tuple[Answer, float | None]:
-        """Return the result of a service and its maximum age in seconds, None if it is the primary's.
+        """Return the result of a service on the primary and its maximum age in seconds, None if it is the primary's.
 
         `newest`: read from the primary. Raises the service's errors, or StoreUnavailable.
         """
-        primary: Service = self._primary[kind]  # type: ignore[assignment]  # by its class
         if self.replica is None:
             return await operation(primary), None
         why: ReadOutcome = "primary_asked"
         if not newest:
             why, behind = "primary_away", self.replica.behind()
             if self.replica.state == "ready" and behind is not None:
-                replica_service: Service = self._replica_services[kind]  # type: ignore[assignment]  # by its class
                 try:
-                    answer = await self._read_replica(operation(replica_service), self.replica)
+                    answer = await self._read_replica(operation(primary.on(self.replica.database)), self.replica)
                 except (NotFound, NotReproducible):  # it may be replicated in part only
                     why = "primary_missing"
                 except StoreUnavailable as error:

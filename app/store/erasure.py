@@ -1,4 +1,4 @@
-"""Erasure of sessions with all sessions that share their events, locked in one order."""
+"""Erasure of sessions with all sessions that share their events, locked in one order, and of what is searched."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -133,3 +133,25 @@ async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
             session_id=session_id,
             tenant_id=tenant_id,
         )
+
+
+async def forget_terms(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) -> None:
+    """Remove an event from the search index, including one that another transaction is adding.
+
+    The row of `search_heads` is the lock for changes of a session's index. A new one is of version 0, which the first
+    search replaces.
+    """
+    await tx.execute(
+        "INSERT INTO search_heads (session_id, tenant_id, version) SELECT session_id, tenant_id, 0 FROM sessions "
+        "WHERE session_id = :session_id AND tenant_id = :tenant_id FOR KEY SHARE "
+        "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head",
+        session_id=session_id,
+        tenant_id=tenant_id,
+    )
+    await tx.execute(
+        "WITH gone AS (DELETE FROM search WHERE session_id = :session_id AND seq = :seq RETURNING length) "
+        "UPDATE search_heads SET entries = entries - 1, length = search_heads.length - gone.length FROM gone "
+        "WHERE session_id = :session_id",
+        session_id=session_id,
+        seq=seq,
+    )

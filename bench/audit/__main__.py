@@ -20,11 +20,13 @@ from uuid import UUID
 
 import asyncpg
 
-from app.resources.calls.service import Audit, CallConditions
+from app.resources.contexts.recordings import Recordings
+from app.resources.policies.service import Policies
 from app.services.tenants import DEFAULT_TENANT
 from app.store import embedded, migrate
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
+from app.wings.audit.service import Audit, CallConditions
 from bench.audit.fill import AT_ONCE, CALLS_PER_SESSION, DAYS, MODELS, Filled, fill
 
 CALLS: Final = 5_000_000
@@ -84,7 +86,8 @@ def md5(text: str) -> str:
 
 async def measure(database: Database, filled: Filled, rounds: int) -> dict[str, list[float]]:
     """Return the milliseconds of each page, by filter."""
-    audit, within = Audit(database), random.Random(5)
+    policies = Policies(database)
+    audit, within = Audit(database, policies, Recordings(database, policies)), random.Random(5)
     times: dict[str, list[float]] = {}
     for name, ask in questions(filled, within).items():
         times[name] = []

@@ -40,7 +40,6 @@ from app.store import (
     keys,
     lines,
     retention,
-    search,
     sessions,
     spans,
     spending,
@@ -52,6 +51,7 @@ from app.store.event_log import SessionLog
 from app.store.replica import Replica
 from app.store.sessions import session_key
 from app.store.statements import PARAMETER
+from app.wings.recall import store as search
 from app.wings.webhooks import store as webhooks
 from app.worker import retention as worker_retention
 from app.worker import run

@@ -12,11 +12,12 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import calls_search, statements
-from app.store.calls_search import Filters
+from app.store import statements
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
+from app.wings.audit import store as calls_search
+from app.wings.audit.store import Filters
 from bench.audit.fill import CALLS_PER_SESSION, fill
 from tests.support.databases import migrated
 

@@ -3,10 +3,23 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 from uuid import UUID
 
-from app.core.audit.explain import (
+from app.core.audit.replay_call import ReplayedCall
+from app.core.errors import NotFound, NotReproducible
+from app.core.lexicon.times import from_seconds
+from app.core.log.event import Event
+from app.core.plan.state.frontier import Frontier
+from app.core.policy.policy import Policy
+from app.resources.contexts.recordings import Recordings
+from app.resources.policies.service import Policies
+from app.store import audit, event_log, sessions
+from app.store.audit import CallRow, StoredEpoch
+from app.store.engine import Database
+from app.store.event_log import SessionLog
+from app.store.ids import first_id
+from app.wings.audit.fates import (
     ABSENT,
     DecidingEpoch,
     DispositionChange,
@@ -17,20 +30,7 @@ from app.core.audit.explain import (
     differing,
     first_difference,
 )
-from app.core.audit.replay_call import ReplayedCall
-from app.core.errors import NotFound
-from app.core.lexicon.times import from_seconds
-from app.core.log.event import Event
-from app.core.log.events import Json
-from app.core.plan.state.frontier import Frontier
-from app.core.policy.policy import Policy
-from app.resources.calls.recordings import Recordings, missing_epoch
-from app.resources.policies.service import Policies
-from app.store import audit, event_log, sessions
-from app.store.audit import CallRow, StoredEpoch
-from app.store.engine import Database
-from app.store.event_log import SessionLog
-from app.store.ids import first_id
+from app.wings.audit.schemas import FirstDifference
 
 EPOCHS_AT_ONCE: Final = 16
 RESETTING_CAUSES: Final = ("start", "policy")
@@ -66,7 +66,7 @@ class CallDiff:
 
     a: CallRow
     b: CallRow
-    first_difference: Mapping[str, Json] | None
+    first_difference: FirstDifference | None
     changes: Sequence[DispositionChange]
     by_cause: Mapping[str, int]
 
@@ -78,6 +78,10 @@ class Explaining:
         self._database = database
         self._policies = policies
         self._recordings = recordings
+
+    def on(self, database: Database) -> Self:
+        """Return the service on another database; policies are read from its own."""
+        return type(self)(database, self._policies, self._recordings.on(database))
 
     async def history(
         self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
@@ -109,7 +113,8 @@ class Explaining:
         for call in calls:
             epoch = epochs.get((call.view, call.epoch))
             if epoch is None:
-                raise missing_epoch(call.call_id, call.view, call.epoch)
+                detail = f"call {call.call_id} cannot be explained: epoch {call.epoch} of view {call.view!r} is missing"
+                raise NotReproducible(detail, call_id=str(call.call_id))
             redacted = rank < call.manifest.redactions
             key = (call.view, call.epoch, call.policy, redacted)
             if key not in known:
