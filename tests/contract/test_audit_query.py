@@ -8,7 +8,7 @@ import pytest
 
 from app.services.tenants import Tenants
 from app.store.engine import Database
-from app.wings.audit import store as calls_search
+from app.wings.audit import search as calls_search
 from tests.contract.test_audit import Agent, Json
 
 

@@ -1,8 +1,10 @@
-"""Answers about recorded calls, from their records."""
+"""Answers about recorded calls, built from their records."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from app.core.log.events import Json
 from app.core.log.segments import line_of
 from app.core.plan.state.frontier import Frontier
 from app.core.record.evictions import without_shown
@@ -21,7 +23,6 @@ from app.resources.contexts.schemas import (
 )
 from app.resources.policies.routes import PolicyRef
 from app.store.audit import CallRow, StoredEpoch
-from app.wings.audit.explaining import CallDiff, EventInCall
 from app.wings.audit.fates import ABSENT, DispositionChange, EventFate
 from app.wings.audit.schemas import (
     CallItem,
@@ -32,13 +33,13 @@ from app.wings.audit.schemas import (
     ContextAgain,
     DiffOut,
     DispositionRun,
+    FirstDifference,
     HistoryItem,
     InjectionRef,
     Manifest,
     ReportedError,
     TokensDiff,
 )
-from app.wings.audit.service import ExplainedCall
 
 _Answer = TypeVar("_Answer", bound=CallRef)
 
@@ -121,26 +122,28 @@ def _cache(call: CallRow, prefix_sha256: bytes) -> CacheOut:
     )
 
 
-def manifest_of(session: str, found: ExplainedCall) -> Manifest:
-    """Return the complete record of a call."""
-    call, manifest = found.call, found.call.manifest
+def manifest(
+    session: str, call: CallRow, epoch: StoredEpoch, runs: Iterable[Mapping[str, Json]], redacted_since: Sequence[int]
+) -> Manifest:
+    """Return the complete record of a call; `runs` are the dispositions of its events."""
+    made_with = call.manifest
     return answer_of(
         Manifest,
         session,
         call,
         tokens=_tokens(call),
-        summaries=_summaries(call, found.epoch.frontier),
-        evictions=_evictions(call, found.epoch),
-        cause=found.epoch.cause,
-        cache=_cache(call, manifest.prefix_sha256),
-        injections=[InjectionRef(name=name, chars=len(plain_text(content))) for name, content in manifest.injections],
-        layers=manifest.layers,
-        notice=manifest.notice,
-        stalled=manifest.stalled,
-        now=manifest.now,
+        summaries=_summaries(call, epoch.frontier),
+        evictions=_evictions(call, epoch),
+        cause=epoch.cause,
+        cache=_cache(call, made_with.prefix_sha256),
+        injections=[InjectionRef(name=name, chars=len(plain_text(content))) for name, content in made_with.injections],
+        layers=made_with.layers,
+        notice=made_with.notice,
+        stalled=made_with.stalled,
+        now=made_with.now,
         outcome=_outcome(call),
-        dispositions=[DispositionRun.model_validate(run) for run in found.dispositions],
-        redacted_since=found.redacted_since,
+        dispositions=[DispositionRun.model_validate(run) for run in runs],
+        redacted_since=redacted_since,
     )
 
 
@@ -165,30 +168,36 @@ def rendered_again(session: str, done: Reproduced) -> bytes:
     return ContextBody(ref, request, answer.model_dump(mode="json", exclude={"request", *ref})).json()
 
 
-def history_item(seen: EventInCall) -> HistoryItem:
-    """Return an item of an event's history."""
-    call = seen.call
+def history_item(call: CallRow, fate: EventFate, cause: str) -> HistoryItem:
+    """Return an event's fate in a call; `cause` is that of the call's epoch."""
     return HistoryItem(
         call_id=str(call.call_id),
         created_at=call.created_at,
         view=call.view,
-        disposition=seen.fate.disposition,
-        **_why(seen.fate),
+        disposition=fate.disposition,
+        **_why(fate),
         epoch=call.epoch,
-        cause=seen.cause,
+        cause=cause,
         reported=call.reported_at is not None,
     )
 
 
-def diff_of(session: str, diff: CallDiff) -> DiffOut:
-    """Return the differences between two recorded calls."""
+def diff(
+    session: str,
+    a: CallRow,
+    b: CallRow,
+    first: FirstDifference | None,
+    changes: Iterable[DispositionChange],
+    by_cause: Mapping[str, int],
+) -> DiffOut:
+    """Return the differences from call `a` to call `b`: the first block, the events, and the tokens by cause."""
     return DiffOut(
-        a=answer_of(CallRef, session, diff.a),
-        b=answer_of(CallRef, session, diff.b),
-        identical=diff.first_difference is None and diff.a.format == diff.b.format,
-        first_difference=diff.first_difference,
-        changes=[_change(change) for change in diff.changes],
-        tokens=TokensDiff(a=diff.a.counted, b=diff.b.counted, by_cause=dict(diff.by_cause)),
+        a=answer_of(CallRef, session, a),
+        b=answer_of(CallRef, session, b),
+        identical=first is None and a.format == b.format,
+        first_difference=first,
+        changes=[_change(change) for change in changes],
+        tokens=TokensDiff(a=a.counted, b=b.counted, by_cause=dict(by_cause)),
     )
 
 

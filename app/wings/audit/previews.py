@@ -20,12 +20,10 @@ from app.resources.contexts.schemas import ContextIn
 from app.resources.contexts.service import Assembly
 from app.resources.feedback.service import Feedback
 from app.resources.summaries.requests import reason_not_shown
-from app.store import audit
-from app.store.audit import EPOCH_ZERO, CallRow, StoredEpoch
+from app.store.audit import EPOCH_ZERO, CallRow, StoredEpoch, epochs_of
 from app.store.engine import Database
-from app.wings.audit.answers import answer_of, diff_of
-from app.wings.audit.explaining import CallDiff, Explaining
-from app.wings.audit.schemas import PreviewDiff, PreviewOut, PreviewRef
+from app.wings.audit.schemas import DiffOut, PreviewDiff, PreviewOut, PreviewRef
+from app.wings.audit.service import Audit
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +31,16 @@ class PreviewAnswer:
     """A previewed context, and its differences from a recorded call if requested."""
 
     assembled: Assembled
-    diff: CallDiff | None = None
+    diff: DiffOut | None = None
 
 
 class Preview:
     """Plans and renders contexts without recording them."""
 
-    def __init__(self, database: Database, assembly: Assembly, explaining: Explaining) -> None:
+    def __init__(self, database: Database, assembly: Assembly, audit: Audit) -> None:
         self._database = database
         self._assembly = assembly
-        self._explaining = explaining
+        self._audit = audit
 
     async def context(
         self, tenant_id: UUID, external_id: str, request: ContextRequest, diff_with: UUID | None = None
@@ -56,7 +54,7 @@ class Preview:
         if diff_with is None:
             return PreviewAnswer(assembled)
         rendered = assembled.rendered
-        diff = await self._explaining.diff_planned(
+        diff = await self._audit.diff_planned(
             tenant_id,
             external_id,
             diff_with,
@@ -71,7 +69,7 @@ class Preview:
         new, call = assembled.epoch, assembled.call
         if new is not None:
             return StoredEpoch(new.epoch, new.head, new.cause, None, new.frontier)
-        found = await audit.epochs_of(self._database, assembled.inputs.loaded.session_id, [(call.view, call.epoch)])
+        found = await epochs_of(self._database, assembled.inputs.loaded.session_id, [(call.view, call.epoch)])
         return found.get((call.view, call.epoch), EPOCH_ZERO)
 
 
@@ -87,8 +85,8 @@ def _json(session: str, preview: PreviewAnswer) -> bytes:
     made = body_of(session, assembled, assembled.inputs.loaded.compaction, reason_not_shown(assembled))
     more: dict[str, Json] = {"preview": True, "cause": assembled.epoch and assembled.epoch.cause}
     if preview.diff is not None:
-        b = answer_of(PreviewRef, session, preview.diff.b, call_id=None, created_at=None)
-        diff = PreviewDiff(**dict(diff_of(session, preview.diff)) | {"b": b})
+        b = PreviewRef(**dict(preview.diff.b) | {"call_id": None, "created_at": None})
+        diff = PreviewDiff(**dict(preview.diff) | {"b": b})
         more["diff"] = diff.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return ContextBody({**made.head, "call_id": None}, made.request, {**made.tail, **more}).json()
 

@@ -14,10 +14,10 @@ from app.http.fields import Cursor, Limit, Moment, Sid
 from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who
 from app.resources.contexts.recordings import Recordings
-from app.wings.audit.answers import call_item, diff_of, history_item, manifest_of, rendered_again
-from app.wings.audit.explaining import Explaining
+from app.wings.audit.answers import call_item, rendered_again
 from app.wings.audit.schemas import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
-from app.wings.audit.service import Audit, CallConditions
+from app.wings.audit.search import CallSearch, Filters
+from app.wings.audit.service import Audit
 
 router = Resource("audit")
 
@@ -32,7 +32,7 @@ View = Annotated[
 
 Render = Annotated[ReplicaRead[Recordings], Depends(replica_read(Recordings))]
 Calls = Annotated[ReplicaRead[Audit], Depends(replica_read(Audit))]
-Explain = Annotated[ReplicaRead[Explaining], Depends(replica_read(Explaining))]
+Search = Annotated[ReplicaRead[CallSearch], Depends(replica_read(CallSearch))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
 _PROBLEM_SLUGS = ("not-found", "not-reproducible")
@@ -56,7 +56,7 @@ async def list_calls(
 @router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}", scope="read", returns=Manifest, problems=_PROBLEM_SLUGS)
 async def get_call(sid: Sid, call_id: CallId, who: Who, audit: Calls) -> Manifest:
     """Get the record of a call: everything its context was made from, and how it showed every event."""
-    return manifest_of(sid, await audit(lambda own: own.explain(who.tenant_id, sid, call_id)))
+    return await audit(lambda own: own.explain(who.tenant_id, sid, call_id))
 
 
 @router.operation(
@@ -81,9 +81,9 @@ async def get_call_context(sid: Sid, call_id: CallId, who: Who, render: Render) 
     returns=DiffOut,
     problems=_PROBLEM_SLUGS,
 )
-async def diff_calls(sid: Sid, call_id: CallId, other_id: OtherCallId, who: Who, explain: Explain) -> DiffOut:
+async def diff_calls(sid: Sid, call_id: CallId, other_id: OtherCallId, who: Who, audit: Calls) -> DiffOut:
     """Compare two calls of a session: the events that the second shows differently, the reasons, and the tokens."""
-    return diff_of(sid, await explain(lambda own: own.diff(who.tenant_id, sid, call_id, other_id)))
+    return await audit(lambda own: own.diff(who.tenant_id, sid, call_id, other_id))
 
 
 @router.operation(
@@ -93,15 +93,15 @@ async def get_event_history(
     sid: Sid,
     seq: Seq,
     who: Who,
-    explain: Explain,
+    audit: Calls,
     view: View = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List how the context of each call since an event was logged has shown it, oldest first, and why."""
     after = paging.decode_id(cursor)
-    found = await explain(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
-    return paging.page([history_item(seen) for seen in found], limit, lambda item: item.call_id)
+    found = await audit(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
+    return paging.page(found, limit, lambda item: item.call_id)
 
 
 @router.operation(
@@ -109,7 +109,7 @@ async def get_event_history(
 )
 async def audit_calls(
     who: Who,
-    audit: Calls,
+    search: Search,
     session: Annotated[
         str | None,
         Query(
@@ -159,12 +159,22 @@ async def audit_calls(
     A page may have fewer than `limit` calls although more follow: check `next_cursor`. With a key that is limited to a
     session prefix, `session` is required.
     """
-    place_of_page = paging.decode_date_and_id(cursor)
+    before = paging.decode_date_and_id(cursor)
     if session is None and who.session_prefix:
         raise OutsidePrefix(f"this key is limited to sessions of {who.session_prefix!r}: name one of them")
     if session is not None and not who.may_access(session):
         return {"items": [], "next_cursor": None}
-    asked = CallConditions(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
-    found, after = await audit(lambda own: own.calls(who.tenant_id, asked, before=place_of_page, limit=limit))
+    asked = Filters(
+        session=session,
+        model=model,
+        since=since,
+        until=until,
+        summary=summary,
+        evicted_seq=evicted_seq,
+        overflow=overflow,
+        min_evicted_tokens=min_evicted_tokens,
+        before=before,
+    )
+    found, after = await search(lambda own: own.calls(who.tenant_id, asked, limit))
     place = None if after is None else paging.encode(after)
     return {"items": [call_item(name, call) for name, call in found], "next_cursor": place}

@@ -1,17 +1,19 @@
-"""Recorded calls: listed, searched and explained."""
+"""Recorded calls: listed, explained and compared."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Self
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
 from uuid import UUID
 
-from app.core.audit.replay_call import NO_COUNT
-from app.core.errors import InvalidRequest
-from app.core.log.events import Json
+from app.core.audit.replay_call import NO_COUNT, ReplayedCall
+from app.core.errors import NotFound, NotReproducible
+from app.core.lexicon.times import from_seconds
+from app.core.log.event import Event
 from app.core.log.segments import is_line
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.projection import project
+from app.core.policy.policy import Policy
 from app.core.record.evictions import disposition_runs, dispositions
 from app.resources.contexts.recordings import Recordings
 from app.resources.policies.service import Policies
@@ -19,48 +21,41 @@ from app.store import audit, event_log, lines, sessions
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
 from app.store.event_log import SessionLog
-from app.store.ids import first_id, last_id
-from app.wings.audit import store
-from app.wings.audit.store import Filters
+from app.store.ids import first_id
+from app.wings.audit import answers
+from app.wings.audit.fates import (
+    ABSENT,
+    DecidingEpoch,
+    EventFate,
+    Explainer,
+    by_cause,
+    changes,
+    differing,
+    first_difference,
+)
+from app.wings.audit.schemas import DiffOut, HistoryItem, Manifest
+
+EPOCHS_AT_ONCE: Final = 16
+RESETTING_CAUSES: Final = ("start", "policy")
+"""Causes of epochs that may change which authors and types a view shows."""
+SUMMARIES: Final = -1
+NOTE: Final = -2
+"""Keys, next to the seqs of events, for the other content that an epoch decides on."""
 
 
 @dataclass(frozen=True, slots=True)
-class CallConditions:
-    """Conditions on calls; None is no condition. `since` is inclusive, `until` exclusive.
-
-    `session`: calls of a line, or of all lines of a session; with `summary` or `evicted_seq`, of its current line.
-    `summary`: calls that showed it, of `session` or else of the session it was written for. `evicted_seq`: calls of
-    `session` that did not show that event verbatim.
-    """
-
-    session: str | None = None
-    model: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    summary: UUID | None = None
-    evicted_seq: int | None = None
-    overflow: bool | None = None
-    min_evicted_tokens: int = 0
-
-
-Place = tuple[datetime, UUID]
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedCall:
-    """A call, the epoch it was rendered from, and the disposition of every event up to its head, as runs.
-
-    `redacted_since` are the seqs up to its head that were redacted later.
-    """
+class Side:
+    """One of two compared calls, with the fate of every event in it."""
 
     call: CallRow
     epoch: StoredEpoch
-    dispositions: Sequence[Mapping[str, Json]]
-    redacted_since: tuple[int, ...]
+    policy: Policy
+    fates: Mapping[int, EventFate]
+    replayed: ReplayedCall
 
 
 class Audit:
-    """Lists, searches and explains recorded calls."""
+    """Lists, explains and compares recorded calls."""
 
     def __init__(self, database: Database, policies: Policies, recordings: Recordings) -> None:
         self._database = database
@@ -86,15 +81,15 @@ class Audit:
             await sessions.get(self._database, tenant_id, external_id)
         return [(names[session_id], call) for session_id, call in calls]
 
-    async def explain(self, tenant_id: UUID, external_id: str, call_id: UUID) -> ExplainedCall:
-        """Return a call with its epoch and the disposition of every event up to its head. Raises NotFound."""
+    async def explain(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Manifest:
+        """Return the complete record of a call. Raises NotFound, or NotReproducible."""
         call = await self._recordings.find(tenant_id, external_id, call_id)
         session_id = sessions.session_key(tenant_id, external_id)
         epoch = await self._recordings.epoch(session_id, call)
         fates = await self._dispositions(tenant_id, session_id, call, epoch.frontier)
         later = (await audit.erased_seqs(self._database, session_id))[call.manifest.redactions :]
         runs = disposition_runs(fates, epoch.frontier.folds)
-        return ExplainedCall(call, epoch, runs, tuple(seq for seq in later if seq <= call.head))
+        return answers.manifest(external_id, call, epoch, runs, [seq for seq in later if seq <= call.head])
 
     async def _dispositions(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
         """Return the disposition of every event up to the call's head, by seq (I4)."""
@@ -103,58 +98,190 @@ class Audit:
         erased = (await audit.erased_seqs(self._database, session_id))[: call.manifest.redactions]
         return dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state, erased)
 
-    async def calls(
-        self, tenant_id: UUID, asked: CallConditions, *, before: Place | None, limit: int
-    ) -> tuple[list[tuple[str, CallRow]], Place | None]:
-        """Return up to `limit` calls with their sessions' names, newest first, and the place to continue from.
+    async def history(
+        self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
+    ) -> list[HistoryItem]:
+        """Return an event's fate in each call since it was logged, oldest first.
 
-        A page may have fewer although more follow: it scans at most store.SCAN_MAX calls. Raises InvalidRequest
-        for `evicted_seq` without a session.
+        All calls of an epoch share its decisions. Raises NotFound.
         """
-        if asked.evicted_seq is not None and asked.session is None:
-            raise InvalidRequest("evicted_seq needs a session: seqs count within one", field="evicted_seq")
-        filters = await self._filters(tenant_id, asked)
-        if filters is None:
-            return [], None
-        found, after = await store.page(self._database, tenant_id, replace(filters, before=before), limit)
-        return [(session, call) for session, call in found if session is not None], after
+        session_id = sessions.session_key(tenant_id, external_id)
+        events = await event_log.with_calls(self._database, SessionLog(session_id), (seq,), bodies=False)
+        if not events:
+            raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
+        stored_at = from_seconds(events[-1].at)  # no body was read, so this is when it was stored
+        calls = await audit.calls_since(
+            self._database,
+            session_id,
+            tenant_id,
+            seq=seq,
+            view=view,
+            after=after or first_id(stored_at),
+            limit=limit,
+        )
+        wanted = list({(call.view, call.epoch) for call in calls})
+        epochs = await audit.epochs_of(self._database, session_id, wanted)
+        erased = await audit.erased_seqs(self._database, session_id)
+        rank = erased.index(seq) if seq in erased else len(erased)
+        known: dict[tuple[object, ...], EventFate] = {}
+        items = []
+        for call in calls:
+            epoch = epochs.get((call.view, call.epoch))
+            if epoch is None:
+                detail = f"call {call.call_id} cannot be explained: epoch {call.epoch} of view {call.view!r} is missing"
+                raise NotReproducible(detail, call_id=str(call.call_id))
+            redacted = rank < call.manifest.redactions
+            key = (call.view, call.epoch, call.policy, redacted)
+            if key not in known:
+                explainer = Explainer(epoch.frontier, await self._policies.get(tenant_id, call.policy))
+                known[key] = explainer.fates(events, [seq] if redacted else ())[seq]
+            items.append(answers.history_item(call, known[key], epoch.cause))
+        return items
 
-    async def _filters(self, tenant_id: UUID, asked: CallConditions) -> Filters | None:
-        """Return the filters for the store; None when no call can match."""
-        session_id = None
-        if asked.session is not None:
-            if asked.summary is None and asked.evicted_seq is None and not is_line(asked.session):
-                names = await lines.names(self._database, tenant_id, asked.session)
-                return _filters(asked, list(names)) if names else None
-            line = (
-                None if is_line(asked.session) else await lines.current_line(self._database, tenant_id, asked.session)
-            )
-            session_id = sessions.session_key(tenant_id, line or asked.session)
-        epochs: set[tuple[str, int]] | None = None
-        if asked.summary is not None:
-            home, found = await store.showing(self._database, tenant_id, asked.summary, session_id)
-            if home is None:
-                return None
-            session_id, epochs = home, set(found)
-        if asked.evicted_seq is not None and session_id is not None:
-            evicting = set(await store.evicting(self._database, tenant_id, session_id, asked.evicted_seq))
-            epochs = evicting if epochs is None else epochs & evicting
-        if epochs is not None and not epochs:
-            return None
-        return _filters(asked, None if session_id is None else [session_id], epochs)
+    async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> DiffOut:
+        """Return the differences from call `a` to call `b`. Raises NotFound, or NotReproducible."""
+        ours, theirs = [await self._recorded_side(tenant_id, external_id, id) for id in (a, b)]
+        return await self._compare(tenant_id, external_id, ours, theirs)
+
+    async def diff_planned(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        a: UUID,
+        call: CallRow,
+        epoch: StoredEpoch,
+        policy: Policy,
+        replayed: ReplayedCall,
+    ) -> DiffOut:
+        """Return the differences from call `a` to a call that was planned but not made. Raises what `diff` raises."""
+        ours = await self._recorded_side(tenant_id, external_id, a)
+        theirs = await self._side(tenant_id, external_id, call, epoch, policy, replayed)
+        return await self._compare(tenant_id, external_id, ours, theirs)
+
+    async def _recorded_side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
+        call = await self._recordings.find(tenant_id, external_id, id)
+        done = await self._recordings.reproduce(tenant_id, external_id, call)
+        policy = await self._policies.get(tenant_id, call.policy)
+        return await self._side(tenant_id, external_id, call, done.epoch, policy, done.replayed)
+
+    async def _side(
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        call: CallRow,
+        epoch: StoredEpoch,
+        policy: Policy,
+        replayed: ReplayedCall,
+    ) -> Side:
+        session_id = sessions.session_key(tenant_id, external_id)
+        events = await event_log.events_without_bodies(self._database, SessionLog(session_id), call.head)
+        erased = await audit.erased_seqs(self._database, session_id)
+        fates = Explainer(epoch.frontier, policy).fates(events, erased[: call.manifest.redactions])
+        return Side(call, epoch, policy, fates, replayed)
+
+    async def _compare(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> DiffOut:
+        session_id = sessions.session_key(tenant_id, external_id)
+        events = await event_log.events_without_bodies(
+            self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head)
+        )
+        earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
+        seqs = differing(ours.fates, theirs.fates)
+        decided = await self._find_deciding(session_id, seqs, events, earlier, later)
+        found = changes(ours.fates, theirs.fates, later.fates, decided)
+        total = theirs.call.counted - ours.call.counted
+        extra: dict[str, int] = {}
+        for key, tokens in _other_content_changes(ours.epoch.frontier, theirs.epoch.frontier).items():
+            cause = decided[key].cause or "other"
+            extra[cause] = extra.get(cause, 0) + tokens
+        first = first_difference(ours.replayed, theirs.replayed)
+        return answers.diff(external_id, ours.call, theirs.call, first, found, by_cause(found, extra, total))
+
+    async def _find_deciding(
+        self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
+    ) -> dict[int, DecidingEpoch]:
+        """Return for each seq the first of the consecutive epochs that show it as the later call does."""
+        walk = _Walk(seqs, events, earlier, later)
+        upper = later.epoch
+        while walk.open and upper.epoch:
+            place = (upper.head, upper.epoch)
+            batch = await audit.epochs_before(self._database, session_id, later.call.view, place, EPOCHS_AT_ONCE)
+            if not batch:
+                break
+            upper = batch[-1]
+            if await asyncio.to_thread(walk.compare_back, batch):
+                break
+        return walk.finish()
 
 
-def _filters(
-    asked: CallConditions, session_ids: Sequence[UUID] | None, epochs: Collection[tuple[str, int]] | None = None
-) -> Filters:
-    return Filters(
-        session_ids=session_ids,
-        model=asked.model,
-        since=asked.since,
-        until=asked.until,
-        overflow=asked.overflow,
-        min_evicted_tokens=asked.min_evicted_tokens,
-        epochs=None if epochs is None else sorted(epochs),
-        newest_id=store.LAST if asked.until is None else last_id(asked.until),
-        oldest_id=store.FIRST if asked.since is None else first_id(asked.since),
-    )
+class _Walk:
+    """A walk back from the later call's epoch to the deciding epoch of every difference."""
+
+    def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side) -> None:
+        self._earlier, self._later = earlier, later
+        self._last = later.epoch
+        self.decided: dict[int, DecidingEpoch] = {SUMMARIES: DecidingEpoch(None, None), NOTE: DecidingEpoch(None, None)}
+        self.open = set(seqs) | set(_other_content_changes(earlier.epoch.frontier, later.epoch.frontier))
+        for seq in seqs:
+            fates = later.fates.get(seq, ABSENT)
+            if fates == ABSENT:
+                self._decide(seq, None, "appended")
+            elif fates.disposition == "redacted":
+                self._decide(seq, None, "redaction")
+        self._events = _with_calls(self.open, events)
+
+    def compare_back(self, batch: Iterable[StoredEpoch]) -> bool:
+        """Compare a batch of earlier epochs, latest first; return True when every deciding epoch is found."""
+        view, number = self._earlier.call.view, self._earlier.call.epoch
+        for epoch in batch:
+            fates = Explainer(epoch.frontier, self._later.policy).fates(self._events)
+            for seq in sorted(self.open):
+                if self._differs_in(seq, epoch, fates):
+                    self._decide(seq, self._last.epoch, self._last.cause)
+            self._last = epoch
+            if not self.open or (view == self._later.call.view and epoch.epoch == number):
+                return True
+        return False
+
+    def finish(self) -> dict[int, DecidingEpoch]:
+        """Return the deciding epochs; if none changed a seq, the first epoch or the append of the event."""
+        for seq in list(self.open):
+            if self._later.fates.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
+                self._decide(seq, None, "appended")
+            else:
+                self._decide(seq, self._last.epoch, self._last.cause)
+        return self.decided
+
+    def _differs_in(self, seq: int, epoch: StoredEpoch, fates: Mapping[int, EventFate]) -> bool:
+        if seq < 0:
+            return _other_content(epoch.frontier, seq) != _other_content(self._later.epoch.frontier, seq)
+        if "author" in (self._later.fates[seq].reason, self._earlier.fates.get(seq, ABSENT).reason):
+            return self._last.cause in RESETTING_CAUSES
+        return fates[seq] != self._later.fates[seq]
+
+    def _decide(self, seq: int, epoch: int | None, cause: str) -> None:
+        self.open.discard(seq)
+        self.decided[seq] = DecidingEpoch(epoch, cause)
+
+
+def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
+    """Return the events at these seqs, with the calls of results among them. `events` are all up to some head."""
+    wanted = {seq for seq in seqs if seq > 0}
+    wanted |= {call for seq in wanted if (call := events[seq - 1].call_seq)}
+    return [events[seq - 1] for seq in sorted(wanted)]
+
+
+def _other_content(state: Frontier, key: int) -> tuple[object, int]:
+    """Return a frontier's other content under a key, and its tokens."""
+    if key == NOTE:
+        return state.note, state.note_tokens
+    return tuple(fold.id for fold in state.folds if fold.shown), state.summary_tokens
+
+
+def _other_content_changes(before: Frontier, after: Frontier) -> dict[int, int]:
+    """Return the differences in tokens of the other content, by key; only keys that differ."""
+    found = {}
+    for key in (SUMMARIES, NOTE):
+        old, new = _other_content(before, key), _other_content(after, key)
+        if old != new:
+            found[key] = new[1] - old[1]
+    return found

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def _services(_: Any, kernel: "Services") -> Iterable[object]:
-    from app.wings.audit.explaining import Explaining
     from app.wings.audit.previews import Preview
+    from app.wings.audit.search import CallSearch
     from app.wings.audit.service import Audit
 
-    yield Audit(kernel.database, kernel.policies, kernel.recordings)
-    yield (explaining := Explaining(kernel.database, kernel.policies, kernel.recordings))
-    yield Preview(kernel.database, kernel.assembly, explaining)
+    yield CallSearch(kernel.database)
+    yield (audit := Audit(kernel.database, kernel.policies, kernel.recordings))
+    yield Preview(kernel.database, kernel.assembly, audit)
 
 
 def _routes(_: Any) -> "Sequence[Resource]":
