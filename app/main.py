@@ -21,7 +21,6 @@ from app.http.loopback_only import LoopbackOnly
 from app.http.openapi_descriptions import add_descriptions
 from app.http.operation import Resource
 from app.http.problem_schemas import with_problem_schemas
-from app.resources.calls import routes as audit
 from app.resources.contexts import routes as context
 from app.resources.events import routes as events
 from app.resources.feedback import routes as feedback
@@ -30,8 +29,6 @@ from app.resources.layers import routes as layers
 from app.resources.lines import routes as lines
 from app.resources.policies import routes as policies
 from app.resources.policies.routes import POLICY_SCHEMA
-from app.resources.previews import routes as previews
-from app.resources.recall import routes as recall
 from app.resources.sessions import routes as sessions
 from app.resources.summaries import routes as summaries
 from app.resources.turns import routes as turns
@@ -44,18 +41,15 @@ from app.version import VERSION
 
 _BUSIEST_FIRST: Final = (
     context,
-    previews,
     events,
     feedback,
     sessions,
     lines,
     layers,
     turns,
-    recall,
     visibility,
     summaries,
     policies,
-    audit,
     keys,
     operations,
     pages,

@@ -76,6 +76,10 @@ Id = Annotated[str, BeforeValidator(_id)]
 """A UUID in a response."""
 
 
+def _hex(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value
+
+
 def value_types(annotation: Any) -> frozenset[Any]:
     """Return the types of the values that an annotation allows, including those of items and of literals."""
     if get_origin(annotation) is Literal:
@@ -176,11 +180,12 @@ CallModel = Annotated[
     str | None, Field(description="Name of the model that the context was made for; null if none was given.")
 ]
 RetryOf = Annotated[
-    str | None,
+    Id | None,
     Field(description="Id of the call that this one retries because it was too long; null if it is not a retry."),
 ]
 RequestSha256 = Annotated[
     str,
+    BeforeValidator(_hex),
     Field(
         description="SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given "
         "order."

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from app.runtime.wiring import Services
     from app.store.engine import Database
     from app.store.texts import ContentCiphers
-    from app.worker.job_context import JobGroup
+    from app.worker.job_context import FollowUp, JobGroup
 
 
 SENSITIVE: Final = "sensitive"
@@ -33,6 +33,8 @@ SENSITIVE: Final = "sensitive"
 
 MakeJobs: TypeAlias = "Callable[[Database], JobGroup]"
 """Makes jobs for a worker's database."""
+MakeFollowUp: TypeAlias = "Callable[[Database], FollowUp]"
+"""Makes the work after a compaction for a worker's database."""
 
 
 def _nothing(*_: Any) -> Sequence[Any]:
@@ -52,8 +54,9 @@ class Wing:
     class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API. `middleware`:
     ASGI middleware, outermost first, outside that of the kernel. `lifespan`: a context for the time in which the
     application serves; it gets the services and the event that is set when the server begins to stop. `jobs`: jobs of a
-    worker. `commands`: adds commands to the command line. `ciphers`: the ciphers of tenants' contents; at most one wing
-    has them. `foreign_paths`: prefixes of paths for clients of other APIs, which find a problem in its member `error`.
+    worker. `after_compaction`: work that follows each compaction. `commands`: adds commands to the command line.
+    `ciphers`: the ciphers of tenants' contents; at most one wing has them. `foreign_paths`: prefixes of paths for
+    clients of other APIs, which find a problem in its member `error`.
     """
 
     settings: type[BaseModel] | None = None
@@ -62,6 +65,7 @@ class Wing:
     middleware: "Callable[[Any], Sequence[Middleware]]" = _nothing
     lifespan: "Callable[[Any, Services, asyncio.Event], AbstractAsyncContextManager[None]]" = _no_lifespan
     jobs: "Callable[[Any], Sequence[MakeJobs]]" = _nothing
+    after_compaction: "Callable[[Any], Sequence[MakeFollowUp]]" = _nothing
     commands: "Callable[[typer.Typer], object]" = _nothing
     ciphers: "Callable[[Any, Database], ContentCiphers] | None" = None
     foreign_paths: tuple[str, ...] = ()

@@ -15,9 +15,7 @@ from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer
 from app.providers.traced import TracedSummarizer
-from app.resources.calls.explaining import Explaining
-from app.resources.calls.recordings import Recordings
-from app.resources.calls.service import Audit
+from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.service import Assembly
 from app.resources.contexts.view_cache import ViewCache
 from app.resources.events.reading import Reading, Redaction
@@ -28,8 +26,6 @@ from app.resources.layers.service import Layers
 from app.resources.lines.forks import Forks
 from app.resources.lines.service import Lines
 from app.resources.policies.service import Policies
-from app.resources.previews.service import Preview
-from app.resources.recall.service import Recall
 from app.resources.reconcile.service import Reconcile
 from app.resources.sessions.limits import EventRates, SessionQuota
 from app.resources.sessions.service import Sessions
@@ -61,20 +57,17 @@ class Services:
     """The services that the routes call."""
 
     database: Database
+    counting: Counting
     sessions: Sessions
     ingest: Ingest
     reading: Reading
     assembly: Assembly
-    preview: Preview
     policies: Policies
     tenants: Tenants
     compaction_queries: CompactionQueries
     coverage: Coverage
     redaction: Redaction
     recordings: Recordings
-    explaining: Explaining
-    audit: Audit
-    recall: Recall
     turns: Turns
     layers: Layers
     visibility: Visibility
@@ -120,15 +113,13 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
-    recordings = Recordings(database, policies)
-    explaining = Explaining(database, policies, recordings)
     kernel = Services(
         database=database,
+        counting=counting,
         sessions=Sessions(database, counting, policies, quota),
         ingest=ingest,
         reading=Reading(database),
         assembly=assembly,
-        preview=Preview(database, assembly, explaining),
         policies=policies,
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
@@ -138,10 +129,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         lines=lines,
         reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
         feedback=Feedback(database, counting, policies, view_cache, caches),
-        recordings=recordings,
-        explaining=explaining,
-        audit=Audit(database),
-        recall=Recall(database, counting, policies),
+        recordings=Recordings(database, policies),
         turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
@@ -175,6 +163,7 @@ def worker_work(settings: Settings) -> "Work":
         settings.database_pooler_url,
         lambda database: ciphers(settings, database),
         [make for wing in installed() for make in wing.jobs(settings)],
+        [make for wing in installed() for make in wing.after_compaction(settings)],
     )
 
 

@@ -1,4 +1,4 @@
-"""Erasure of sessions with all sessions that share their events, locked in one order; names erased on request."""
+"""Erasure of sessions with all that share their events, locked in one order; erased names; the search index."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -122,3 +122,25 @@ async def admit_name(tx: Connection, tenant_id: UUID, name: str, *, has_metadata
             f"PUT /v1/sessions/{name} and its metadata (by which it can be erased again); or use another name",
             session=name,
         )
+
+
+async def forget_terms(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) -> None:
+    """Remove an event from the search index, including one that another transaction is adding.
+
+    The row of `search_heads` is the lock for changes of a session's index. A new one is of version 0, which the first
+    search replaces.
+    """
+    await tx.execute(
+        "INSERT INTO search_heads (session_id, tenant_id, version) SELECT session_id, tenant_id, 0 FROM sessions "
+        "WHERE session_id = :session_id AND tenant_id = :tenant_id FOR KEY SHARE "
+        "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head",
+        session_id=session_id,
+        tenant_id=tenant_id,
+    )
+    await tx.execute(
+        "WITH gone AS (DELETE FROM search WHERE session_id = :session_id AND seq = :seq RETURNING length) "
+        "UPDATE search_heads SET entries = entries - 1, length = search_heads.length - gone.length FROM gone "
+        "WHERE session_id = :session_id",
+        session_id=session_id,
+        seq=seq,
+    )

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
+from app.core.assembly.visibility import VisibilityDecision
 from app.core.plan.reducers.visibility import NewestDecision
-from app.core.recall.visibility import VisibilityDecision
 from app.store import texts
 from app.store.engine import Connection, Database
 from app.store.sessions import SessionRow

@@ -1,10 +1,10 @@
 """The context of a job: its tenant, its log fields, its trace, and its return to the queue."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
 import asyncpg
@@ -20,6 +20,10 @@ from app.store.texts import ContentCiphers, sealing_with
 
 FORGOTTEN_CRON: Final = "* * * * *"
 """When work is looked for whose job was lost."""
+
+
+FollowUp: TypeAlias = Callable[[UUID, UUID, int | None], Awaitable[object]]
+"""Work after a compaction, within its job: gets the ids of session and tenant, and the last seq that was looked at."""
 
 
 class JobGroup(Protocol):

@@ -16,7 +16,6 @@ from pgqueuer.models import Job, Schedule
 
 from app.core.errors import ContentsErased, SessionGone
 from app.resources.layers import service as layers
-from app.resources.recall.indexing import Indexing
 from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import SummarizerUnavailable
 from app.store import compactions, summaries
@@ -25,7 +24,7 @@ from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.purges import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.store.texts import ContentCiphers
 from app.worker.health import APPLICATION_NAME
-from app.worker.job_context import FORGOTTEN_CRON, JobGroup, job_context, returned_to_queue
+from app.worker.job_context import FORGOTTEN_CRON, FollowUp, JobGroup, job_context, returned_to_queue
 
 PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
@@ -49,7 +48,8 @@ REDO_SESSIONS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The optional work of a worker: factories of its services and of the wings' jobs, called with its database.
+    """The optional work of a worker: factories of its services, of the wings' jobs and of what follows a compaction,
+    called with its database.
 
     A job without a heartbeat for `heartbeat_seconds` goes to another worker. For `pooler_url` see Database.
     """
@@ -59,6 +59,7 @@ class Work:
     pooler_url: str | None = None
     ciphers: Callable[[Database], ContentCiphers] = lambda _: ContentCiphers()
     jobs: Sequence[Callable[[Database], JobGroup]] = ()
+    after_compaction: Sequence[Callable[[Database], FollowUp]] = ()
 
 
 NOTHING_ELSE: Final = Work()
@@ -135,7 +136,7 @@ async def _session(
             await purge_dead_jobs(database)
 
         if compaction is not None:
-            _compact(queue, database, compaction, work.ciphers(database))
+            _compact(queue, database, compaction, work)
         for group in groups:
             group.register(queue)
 
@@ -165,10 +166,10 @@ async def _session(
         await connection.close()
 
 
-def _compact(queue: PgQueuer, database: Database, compaction: Compaction, ciphers: ContentCiphers) -> None:
+def _compact(queue: PgQueuer, database: Database, compaction: Compaction, work: Work) -> None:
     """Register the jobs that write summaries, and the schedules that find lost jobs and degraded summaries."""
-
-    indexing = Indexing(database)
+    ciphers = work.ciphers(database)
+    follow_ups = [make(database) for make in work.after_compaction]
 
     @queue.entrypoint("compact")
     async def compact(job: Job) -> None:
@@ -177,7 +178,8 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, cipher
             with returned_to_queue(_delay(job)):
                 async with job_context("compact", database, session_id, tenant_id, ciphers, job=int(job.id)):
                     head = await compaction.run_job(session_id, tenant_id, int(job.id))
-                    await indexing.index_to(session_id, tenant_id, head)  # the agent may soon search what is summarized
+                    for follow_up in follow_ups:
+                        await follow_up(session_id, tenant_id, head)
         except (ContentsErased, SessionGone):
             return
         except SummarizerUnavailable as error:

@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -20,11 +21,11 @@ from uuid import UUID
 
 import asyncpg
 
-from app.resources.calls.service import Audit, CallConditions
 from app.services.tenants import DEFAULT_TENANT
 from app.store import embedded, migrate
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
+from app.wings.audit.search import CallSearch, Filters
 from bench.audit.fill import AT_ONCE, CALLS_PER_SESSION, DAYS, MODELS, Filled, fill
 
 CALLS: Final = 5_000_000
@@ -38,7 +39,7 @@ def moment(within: random.Random) -> datetime:
     return datetime.now(UTC) - timedelta(days=within.uniform(0.1, DAYS - 0.1))
 
 
-def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], CallConditions]]:
+def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], Filters]]:
     """Return the audit questions by name."""
 
     def session() -> str:
@@ -54,26 +55,24 @@ def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], C
     def least() -> int:
         return int(10 ** within.uniform(3, 5.9))
 
-    def during(**more: object) -> CallConditions:
+    def during(**more: object) -> Filters:
         since, until = day()
-        return CallConditions(since=since, until=until, **more)  # type: ignore[arg-type]  # fields of CallConditions, named below
+        return Filters(since=since, until=until, **more)  # type: ignore[arg-type]  # fields of Filters, named below
 
     return {
-        "nothing": CallConditions,
+        "nothing": Filters,
         "since and until, a day": during,
-        "model": lambda: CallConditions(model=within.choice(MODELS)),
+        "model": lambda: Filters(model=within.choice(MODELS)),
         "model and a day": lambda: during(model=within.choice(MODELS)),
-        "overflow": lambda: CallConditions(overflow=True),
-        "overflow and model": lambda: CallConditions(overflow=True, model=within.choice(MODELS)),
-        "min_evicted_tokens": lambda: CallConditions(min_evicted_tokens=least()),
+        "overflow": lambda: Filters(overflow=True),
+        "overflow and model": lambda: Filters(overflow=True, model=within.choice(MODELS)),
+        "min_evicted_tokens": lambda: Filters(min_evicted_tokens=least()),
         "min_evicted_tokens and a day": lambda: during(min_evicted_tokens=least()),
-        "min_evicted_tokens and model": lambda: CallConditions(min_evicted_tokens=least(), model=within.choice(MODELS)),
-        "session": lambda: CallConditions(session=session()),
-        "session and evicted_seq": lambda: CallConditions(session=session(), evicted_seq=within.randint(1, 900)),
-        "session, model, overflow": lambda: CallConditions(
-            session=session(), model=within.choice(MODELS), overflow=True
-        ),
-        "summary": lambda: CallConditions(summary=summary()),
+        "min_evicted_tokens and model": lambda: Filters(min_evicted_tokens=least(), model=within.choice(MODELS)),
+        "session": lambda: Filters(session=session()),
+        "session and evicted_seq": lambda: Filters(session=session(), evicted_seq=within.randint(1, 900)),
+        "session, model, overflow": lambda: Filters(session=session(), model=within.choice(MODELS), overflow=True),
+        "summary": lambda: Filters(summary=summary()),
     }
 
 
@@ -84,7 +83,7 @@ def md5(text: str) -> str:
 
 async def measure(database: Database, filled: Filled, rounds: int) -> dict[str, list[float]]:
     """Return the milliseconds of each page, by filter."""
-    audit, within = Audit(database), random.Random(5)
+    search, within = CallSearch(database), random.Random(5)
     times: dict[str, list[float]] = {}
     for name, ask in questions(filled, within).items():
         times[name] = []
@@ -95,7 +94,7 @@ async def measure(database: Database, filled: Filled, rounds: int) -> dict[str, 
             if asked.summary is not None:
                 before = None
             started = time.perf_counter()
-            await audit.calls(DEFAULT_TENANT, asked, before=before, limit=PAGE)
+            await search.calls(DEFAULT_TENANT, replace(asked, before=before), PAGE)
             if number >= rounds:
                 times[name].append(1000 * (time.perf_counter() - started))
     return times

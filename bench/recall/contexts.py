@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from app.core.log.event import Event
-from app.core.recall.answer import fill, pick, weights_of
 from app.core.tokens.counter import Counter
+from app.wings.recall.answer import fill, pick, weights_of
 from bench.recall.ranking import FIRST, Index, Question, QuestionedDialogue, entries
 from bench.retention import dialogue
 from bench.retention.points import message_of

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.recall.answer import LIMIT, TOKENS, short_ones
 from app.core.tokens.counter import Counter
+from app.wings.recall.answer import LIMIT, TOKENS, short_ones
 from bench.recall.ranking import FIRST, Index, Question, QuestionedDialogue, entries
 from bench.retention import dialogue
 from bench.retention.points import message_of

@@ -10,7 +10,7 @@ from rank_bm25 import BM25Okapi
 
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
-from app.core.recall.search import (
+from app.wings.recall.search import (
     NEARBY,
     QUESTION_MARK,
     Corpus,

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from app.services.tenants import Tenants
-from app.store import calls_search
 from app.store.engine import Database
+from app.wings.audit import search as calls_search
 from tests.contract.test_audit import Agent, Json
 
 

@@ -278,7 +278,7 @@ async def test_the_audit_ledger_is_limited_to_the_prefix(callers: dict[str, Call
         assert answer.json()["totals"]["calls"] == calls
 
 
-@pytest.mark.wing("mcp")
+@pytest.mark.wing("recall")
 async def test_recall_over_mcp_is_limited_to_the_prefix(
     callers: dict[str, Caller], server: str, keys: dict[str, str]
 ) -> None:

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from app.services.tenants import Tenants
 from app.store.engine import Database
 
-pytestmark = pytest.mark.wing("mcp")
+pytestmark = pytest.mark.wing("recall")
 
 EVENTS = {"events": [{"type": "user.message", "content": "the port is 8123"}]}
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}

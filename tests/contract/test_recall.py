@@ -7,12 +7,12 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.core.recall.search import TERMS_VERSION, entry
-from app.resources.recall.indexing import Indexing
 from app.services.tenants import DEFAULT_TENANT, Tenants
-from app.store import search
 from app.store.engine import Database
 from app.store.sessions import session_key
+from app.wings.recall import store as search
+from app.wings.recall.search import TERMS_VERSION, entry
+from app.wings.recall.service import Indexing
 from tests.support.waiting import count_waiting
 
 S = "/v1/sessions/s"

@@ -38,7 +38,7 @@ BODY_OPERATIONS = [
     pytest.param("PUT", "/v1/retention", marks=pytest.mark.wing("retention")),
     pytest.param("POST", "/v1/erasures", marks=pytest.mark.wing("retention")),
     pytest.param("POST", "/v1/erasures:preview", marks=pytest.mark.wing("retention")),
-    pytest.param("POST", "/mcp", marks=pytest.mark.wing("mcp")),
+    pytest.param("POST", "/mcp", marks=pytest.mark.wing("recall")),
 ]
 JSON = {"Content-Type": "application/json"}
 

@@ -36,7 +36,6 @@ from app.store import (
     keys,
     lines,
     purges,
-    search,
     sessions,
     spans,
     spending,
@@ -47,6 +46,7 @@ from app.store.engine import ROLE, SERVER_SETTINGS, SHARD_SETTINGS, Database, ac
 from app.store.event_log import SessionLog
 from app.store.sessions import session_key
 from app.store.statements import PARAMETER
+from app.wings.recall import store as search
 from app.wings.replica.store import Replica
 from app.wings.retention import jobs as worker_retention
 from app.wings.retention import store as erasures

@@ -12,11 +12,12 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import calls_search, statements
-from app.store.calls_search import Filters
+from app.store import statements
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
+from app.wings.audit import search as calls_search
+from app.wings.audit.search import Filters
 from bench.audit.fill import CALLS_PER_SESSION, fill
 from tests.support.databases import migrated
 
@@ -106,7 +107,15 @@ async def test_no_combination_of_filters_looks_at_more_than_its_bound(filled: Da
         SESSIONS, MODELS, DAYS, OVERFLOW, LEAST, BEFORE
     ):
         until = since + timedelta(days=1) if since else None
-        filters = Filters(session, model, since, until, overflow, least, before=before)
+        filters = Filters(
+            session_ids=session,
+            model=model,
+            since=since,
+            until=until,
+            overflow=overflow,
+            min_evicted_tokens=least,
+            before=before,
+        )
         sql, values = calls_search.statement(DEFAULT_TENANT, filters, PAGE)
         assert len(sql) < STATEMENT_BYTES_MAX
         bound = CALLS_PER_SESSION * len(session) if session else SCAN + calls_search.CLASSES_MAX
@@ -141,7 +150,7 @@ async def _check_epochs(filled: Database) -> None:
         filled, calls_search.NEWEST_OF, session_id=home, views=views, numbers=numbers, before=calls_search.LAST
     )
     check(plan, len(epochs))
-    rows, after = await calls_search.page(filled, DEFAULT_TENANT, Filters([home], epochs=epochs), 1_000)
+    rows, after = await calls_search.page(filled, DEFAULT_TENANT, Filters(session_ids=[home], epochs=epochs), 1_000)
     assert (len(rows), after) == (150, None)
 
 

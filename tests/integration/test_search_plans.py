@@ -6,12 +6,12 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.core.recall.search import keys
 from app.services.tenants import DEFAULT_TENANT
-from app.store import search
 from app.store.engine import Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.sessions import session_key
+from app.wings.recall import store as search
+from app.wings.recall.search import keys
 from tests.conftest import filled_database
 from tests.support.databases import migrated
 

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from app.core.assembly.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
 from app.core.errors import CannotFit
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, EventType, canonical_json
@@ -17,7 +18,6 @@ from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs, update_context
 from app.core.policy.evictions import SHOW_ALL
 from app.core.policy.policy import Policy
-from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
 from app.core.record.evictions import dispositions, evictions
 from app.core.render.formats.layout import Layout
 from app.core.render.request import arrange

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from hypothesis import given
 
+from app.core.assembly.visibility import VisibilityRequest
 from app.core.audit.client_plan import ClientPlan, client_plan
 from app.core.log.block import Block, Kind
 from app.core.log.chain import canonical
 from app.core.log.event import Event, content_text
 from app.core.log.events import ASSISTANT_SIDE, canonical_json
 from app.core.policy.policy import Policy
-from app.core.recall.visibility import VisibilityRequest
 from app.core.render.request import arrange
 from tests.property.builders import Raw, logs, policies
 from tests.property.steps import asked, batches, random_logs, shares, steps, target_of

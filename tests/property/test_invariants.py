@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from app.core.assembly.visibility import VisibilityRequest
 from app.core.errors import CannotFit, ContextError
 from app.core.log.block import Kind
 from app.core.plan.pipeline import Plan, begin, finish_unchanged, plan
@@ -14,7 +15,6 @@ from app.core.plan.state.frontier import START, from_json, to_json
 from app.core.plan.update import EarlierPlan
 from app.core.policy.evictions import SHOW_ALL
 from app.core.policy.policy import Policy
-from app.core.recall.visibility import VisibilityRequest
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Layout
 from app.core.render.layers import Layer

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.recall.answer import (
+from app.core.tokens.counter import TextKind
+from app.wings.recall.answer import (
     LIMIT,
     SHARE_MIN,
     SHORT_LIMIT,
@@ -24,8 +25,7 @@ from app.core.recall.answer import (
     short_ones,
     visible,
 )
-from app.core.recall.search import Corpus, Hit, entry, query_terms, rank
-from app.core.tokens.counter import TextKind
+from app.wings.recall.search import Corpus, Hit, entry, query_terms, rank
 from tests.property.builders import COUNTER, words
 
 texts = st.one_of(words, st.text(st.characters(exclude_categories=["Cs"]), max_size=400))

@@ -6,7 +6,7 @@ from app.core.lexicon.words import stem, terms
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.memory.digest.digest import digest_of
-from app.core.recall.search import (
+from app.wings.recall.search import (
     NEARBY,
     QUESTION_MARK,
     Corpus,

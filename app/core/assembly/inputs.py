@@ -1,13 +1,16 @@
 """The inputs of a context: the request, the loaded view, and what must be read of the log."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from app.core.lexicon.tools import is_recall_tool
 from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.log.parse import tool_definitions
 from app.core.memory.cover import Summary, cover_id
 from app.core.plan.reducers.fold import FoldReducer
 from app.core.plan.reducers.visibility import NewestDecision
@@ -16,8 +19,8 @@ from app.core.plan.state.drops import EXPIRY, UNREAD
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import EarlierPlan, PlanInputs, update_context
 from app.core.policy.policy import Policy
-from app.core.recall.tool import has_recall
 from app.core.record.evictions import Eviction
+from app.core.render.formats.tools import tool_names
 from app.core.render.layers import Content, Layer
 from app.core.render.text import Settled
 from app.core.tokens.budget import Budget, own_window
@@ -238,19 +241,21 @@ def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         loaded.decided,
         loaded.decisions,
         inputs.budget.outside,
-        inputs.request.recall or inputs.settings.policy.recall or has_recall(_with_tools(inputs)),
+        inputs.request.recall or inputs.settings.policy.recall or _has_recall_tool(inputs),
         loaded.learned is None or loaded.learned.caches is not False,
         loaded.requested_to if inputs.request.at is None else 0,
     )
     return read, state
 
 
-def _with_tools(inputs: ContextInputs) -> Sequence[Event]:
-    """Return enough of the events to include the current tools."""
-    if inputs.last_context is None:
-        return inputs.events
-    known = inputs.last_context.plan
-    return (*known.context.prefix, *inputs.events[known.count :])
+def _has_recall_tool(inputs: ContextInputs) -> bool:
+    """Return whether the log's newest tool list has the recall tool, also under the names of MCP clients."""
+    events = inputs.events
+    if inputs.last_context is not None:
+        known = inputs.last_context.plan
+        events = (*known.context.prefix, *inputs.events[known.count :])
+    tools = next((event for event in reversed(events) if event.type is EventType.TOOLS), None)
+    return tools is not None and any(map(is_recall_tool, tool_names(tool_definitions(tools.block.content))))
 
 
 def summary_tree(inputs: ContextInputs) -> tuple[Summary, ...]:

@@ -343,3 +343,10 @@ def first_line(draft: Draft) -> str | None:
     if not line:
         return None
     return line if len(line) <= GIST_CHARS_MAX else line[: GIST_CHARS_MAX - 1] + "…"
+
+
+def paths(event: Event) -> tuple[str, ...]:
+    """Return the files that an event is about: its own path, and the paths in single arguments of a call."""
+    own = (event.body or {}).get("path")
+    single = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
+    return tuple(dict.fromkeys(readable(path) for path in (own, *single) if isinstance(path, str) and path))

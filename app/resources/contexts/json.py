@@ -6,16 +6,14 @@ from typing import Final
 
 from app.core.assembly.assemble import Assembled, shown_summaries
 from app.core.audit.client_plan import MessagePlan
-from app.core.log.events import Json
+from app.core.log.events import Json, canonical_json
+from app.core.log.segments import line_of, session_of
 from app.core.plan.reducers.last_resort import REDUCER
 from app.core.record.evictions import Eviction, eviction_row
 from app.core.render.request import Request
 from app.core.tokens.models import window_is_assumed
-from app.resources.calls.json import context_fields, diff_json, splice_request
 from app.resources.contexts.service import ContextAnswer
-from app.resources.previews.service import PreviewAnswer
 from app.resources.reconcile.outcome import Reconciled
-from app.resources.summaries.requests import reason_not_shown
 
 FAILED: Final = "the last compaction failed; GET .../compactions has the reason"
 
@@ -32,8 +30,12 @@ class ContextBody:
     tail: Mapping[str, Json]
 
     def json(self) -> bytes:
-        """Return the response as JSON."""
-        return splice_request(self.head, self.request, self.tail)
+        """Return the response as JSON.
+
+        The request is JSON text already; parsing it only to serialize it again would double the work.
+        """
+        start, rest = canonical_json(self.head)[:-1], canonical_json(self.tail)[1:]
+        return b"".join((start.encode(), b',"request":', self.request.body, b",", rest.encode()))
 
     def stored(self) -> Mapping[str, Json]:
         """Return the stored part of the response: everything but the request, which can be rendered again."""
@@ -42,7 +44,7 @@ class ContextBody:
 
 def context_body(answer: ContextAnswer) -> ContextBody:
     """Return the response to a context request."""
-    return _body(answer.session, answer.assembled, answer.compaction, answer.reason)
+    return body_of(answer.session, answer.assembled, answer.compaction, answer.reason)
 
 
 def reconciled_body(done: Reconciled) -> ContextBody:
@@ -55,7 +57,7 @@ def reconciled_body(done: Reconciled) -> ContextBody:
             {name: value for name, value in asdict(one).items() if value is not None} for one in done.plan.inserted
         ],
     }
-    return _body(answer.session, answer.assembled, answer.compaction, answer.reason, extra)
+    return body_of(answer.session, answer.assembled, answer.compaction, answer.reason, extra)
 
 
 def _message_json(plan: MessagePlan) -> dict[str, Json]:
@@ -69,31 +71,27 @@ def _message_json(plan: MessagePlan) -> dict[str, Json]:
     return shown
 
 
-def preview_json(session: str, preview: PreviewAnswer) -> bytes:
-    """Return the response to a preview: without a call's id, and with the cause of the epoch it would open."""
-    epoch = preview.assembled.epoch
-    extra: dict[str, Json] = {"preview": True, "cause": None if epoch is None else epoch.cause}
-    if preview.diff is not None:
-        extra["diff"] = diff_json(session, preview.diff, planned=True)
-    state = preview.assembled.inputs.loaded.compaction
-    return _body(session, preview.assembled, state, reason_not_shown(preview.assembled), extra, made=False).json()
-
-
-def _body(
+def body_of(
     session: str,
     assembled: Assembled,
     compaction: str,
     reason: str | None,
     extra: Mapping[str, Json] | None = None,
-    *,
-    made: bool = True,
 ) -> ContextBody:
+    """Return the response with an assembled context."""
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
     by_source, stalled = inputs.budget.parts(rendered.by_source), rendered.plan.stalled
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
     head: dict[str, Json] = {
-        "call_id": str(call.call_id) if made else None,
-        **context_fields(session, call),
+        "call_id": str(call.call_id),
+        "session": session_of(session),
+        "line": line_of(session),
+        "view": call.view,
+        "head": call.head,
+        "epoch": call.epoch,
+        "format": call.format,
+        "model": call.model,
+        "policy": {"name": call.policy[0], "version": call.policy[1]},
     }
     tail: dict[str, Json] = {
         "tokens": {

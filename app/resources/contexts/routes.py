@@ -17,8 +17,8 @@ from app.http.fields import QUERY, Sid
 from app.http.idempotency import Idempotency, Idempotent
 from app.http.openapi import parameters_of
 from app.http.operation import Resource, Who, caller_of, service
-from app.resources.calls.recordings import Recordings
 from app.resources.contexts.json import ContextBody, context_body, reconciled_body
+from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.schemas import ContextIn, ContextOut, ContextQuery
 from app.resources.contexts.service import Assembly, ContextAnswer
 from app.resources.feedback.service import Feedback

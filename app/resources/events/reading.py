@@ -7,7 +7,7 @@ from app.core.errors import NotFound, OutsidePrefix
 from app.core.lexicon.times import time_text
 from app.resources.contexts.view_cache import ViewCache
 from app.resources.events.appends import event_id
-from app.store import compactions, epochs, erasure, event_log, layers, log, search, sessions, summaries, visibility
+from app.store import compactions, epochs, erasure, event_log, layers, log, sessions, summaries, visibility
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
@@ -98,7 +98,7 @@ async def _forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, k
     """Erase all data that a session has derived from an event, its own or a shared one."""
     await log.note_redaction(tx, session_id, tenant_id, seq, key_id)
     await epochs.clear_quotes(tx, session_id, seq)
-    await search.forget(tx, session_id, tenant_id, seq)
+    await erasure.forget_terms(tx, session_id, tenant_id, seq)
     await visibility.forget(tx, session_id, seq)
     holes = await summaries.invalidate(tx, session_id, seq)
     await epochs.reset_plans(tx, session_id)

@@ -29,7 +29,6 @@ from app.http.fields import (
 )
 from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
-from app.resources.recall.routes import ToolsOut
 from app.resources.summaries.coverage import Coverage, CoverageProof
 from app.resources.summaries.requests import ENDED, CompactionQueries
 from app.store.compactions import CompactionRow
@@ -188,6 +187,17 @@ class CompactionOut(BaseModel):
         description="Reason for a stall, or why a requested compaction (`force`, `POST …/compactions`) has no effect; "
         "null otherwise."
     )
+
+
+class ToolsOut(BaseModel):
+    """Definition of one tool in the format of each provider."""
+
+    openai: dict[str, Any] = Field(description="Definition for OpenAI's chat completions.")
+    openai_responses: dict[str, Any] = Field(
+        alias="openai-responses", description="Definition for OpenAI's Responses API."
+    )
+    anthropic: dict[str, Any] = Field(description="Definition for Anthropic's messages.")
+    gemini: dict[str, Any] = Field(description="Definition for Gemini: a tool with one function declaration.")
 
 
 router = Resource("summaries")

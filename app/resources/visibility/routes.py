@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.core.recall.visibility import (
+from app.core.assembly.visibility import (
     ITEMS_MAX,
     PATH_CHARS_MAX,
     REPLACEMENT_CHARS_MAX,

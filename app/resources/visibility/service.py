@@ -10,9 +10,9 @@ from typing import Final
 from uuid import UUID
 
 from app.core.assembly.inputs import ContextInputs, ContextRequest, plan_inputs
+from app.core.assembly.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
 from app.core.errors import Conflict
 from app.core.plan.update import update_context
-from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
 from app.resources.contexts.service import Assembly
 from app.store import event_log, sessions, visibility
 from app.store.engine import Database

@@ -9,7 +9,7 @@ from app.core.log.block import Block, Kind
 from app.core.render.formats import FORMATS, FormatName
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.tools import CallIds, NativeFormat, tool_name, write_tools
-from app.resources.recall.routes import ToolsOut
+from app.resources.summaries.routes import ToolsOut
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
 from tests.support.written_requests import write_in
 from tests.unit.formats.layouts import call, result, says, user

@@ -1,6 +1,6 @@
 """Types of what the API takes and gives. Written by `make openapi` from the API's document."""
 
-from palimpsest.types.calls import (
+from palimpsest.types.audit import (
     BlockOut,
     CallItem,
     CallOutcome,
@@ -16,6 +16,9 @@ from palimpsest.types.calls import (
     HistoryPage,
     InjectionRef,
     Manifest,
+    PreviewDiff,
+    PreviewOut,
+    PreviewRef,
     ReportedError,
     TokensDiff,
 )
@@ -73,8 +76,7 @@ from palimpsest.types.ledger import (
 )
 from palimpsest.types.lines import ForkOut, LeftOutOut, LineOut, LinePage, RewindOut
 from palimpsest.types.policies import PolicyDocument, PolicyOut, PolicyPage, PolicyRef
-from palimpsest.types.previews import PreviewDiff, PreviewOut, PreviewRef
-from palimpsest.types.recall import RecallItem, RecallOut, ToolsOut
+from palimpsest.types.recall import RecallItem, RecallOut
 from palimpsest.types.retention import (
     DueOut,
     ErasedSessionOut,
@@ -98,6 +100,7 @@ from palimpsest.types.summaries import (
     SummaryOut,
     SummaryPage,
     SummaryWhole,
+    ToolsOut,
 )
 from palimpsest.types.turns import AnnounceRef, TurnEndedOut, TurnOut, TurnPage
 from palimpsest.types.visibility import HideIn, RefusedOut, TargetIn, VisibilityOut

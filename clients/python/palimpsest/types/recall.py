@@ -1,8 +1,7 @@
 """Types of `recall`. Written by `make openapi` from the API's document."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from palimpsest._model import Model
 from palimpsest.types.events import EventType
@@ -70,17 +69,3 @@ class RecallOut(Model):
     """Size of all contents and snippets, in tokens by the session's estimator."""
     call_id: str | None = None
     """Id of the call that `visible` refers to; absent if the session has no calls."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToolsOut(Model):
-    """Definition of one tool in the format of each provider."""
-
-    openai: dict[str, Any]
-    """Definition for OpenAI's chat completions."""
-    openai_responses: dict[str, Any] = field(metadata={"name": "openai-responses"})
-    """Definition for OpenAI's Responses API."""
-    anthropic: dict[str, Any]
-    """Definition for Anthropic's messages."""
-    gemini: dict[str, Any]
-    """Definition for Gemini: a tool with one function declaration."""

@@ -1,6 +1,6 @@
 """Types of `summaries`. Written by `make openapi` from the API's document."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -206,3 +206,17 @@ class SummaryWhole(Model):
     """Id of the summary that replaced it; null if none has."""
     complaints: list[str]
     """Complaints of the quality gate, one sentence each; empty if it passed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolsOut(Model):
+    """Definition of one tool in the format of each provider."""
+
+    openai: dict[str, Any]
+    """Definition for OpenAI's chat completions."""
+    openai_responses: dict[str, Any] = field(metadata={"name": "openai-responses"})
+    """Definition for OpenAI's Responses API."""
+    anthropic: dict[str, Any]
+    """Definition for Anthropic's messages."""
+    gemini: dict[str, Any]
+    """Definition for Gemini: a tool with one function declaration."""

@@ -3,18 +3,20 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Final
 
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.block import Block, Kind
 from app.core.log.event import Event, content_text
-from app.core.log.events import BOOKKEEPING, Json, canonical_json
+from app.core.log.events import BOOKKEEPING, canonical_json
 from app.core.log.lazy import lazy
 from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
 from app.core.record.evictions import dispositions, fold_eviction
+from app.wings.audit.schemas import BlockOut, FirstDifference
 
 BEGINS_CHARS: Final = 240
 """Characters of a block that a difference quotes."""
@@ -174,14 +176,11 @@ def by_cause(found: Iterable[DispositionChange], extra: Mapping[str, int], total
     return {cause: tokens for cause, tokens in sums.items() if tokens}
 
 
-def first_difference(a: ReplayedCall, b: ReplayedCall) -> dict[str, Json] | None:
+def first_difference(a: ReplayedCall, b: ReplayedCall) -> FirstDifference | None:
     """Return the first block that differs, tools and system prompt included; None if no block does."""
-    ours, theirs = _blocks(a), _blocks(b)
-    for index in range(max(len(ours), len(theirs))):
-        old = ours[index] if index < len(ours) else None
-        new = theirs[index] if index < len(theirs) else None
+    for index, (old, new) in enumerate(zip_longest(_blocks(a), _blocks(b))):
         if old != new:
-            return {"index": index, "a": _described(old), "b": _described(new)}
+            return FirstDifference(index=index, a=_described(old), b=_described(new))
     return None
 
 
@@ -191,15 +190,15 @@ def _blocks(call: ReplayedCall) -> tuple[Block, ...]:
     return (tools if layout.tools_seq else ()) + layout.system + layout.blocks
 
 
-def _described(block: Block | None) -> Json:
+def _described(block: Block | None) -> BlockOut | None:
     if block is None:
         return None
     text = f"{block.tool} {canonical_json(block.arguments)}" if block.kind is Kind.CALL else content_text(block.content)
-    return {
-        "seq": block.seq,
-        "kind": block.tool if block.kind is Kind.SYSTEM and block.tool else block.kind.value,
-        "replaced": block.replaced,
-        "ephemeral": block.ephemeral,
-        "chars": len(text),
-        "begins": text[:BEGINS_CHARS],
-    }
+    return BlockOut(
+        seq=block.seq,
+        kind=block.tool if block.kind is Kind.SYSTEM and block.tool else block.kind.value,
+        replaced=block.replaced,
+        ephemeral=block.ephemeral,
+        chars=len(text),
+        begins=text[:BEGINS_CHARS],
+    )

@@ -1,4 +1,4 @@
-"""The MCP server with its one tool, imported by the first request."""
+"""The MCP server with its one tool, imported by the first request (app/wings/recall/mcp.py)."""
 
 import json
 from collections.abc import Mapping
@@ -15,13 +15,12 @@ from starlette.types import Receive, Scope, Send
 from app.core.errors import ContextError
 from app.core.lexicon.tools import OWN_TOOL
 from app.core.log.segments import ADDRESS_PATTERN
-from app.core.recall.tool import DESCRIPTION, PARAMETERS
 from app.http.key_prefix import check_session
-from app.resources.recall.routes import RecallIn, RecallOut, to_request
-from app.resources.recall.service import Recall
 from app.services.tenants import Caller
 from app.version import VERSION
-from app.wings.mcp.routes import BOUND, CALLER
+from app.wings.recall.mcp import BOUND, CALLER
+from app.wings.recall.schemas import DESCRIPTION, PARAMETERS, RecallIn
+from app.wings.recall.service import Recall
 
 SESSION: Final = {"type": "string", "pattern": ADDRESS_PATTERN, "description": "The session's id."}
 SCHEMA: Final[Mapping[str, Any]] = {
@@ -49,11 +48,11 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
     if not isinstance(session, str):
         return _result("session: the id of a session is needed", wrong=True)
     state = _state(context)
-    recall: Recall = state.services.recall
+    recall: Recall = state.services.by_class[Recall]
     who: Caller = getattr(state, CALLER)
     try:
         check_session(who, session)
-        wanted = to_request(RecallIn.model_validate(given))
+        wanted = RecallIn.model_validate(given)
         session = await state.services.lines.of_call(who.tenant_id, session, wanted.call_id)
         found = await recall.find(who.tenant_id, session, wanted)
     except ValidationError as error:
@@ -61,7 +60,7 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
         return _result(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), wrong=True)
     except ContextError as error:
         return _result(error.detail, wrong=True)
-    answer = RecallOut.model_validate(found, from_attributes=True).model_dump(mode="json", exclude_none=True)
+    answer = found.model_dump(mode="json", exclude_none=True)
     return _result(json.dumps(answer, ensure_ascii=False), wrong=False)
 
 

@@ -1,4 +1,4 @@
-"""Explanations of recorded contexts: one event over all calls, and two calls compared."""
+"""Recorded calls: listed, explained and compared."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,10 +6,26 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from app.core.audit.explain import (
+from app.core.audit.replay_call import NO_COUNT, ReplayedCall
+from app.core.errors import NotFound, NotReproducible
+from app.core.lexicon.times import from_seconds
+from app.core.log.event import Event
+from app.core.log.segments import is_line
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.projection import project
+from app.core.policy.policy import Policy
+from app.core.record.evictions import disposition_runs, dispositions
+from app.resources.contexts.recordings import Recordings
+from app.resources.policies.service import Policies
+from app.store import audit, event_log, lines, sessions
+from app.store.audit import CallRow, StoredEpoch
+from app.store.engine import Database
+from app.store.event_log import SessionLog
+from app.store.ids import first_id
+from app.wings.audit import answers
+from app.wings.audit.fates import (
     ABSENT,
     DecidingEpoch,
-    DispositionChange,
     EventFate,
     Explainer,
     by_cause,
@@ -17,20 +33,7 @@ from app.core.audit.explain import (
     differing,
     first_difference,
 )
-from app.core.audit.replay_call import ReplayedCall
-from app.core.errors import NotFound
-from app.core.lexicon.times import from_seconds
-from app.core.log.event import Event
-from app.core.log.events import Json
-from app.core.plan.state.frontier import Frontier
-from app.core.policy.policy import Policy
-from app.resources.calls.recordings import Recordings, missing_epoch
-from app.resources.policies.service import Policies
-from app.store import audit, event_log, sessions
-from app.store.audit import CallRow, StoredEpoch
-from app.store.engine import Database
-from app.store.event_log import SessionLog
-from app.store.ids import first_id
+from app.wings.audit.schemas import DiffOut, HistoryItem, Manifest
 
 EPOCHS_AT_ONCE: Final = 16
 RESETTING_CAUSES: Final = ("start", "policy")
@@ -51,37 +54,49 @@ class Side:
     replayed: ReplayedCall
 
 
-@dataclass(frozen=True, slots=True)
-class EventInCall:
-    """An event as one call showed it; `cause` is the cause of the call's epoch."""
-
-    call: CallRow
-    fate: EventFate
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallDiff:
-    """The differences from call `a` to call `b`: the first block, the events, and the tokens by cause."""
-
-    a: CallRow
-    b: CallRow
-    first_difference: Mapping[str, Json] | None
-    changes: Sequence[DispositionChange]
-    by_cause: Mapping[str, int]
-
-
-class Explaining:
-    """Explains recorded contexts."""
+class Audit:
+    """Lists, explains and compares recorded calls."""
 
     def __init__(self, database: Database, policies: Policies, recordings: Recordings) -> None:
         self._database = database
         self._policies = policies
         self._recordings = recordings
 
+    async def page(
+        self, tenant_id: UUID, external_id: str, *, view: str | None, before: UUID | None, limit: int
+    ) -> list[tuple[str, CallRow]]:
+        """Return the calls of a line, or of all lines of a session, newest first, each with the name of its line's row.
+
+        Raises NotFound for an unknown session.
+        """
+        names = {sessions.session_key(tenant_id, external_id): external_id}
+        if not is_line(external_id):
+            names = await lines.names(self._database, tenant_id, external_id)
+        calls = await audit.page(self._database, names, tenant_id, view=view, before=before, limit=limit)
+        if not calls:
+            await sessions.get(self._database, tenant_id, external_id)
+        return [(names[session_id], call) for session_id, call in calls]
+
+    async def explain(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Manifest:
+        """Return the complete record of a call. Raises NotFound, or NotReproducible."""
+        call = await self._recordings.find(tenant_id, external_id, call_id)
+        session_id = sessions.session_key(tenant_id, external_id)
+        epoch = await self._recordings.epoch(session_id, call)
+        fates = await self._dispositions(tenant_id, session_id, call, epoch.frontier)
+        later = (await audit.erased_seqs(self._database, session_id))[call.manifest.redactions :]
+        runs = disposition_runs(fates, epoch.frontier.folds)
+        return answers.manifest(external_id, call, epoch, runs, [seq for seq in later if seq <= call.head])
+
+    async def _dispositions(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
+        """Return the disposition of every event up to the call's head, by seq (I4)."""
+        policy = await self._policies.get(tenant_id, call.policy)
+        events = await event_log.events_without_bodies(self._database, SessionLog(session_id), call.head)
+        erased = (await audit.erased_seqs(self._database, session_id))[: call.manifest.redactions]
+        return dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state, erased)
+
     async def history(
         self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
-    ) -> list[EventInCall]:
+    ) -> list[HistoryItem]:
         """Return an event's fate in each call since it was logged, oldest first.
 
         All calls of an epoch share its decisions. Raises NotFound.
@@ -109,16 +124,17 @@ class Explaining:
         for call in calls:
             epoch = epochs.get((call.view, call.epoch))
             if epoch is None:
-                raise missing_epoch(call.call_id, call.view, call.epoch)
+                detail = f"call {call.call_id} cannot be explained: epoch {call.epoch} of view {call.view!r} is missing"
+                raise NotReproducible(detail, call_id=str(call.call_id))
             redacted = rank < call.manifest.redactions
             key = (call.view, call.epoch, call.policy, redacted)
             if key not in known:
                 explainer = Explainer(epoch.frontier, await self._policies.get(tenant_id, call.policy))
                 known[key] = explainer.fates(events, [seq] if redacted else ())[seq]
-            items.append(EventInCall(call, known[key], epoch.cause))
+            items.append(answers.history_item(call, known[key], epoch.cause))
         return items
 
-    async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> CallDiff:
+    async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> DiffOut:
         """Return the differences from call `a` to call `b`. Raises NotFound, or NotReproducible."""
         ours, theirs = [await self._recorded_side(tenant_id, external_id, id) for id in (a, b)]
         return await self._compare(tenant_id, external_id, ours, theirs)
@@ -132,7 +148,7 @@ class Explaining:
         epoch: StoredEpoch,
         policy: Policy,
         replayed: ReplayedCall,
-    ) -> CallDiff:
+    ) -> DiffOut:
         """Return the differences from call `a` to a call that was planned but not made. Raises what `diff` raises."""
         ours = await self._recorded_side(tenant_id, external_id, a)
         theirs = await self._side(tenant_id, external_id, call, epoch, policy, replayed)
@@ -159,7 +175,7 @@ class Explaining:
         fates = Explainer(epoch.frontier, policy).fates(events, erased[: call.manifest.redactions])
         return Side(call, epoch, policy, fates, replayed)
 
-    async def _compare(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
+    async def _compare(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> DiffOut:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await event_log.events_without_bodies(
             self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head)
@@ -174,7 +190,7 @@ class Explaining:
             cause = decided[key].cause or "other"
             extra[cause] = extra.get(cause, 0) + tokens
         first = first_difference(ours.replayed, theirs.replayed)
-        return CallDiff(ours.call, theirs.call, first, found, by_cause(found, extra, total))
+        return answers.diff(external_id, ours.call, theirs.call, first, found, by_cause(found, extra, total))
 
     async def _find_deciding(
         self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from app.core.log.event import Event
+from app.core.log.event import Event, paths
 from app.core.log.events import EventType
 from app.core.plan.reducers.economics import payoff_seq
 from app.core.plan.reducers.visibility import NewestDecision, fixed_seqs, hidden_stubs
@@ -16,7 +16,6 @@ from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
 from app.core.policy.evictions import VisibilityRules
-from app.core.recall.search import paths
 from app.core.render.breakpoints import round_ends, round_points
 from app.core.render.request import arrange
 from app.core.tokens.budget import Budget

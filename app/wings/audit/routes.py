@@ -13,11 +13,11 @@ from app.http.fields import Cursor, Limit, Moment, Sid
 from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
-from app.resources.calls.explaining import Explaining
-from app.resources.calls.json import call_item, diff_json, explained_json, history_item_json, rendered_again_json
-from app.resources.calls.recordings import Recordings
-from app.resources.calls.schemas import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
-from app.resources.calls.service import Audit, CallConditions
+from app.resources.contexts.recordings import Recordings
+from app.wings.audit.answers import call_item, rendered_again
+from app.wings.audit.schemas import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
+from app.wings.audit.search import CallSearch, Filters
+from app.wings.audit.service import Audit
 
 router = Resource("audit")
 
@@ -30,9 +30,9 @@ View = Annotated[
 ]
 
 
-Records = Annotated[PastRead[Recordings], Depends(past_read(Recordings))]
-Explain = Annotated[PastRead[Explaining], Depends(past_read(Explaining))]
-Search = Annotated[PastRead[Audit], Depends(past_read(Audit))]
+Render = Annotated[PastRead[Recordings], Depends(past_read(Recordings))]
+Calls = Annotated[PastRead[Audit], Depends(past_read(Audit))]
+Search = Annotated[PastRead[CallSearch], Depends(past_read(CallSearch))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
 _PROBLEM_SLUGS = ("not-found", "not-reproducible")
@@ -42,21 +42,21 @@ _PROBLEM_SLUGS = ("not-found", "not-reproducible")
     "GET", "/v1/sessions/{sid}/calls", scope="read", resolves_line=False, returns=CallPage, problems=("not-found",)
 )
 async def list_calls(
-    sid: Sid, who: Who, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
+    sid: Sid, who: Who, audit: Calls, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List the recorded calls of a session, newest first. Every context that was returned is recorded as a call.
 
     For the id of a session these are the calls on all of its lines, for the id of a line only those on that line.
     """
     before = paging.decode_id(cursor)
-    calls = await records(lambda own: own.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1))
-    return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item["call_id"])
+    calls = await audit(lambda own: own.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1))
+    return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item.call_id)
 
 
 @router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}", scope="read", returns=Manifest, problems=_PROBLEM_SLUGS)
-async def get_call(sid: Sid, call_id: CallId, who: Who, records: Records) -> Mapping[str, Any]:
+async def get_call(sid: Sid, call_id: CallId, who: Who, audit: Calls) -> Manifest:
     """Get the record of a call: everything its context was made from, and how it showed every event."""
-    return explained_json(sid, await records(lambda own: own.explain(who.tenant_id, sid, call_id)))
+    return await audit(lambda own: own.explain(who.tenant_id, sid, call_id))
 
 
 @router.operation(
@@ -67,10 +67,10 @@ async def get_call(sid: Sid, call_id: CallId, who: Who, records: Records) -> Map
     returns=ContextAgain,
     problems=_PROBLEM_SLUGS,
 )
-async def get_call_context(sid: Sid, call_id: CallId, who: Who, records: Records) -> Response:
+async def get_call_context(sid: Sid, call_id: CallId, who: Who, render: Render) -> Response:
     """Render a recorded call again, to the same bytes as when it was made."""
-    done = await records(lambda own: own.context(who.tenant_id, sid, call_id))
-    return Response(rendered_again_json(sid, done), media_type="application/json")
+    done = await render(lambda own: own.context(who.tenant_id, sid, call_id))
+    return Response(rendered_again(sid, done), media_type="application/json")
 
 
 @router.operation(
@@ -81,9 +81,9 @@ async def get_call_context(sid: Sid, call_id: CallId, who: Who, records: Records
     returns=DiffOut,
     problems=_PROBLEM_SLUGS,
 )
-async def diff_calls(sid: Sid, call_id: CallId, other_id: OtherCallId, who: Who, explain: Explain) -> Mapping[str, Any]:
+async def diff_calls(sid: Sid, call_id: CallId, other_id: OtherCallId, who: Who, audit: Calls) -> DiffOut:
     """Compare two calls of a session: the events that the second shows differently, the reasons, and the tokens."""
-    return diff_json(sid, await explain(lambda own: own.diff(who.tenant_id, sid, call_id, other_id)))
+    return await audit(lambda own: own.diff(who.tenant_id, sid, call_id, other_id))
 
 
 @router.operation(
@@ -93,15 +93,15 @@ async def get_event_history(
     sid: Sid,
     seq: Seq,
     who: Who,
-    explain: Explain,
+    audit: Calls,
     view: View = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List how the context of each call since an event was logged has shown it, oldest first, and why."""
     after = paging.decode_id(cursor)
-    found = await explain(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
-    return paging.page([history_item_json(seen) for seen in found], limit, lambda item: item["call_id"])
+    found = await audit(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
+    return paging.page(found, limit, lambda item: item.call_id)
 
 
 @router.operation(
@@ -159,12 +159,22 @@ async def audit_calls(
     A page may have fewer than `limit` calls although more follow: check `next_cursor`. With a key that is limited to a
     session prefix, `session` is required.
     """
-    place_of_page = paging.decode_date_and_id(cursor)
+    before = paging.decode_date_and_id(cursor)
     if session is None and who.session_prefix:
         raise OutsidePrefix(f"this key is limited to sessions of {who.session_prefix!r}: name one of them")
     if session is not None and not who.may_access(session):
         return {"items": [], "next_cursor": None}
-    asked = CallConditions(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
-    found, after = await search(lambda own: own.calls(who.tenant_id, asked, before=place_of_page, limit=limit))
+    asked = Filters(
+        session=session,
+        model=model,
+        since=since,
+        until=until,
+        summary=summary,
+        evicted_seq=evicted_seq,
+        overflow=overflow,
+        min_evicted_tokens=min_evicted_tokens,
+        before=before,
+    )
+    found, after = await search(lambda own: own.calls(who.tenant_id, asked, limit))
     place = None if after is None else paging.encode(after)
     return {"items": [call_item(name, call) for name, call in found], "next_cursor": place}

@@ -16,7 +16,7 @@ from typing import Final
 from app.core.lexicon.times import from_seconds
 from app.core.lexicon.tools import is_recall_tool
 from app.core.lexicon.words import term_counts, terms
-from app.core.log.event import PATHS, Event
+from app.core.log.event import Event, paths
 from app.core.log.events import DIALOGUE, EventType, readable
 from app.core.memory.digest.files import diffed_paths, files_of, named_paths
 
@@ -126,13 +126,6 @@ def _metadata_terms(event: Event) -> Iterable[str]:
     if event.at:
         day = from_seconds(event.at)
         yield from terms(f"{_MONTHS.split()[day.month - 1]} {day.year} {day.date().isoformat()}")
-
-
-def paths(event: Event) -> tuple[str, ...]:
-    """Return the files that an event is about: its own path, and the paths in single arguments of a call."""
-    own = (event.body or {}).get("path")
-    single = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
-    return tuple(dict.fromkeys(readable(path) for path in (own, *single) if isinstance(path, str) and path))
 
 
 def files(event: Event) -> tuple[str, ...]:

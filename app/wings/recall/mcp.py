@@ -46,7 +46,7 @@ class Mcp:
             bind_caller(scope, who.tenant_id, session)
         raw = await request.body()
         await parse_json(raw, request.app.state.json_limits)
-        server = await asyncio.to_thread(import_module, "app.wings.mcp.server")
+        server = await asyncio.to_thread(import_module, "app.wings.recall.mcp_server")
         state = {**scope["state"], CALLER: who, BOUND: session}
         await server.handle({**scope, "state": state}, _again(raw, receive), send)
 

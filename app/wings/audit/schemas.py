@@ -1,9 +1,9 @@
-"""Recorded calls: lists, manifests, contexts rendered again, differences, histories."""
+"""Recorded calls: lists, manifests, contexts rendered again, differences, histories; and previews."""
 
 from datetime import datetime
 from typing import Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.http.fields import (
     CallCause,
@@ -25,7 +25,7 @@ from app.http.fields import (
     ToSeq,
     ViewOf,
 )
-from app.resources.contexts.schemas import CacheOut, EvictionOut, ProviderRequest, SummaryRef, TokensOut
+from app.resources.contexts.schemas import CacheOut, ContextOut, EvictionOut, ProviderRequest, SummaryRef, TokensOut
 from app.resources.feedback.routes import MatchedOut
 from app.resources.layers.routes import LayerKind
 from app.resources.policies.routes import PolicyRef
@@ -202,6 +202,8 @@ class FirstDifference(BaseModel):
 class Change(BaseModel):
     """A range of events that the second context shows differently from the first."""
 
+    model_config = ConfigDict(populate_by_name=True)
+
     from_seq: FromSeq
     to_seq: ToSeq
     change: Literal["added", "removed", "changed"] = Field(
@@ -280,3 +282,30 @@ class HistoryPage(BaseModel):
 
     items: list[HistoryItem] = Field(description="Calls made since the event was logged, oldest first.")
     next_cursor: NextCursor
+
+
+class PreviewRef(CallRef):
+    """A preview, and the settings of its context."""
+
+    call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
+    created_at: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
+
+
+class PreviewDiff(DiffOut):
+    """Difference between a recorded call (`a`) and a preview (`b`)."""
+
+    b: PreviewRef = Field(description="The preview.")
+
+
+class PreviewOut(ContextOut):
+    """A context as the next call would get it. Nothing was recorded or changed."""
+
+    call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
+    preview: Literal[True] = Field(description="Always true: this is a preview.")
+    cause: str | None = Field(
+        description="Cause of the new epoch that it would open, as in `EpochOut.cause`; null if the current epoch "
+        "would stay."
+    )
+    diff: PreviewDiff | None = Field(
+        None, description="Difference from the recorded call named by `diff_with`; absent without it."
+    )

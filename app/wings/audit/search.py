@@ -10,37 +10,99 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from app.store import sessions
+from app.core.errors import InvalidRequest
+from app.core.log.segments import is_line
+from app.store import lines, sessions
 from app.store.audit import COLUMNS, CallRow, decode_call
 from app.store.engine import Database
+from app.store.ids import first_id, last_id
 
 SCAN_MAX: Final = 2_000
 CLASSES_MAX: Final = 31
 """Number of classes of evicted tokens; a count's class is its bit length."""
+Place = tuple[datetime, UUID]
+"""The creation time and the id of a call."""
 FIRST: Final = UUID(int=0)
 LAST: Final = UUID(int=2**128 - 1)
 
 _ORDER: Final = "ORDER BY m.created_at DESC, m.call_id DESC"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Conditions on calls; None is no condition.
+    """Conditions on calls; None is no condition. `since` is inclusive, `until` exclusive.
 
-    `session_ids` are lines. `epochs` are views with epoch numbers, and need a single line. `before` is where the last
-    page ended: created_at and call_id. `newest_id` and `oldest_id` bound the ids of calls between `since` and `until`.
+    `session`: calls of a line, or of all lines of a session; with `summary` or `evicted_seq`, of its current line.
+    `summary`: calls that showed it, of `session` or else of the session it was written for. `evicted_seq`: calls of
+    `session` that did not show that event verbatim. `before` is where the last page ended: created_at and call_id.
+
+    The others follow from these. `session_ids` are lines. `epochs` are views with epoch numbers, and need a single
+    line. `newest_id` and `oldest_id` bound the ids of calls between `since` and `until`.
     """
 
-    session_ids: Sequence[UUID] | None = None
+    session: str | None = None
     model: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    summary: UUID | None = None
+    evicted_seq: int | None = None
     overflow: bool | None = None
     min_evicted_tokens: int = 0
+    before: Place | None = None
+    session_ids: Sequence[UUID] | None = None
     epochs: Sequence[tuple[str, int]] | None = None
-    before: tuple[datetime, UUID] | None = None
     newest_id: UUID = LAST
     oldest_id: UUID = FIRST
+
+
+class CallSearch:
+    """Searches recorded calls."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def calls(
+        self, tenant_id: UUID, asked: Filters, limit: int
+    ) -> tuple[list[tuple[str, CallRow]], Place | None]:
+        """Return up to `limit` calls with their sessions' names, newest first, and the place to continue from.
+
+        A page may have fewer although more follow: it scans at most SCAN_MAX calls. Raises InvalidRequest
+        for `evicted_seq` without a session.
+        """
+        if asked.evicted_seq is not None and asked.session is None:
+            raise InvalidRequest("evicted_seq needs a session: seqs count within one", field="evicted_seq")
+        filters = await self._resolved(tenant_id, asked)
+        if filters is None:
+            return [], None
+        found, after = await page(self._database, tenant_id, filters, limit)
+        return [(session, call) for session, call in found if session is not None], after
+
+    async def _resolved(self, tenant_id: UUID, asked: Filters) -> Filters | None:
+        """Return the filters with the lines, epochs and ids that they mean; None when no call can match."""
+        newest = LAST if asked.until is None else last_id(asked.until)
+        oldest = FIRST if asked.since is None else first_id(asked.since)
+        asked, session_id = replace(asked, newest_id=newest, oldest_id=oldest), None
+        if asked.session is not None:
+            if asked.summary is None and asked.evicted_seq is None and not is_line(asked.session):
+                names = await lines.names(self._database, tenant_id, asked.session)
+                return replace(asked, session_ids=list(names)) if names else None
+            line = (
+                None if is_line(asked.session) else await lines.current_line(self._database, tenant_id, asked.session)
+            )
+            session_id = sessions.session_key(tenant_id, line or asked.session)
+        epochs: set[tuple[str, int]] | None = None
+        if asked.summary is not None:
+            home, found = await showing(self._database, tenant_id, asked.summary, session_id)
+            if home is None:
+                return None
+            session_id, epochs = home, set(found)
+        if asked.evicted_seq is not None and session_id is not None:
+            evicted = set(await evicting(self._database, tenant_id, session_id, asked.evicted_seq))
+            epochs = evicted if epochs is None else epochs & evicted
+        if epochs is not None and not epochs:
+            return None
+        line_ids = None if session_id is None else [session_id]
+        return replace(asked, session_ids=line_ids, epochs=None if epochs is None else sorted(epochs))
 
 
 class _Statement:
@@ -157,7 +219,7 @@ def _where(built: _Statement, filters: Filters) -> str:
 
 async def page(
     database: Database, tenant_id: UUID, filters: Filters, limit: int
-) -> tuple[list[tuple[str | None, CallRow]], tuple[datetime, UUID] | None]:
+) -> tuple[list[tuple[str | None, CallRow]], Place | None]:
     """Return up to `limit` calls with their sessions' names (None if erased since), and the position to continue from,
     None at the end."""
     if filters.epochs is not None:

@@ -9,9 +9,9 @@ from app.core.log.events import EventType
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
 from app.core.policy.evictions import SHOW_ALL, ViewFilter
-from app.core.recall.search import query_terms
 from app.core.record.evictions import dispositions
 from app.core.tokens.counter import Counter, TextKind
+from app.wings.recall.search import query_terms
 
 LIMIT = 10
 LIMIT_MAX = 100

@@ -1,11 +1,9 @@
-"""Recorded calls: their manifests, and their contexts rendered again."""
+"""Recorded calls, and their contexts rendered again."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from app.core.audit.replay_call import (
-    NO_COUNT,
     ReplayedCall,
     ReplayInputs,
     breakpoints_of,
@@ -13,17 +11,12 @@ from app.core.audit.replay_call import (
     seqs_in_request,
 )
 from app.core.errors import NotFound, NotReproducible
-from app.core.log.events import Json
-from app.core.log.segments import is_line
 from app.core.plan.state.frontier import Frontier
-from app.core.plan.state.projection import project
-from app.core.record.evictions import disposition_runs, dispositions
 from app.core.record.manifest import UnknownVersion
 from app.resources.policies.service import Policies
-from app.store import audit, event_log, lines, sessions
+from app.store import audit, sessions
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
-from app.store.event_log import SessionLog
 from app.store.layers import named as named_layers
 
 _TAMPERED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotFound, TypeError, ValueError)
@@ -42,40 +35,12 @@ class Reproduced:
     is_exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedCall:
-    """A call, the epoch it was rendered from, and the disposition of every event up to its head, as runs.
-
-    `redacted_since` are the seqs up to its head that were redacted later.
-    """
-
-    call: CallRow
-    epoch: StoredEpoch
-    dispositions: Sequence[Mapping[str, Json]]
-    redacted_since: tuple[int, ...]
-
-
 class Recordings:
     """Reads a session's recorded calls, and renders them again."""
 
     def __init__(self, database: Database, policies: Policies) -> None:
         self._database = database
         self._policies = policies
-
-    async def page(
-        self, tenant_id: UUID, external_id: str, *, view: str | None, before: UUID | None, limit: int
-    ) -> list[tuple[str, CallRow]]:
-        """Return the calls of a line, or of all lines of a session, newest first, each with the name of its line's row.
-
-        Raises NotFound for an unknown session.
-        """
-        names = {sessions.session_key(tenant_id, external_id): external_id}
-        if not is_line(external_id):
-            names = await lines.names(self._database, tenant_id, external_id)
-        calls = await audit.page(self._database, names, tenant_id, view=view, before=before, limit=limit)
-        if not calls:
-            await sessions.get(self._database, tenant_id, external_id)
-        return [(names[session_id], call) for session_id, call in calls]
 
     async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
         """Return the record of a call. Raises NotFound, or NotReproducible for a record that cannot be read."""
@@ -89,25 +54,6 @@ class Recordings:
             raise NotFound(f"session {external_id!r} has no record of call {call_id}", **named)
         return call
 
-    async def explain(self, tenant_id: UUID, external_id: str, call_id: UUID) -> ExplainedCall:
-        """Return a call with its epoch and the disposition of every event up to its head. Raises NotFound."""
-        call = await self.find(tenant_id, external_id, call_id)
-        session_id = sessions.session_key(tenant_id, external_id)
-        epoch = await self._epoch(session_id, call)
-        fates = await self.dispositions_of(tenant_id, session_id, call, epoch.frontier)
-        later = (await audit.erased_seqs(self._database, session_id))[call.manifest.redactions :]
-        runs = disposition_runs(fates, epoch.frontier.folds)
-        return ExplainedCall(call, epoch, runs, tuple(seq for seq in later if seq <= call.head))
-
-    async def dispositions_of(
-        self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier
-    ) -> dict[int, str]:
-        """Return the disposition of every event up to the call's head, by seq (I4)."""
-        policy = await self._policies.get(tenant_id, call.policy)
-        events = await event_log.events_without_bodies(self._database, SessionLog(session_id), call.head)
-        erased = (await audit.erased_seqs(self._database, session_id))[: call.manifest.redactions]
-        return dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state, erased)
-
     async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
         """Return the request of a call as it was sent. Raises NotFound, and what `reproduce` raises."""
         return await self.reproduce(tenant_id, external_id, await self.find(tenant_id, external_id, call_id))
@@ -120,7 +66,7 @@ class Recordings:
         """
         session_id = sessions.session_key(tenant_id, external_id)
         try:
-            epoch = await self._epoch(session_id, call)
+            epoch = await self.epoch(session_id, call)
             inputs = await self._inputs(tenant_id, session_id, call, epoch.frontier)
             again = replay_call(inputs)
         except UnknownVersion as error:
@@ -135,7 +81,8 @@ class Recordings:
             raise _not_reproducible(call, again.request.sha256, "the data that its record refers to has changed")
         return Reproduced(call, again, epoch, erased, exact)
 
-    async def _epoch(self, session_id: UUID, call: CallRow) -> StoredEpoch:
+    async def epoch(self, session_id: UUID, call: CallRow) -> StoredEpoch:
+        """Return the epoch that a call was rendered from. Raises NotReproducible."""
         found = await audit.epoch(self._database, session_id, call.view, call.epoch)
         if found is None:
             raise _not_reproducible(call, None, f"epoch {call.epoch} of view {call.view!r} is missing")
@@ -170,9 +117,3 @@ def _not_reproducible(call: CallRow, rendered: bytes | None, why: str) -> NotRep
         recorded_sha256=call.sha256.hex(),
         rendered_sha256=None if rendered is None else rendered.hex(),
     )
-
-
-def missing_epoch(call_id: UUID, view: str, number: int) -> NotReproducible:
-    """Return the error for a call whose epoch is missing."""
-    why = f"epoch {number} of view {view!r} is missing"
-    return NotReproducible(f"call {call_id} cannot be explained: {why}", call_id=str(call_id))

@@ -1,7 +1,7 @@
 """The search index, built from the log when a search needs it, so that appends have no additional cost.
 
 `search_heads` has the seq up to which a session is indexed; its row is the lock for changes of that index. A term is
-stored as a hash of the term and the session (core/recall/search.py), so that a search reads only its own session's
+stored as a hash of the term and the session (wings/recall/search.py), so that a search reads only its own session's
 entries of the single index on terms. A fork's index has its own events; shared events are searched under the ancestors.
 """
 
@@ -16,11 +16,11 @@ import asyncpg
 from app.core.log.event import Event
 from app.core.log.events import canonical_json
 from app.core.plan.state.frontier import START, Frontier, from_json
-from app.core.recall.search import COUNT_MAX, QUESTION_MARK, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
 from app.store import event_log, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import EVENT_COLUMNS, event
+from app.wings.recall.search import COUNT_MAX, QUESTION_MARK, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
 
 CANDIDATES_MAX: Final = 5_000
 """Limit of the events that are scored; among more, those with the rarest terms are chosen."""
@@ -114,18 +114,6 @@ async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequen
         for one in entries
     ]
     await tx.execute(_ADD, session_id=session_id, tenant_id=tenant_id, head=head, entries=canonical_json(rows))
-
-
-async def forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) -> None:
-    """Remove an event from the index, including one that another transaction is adding."""
-    await lock(tx, session_id, tenant_id)
-    await tx.execute(
-        "WITH gone AS (DELETE FROM search WHERE session_id = :session_id AND seq = :seq RETURNING length) "
-        "UPDATE search_heads SET entries = entries - 1, length = search_heads.length - gone.length FROM gone "
-        "WHERE session_id = :session_id",
-        session_id=session_id,
-        seq=seq,
-    )
 
 
 # The matches, and for each term the number of matches that contain it. If there are too many, those with the rarest

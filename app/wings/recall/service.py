@@ -3,43 +3,30 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from app.core.errors import NotFound
 from app.core.lexicon.times import from_seconds
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.recall import answer as recall
-from app.core.recall.search import files, path_term, query_terms, rank
 from app.core.tokens.counter import Counter
 from app.resources.policies.service import Policies
-from app.resources.recall.indexing import Indexing
 from app.services.counting import OFF_LOOP_BYTES, Counting
-from app.store import event_log, search, sessions
+from app.store import event_log, sessions
 from app.store.engine import Database
 from app.store.sessions import SessionRow
+from app.wings.recall import answer as recall
+from app.wings.recall import store
+from app.wings.recall.schemas import RecallIn, RecallItem, RecallOut
+from app.wings.recall.search import IndexEntry, entry, files, path_term, query_terms, rank
 
+BATCH_EVENTS: Final = 200
+BATCH_TOKENS: Final = 50_000
+"""Most events and tokens indexed in one transaction, which bounds how long a redaction waits."""
 LOOKED_AT: Final = 200
 """Ranked hits, in addition to four times the limit, that are checked for events that are not visible."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecallRequest:
-    """A request for events by `seqs`, by `paths` (newest first, or as ranked by `query`), or by `query`.
-
-    `start` is the character from which to read the one event of `seqs`. A query without `limit` returns recall.LIMIT
-    events, and more as long as they are short.
-    """
-
-    seqs: tuple[int, ...] = ()
-    paths: tuple[str, ...] = ()
-    query: str | None = None
-    limit: int | None = None
-    max_tokens: int = recall.TOKENS
-    call_id: UUID | None = None
-    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,41 +42,6 @@ class _Found:
     question: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class RecalledEvent:
-    """A recalled event, or (`missing`) a requested seq or path without one. None: the field has no value."""
-
-    seq: int | None = None
-    type: EventType | None = None
-    turn: int | None = None
-    occurred_at: datetime | None = None
-    author: str | None = None
-    tool: str | None = None
-    path: str | None = None
-    call_seq: int | None = None
-    is_error: bool | None = None
-    visible: bool = False
-    tokens: int = 0
-    score: float | None = None
-    snippet: str | None = None
-    content: str | None = None
-    truncated: bool | None = None
-    offset: int | None = None
-    next_offset: int | None = None
-    redacted: bool | None = None
-    missing: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """The recalled events; `omitted` matches did not fit. Visibility is judged by the context of call `call_id`."""
-
-    items: tuple[RecalledEvent, ...]
-    omitted: int
-    tokens: int
-    call_id: str | None
-
-
 class Recall:
     """Finds the originals of events."""
 
@@ -99,7 +51,7 @@ class Recall:
         self._policies = policies
         self._indexing = Indexing(database)
 
-    async def find(self, tenant_id: UUID, external_id: str, asked: RecallRequest) -> Recalled:
+    async def find(self, tenant_id: UUID, external_id: str, asked: RecallIn) -> RecallOut:
         """Return the recalled events. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
         call_id, seen = await self._visible_in(session, tenant_id, asked.call_id)
@@ -122,17 +74,17 @@ class Recall:
         chosen = direct + sorted(picked, key=lambda seq: (seq in found.question, seq in shown))
         events = await event_log.with_calls(self._database, session.log, chosen, bodies=True)
         bounded, items = await self._give(events, chosen, shown, found, asked, counter)
-        missing = [RecalledEvent(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in known_seqs]
-        missing += [RecalledEvent(path=path, missing=True) for path in found.without]
+        missing = [RecallItem(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in known_seqs]
+        missing += [RecallItem(path=path, missing=True) for path in found.without]
         reported = sum(one.event.seq not in direct for one in bounded.given)
         lost_direct = len(direct) - (len(bounded.given) - reported)
         omitted = max(0, found.matched - reported) + lost_direct
-        return Recalled((*items, *missing), omitted, bounded.tokens, None if call_id is None else str(call_id))
+        return RecallOut(items=[*items, *missing], omitted=omitted, tokens=bounded.tokens, call_id=call_id)
 
     async def _visible_in(
         self, session: SessionRow, tenant_id: UUID, call_id: UUID | None
     ) -> tuple[UUID | None, recall.SeenCall]:
-        call = await search.call(self._database, session.session_id, tenant_id, call_id)
+        call = await store.call(self._database, session.session_id, tenant_id, call_id)
         if call is None:
             if call_id is not None:
                 detail = f"session {session.external_id!r} has no call {call_id}"
@@ -157,13 +109,13 @@ class Recall:
         asked = {mark.seq for mark in marks.get(state.turns, ()) if mark.type is EventType.USER_MESSAGE}
         return frozenset(asked | {call.seq for call in state.open_calls.values()})
 
-    async def _search(self, session: SessionRow, asked: RecallRequest) -> _Found:
+    async def _search(self, session: SessionRow, asked: RecallIn) -> _Found:
         log = session.log
         about: set[int] = set()
         without = []
         most = LOOKED_AT + 4 * (asked.limit or recall.LIMIT)
         for path in dict.fromkeys(asked.paths):
-            seqs = await search.seqs_with_terms(self._database, log, (path_term(path),))
+            seqs = await store.seqs_with_terms(self._database, log, (path_term(path),))
             about |= seqs
             without += [] if seqs else [path]
         if asked.query is None:
@@ -171,7 +123,7 @@ class Recall:
         words = query_terms(asked.query)
         if not words:
             return _Found(without=tuple(without))
-        matches = await search.find(self._database, log, words)
+        matches = await store.find(self._database, log, words)
         question = await self._question(session)
         ranked = await asyncio.to_thread(rank, matches.hits, matches.corpus, question=question)
         matched = matches.matches
@@ -179,7 +131,7 @@ class Recall:
             ranked = [one for one in ranked if one.seq in about]
             matched = sum(hit.seq in about for hit in matches.hits)
         ranked = ranked[:most]
-        known = await search.indexed_seqs(self._database, log, [one.seq for one in ranked])
+        known = await store.indexed_seqs(self._database, log, [one.seq for one in ranked])
         ranked = [one for one in ranked if one.seq in known]
         return _Found(
             [one.seq for one in ranked],
@@ -196,15 +148,15 @@ class Recall:
         chosen: Sequence[int],
         shown: frozenset[int],
         found: _Found,
-        asked: RecallRequest,
+        asked: RecallIn,
         counter: Counter,
-    ) -> tuple[recall.RecallAnswer, list[RecalledEvent]]:
+    ) -> tuple[recall.RecallAnswer, list[RecallItem]]:
         by_seq = {event.seq: event for event in events}
         wanted = [by_seq[seq] for seq in chosen]
         bare = frozenset(seq for seq in shown if not _redacted(by_seq.get(seq)))
 
         def give() -> recall.RecallAnswer:
-            return recall.fill(wanted, bare, found.weights, asked.max_tokens, counter, asked.start)
+            return recall.fill(wanted, bare, found.weights, asked.max_tokens, counter, asked.offset)
 
         large = sum(event.tokens for event in wanted) > OFF_LOOP_BYTES // 4
         bounded = await asyncio.to_thread(give) if large else give()
@@ -215,13 +167,13 @@ def _redacted(event: Event | None) -> bool:
     return event is not None and bool((event.body or {}).get("redacted"))
 
 
-def _item(given: recall.RecallPart, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecalledEvent:
+def _item(given: recall.RecallPart, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecallItem:
     event = given.event
     call = events.get(event.call_seq or 0)
     about = files(event) or (files(call) if call is not None else ())
     score = scores.get(event.seq)
     cut = given.content is not None and (given.start > 0 or given.end is not None)
-    return RecalledEvent(
+    return RecallItem(
         seq=event.seq,
         type=event.type,
         turn=event.turn,
@@ -241,3 +193,41 @@ def _item(given: recall.RecallPart, events: Mapping[int, Event], scores: Mapping
         next_offset=given.end,
         redacted=True if _redacted(event) else None,
     )
+
+
+class Indexing:
+    """Indexes sessions for store. Concurrent requests for one session index it once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+
+    async def index_to(self, session_id: UUID, tenant_id: UUID, head: int | None = None) -> bool:
+        """Index a session up to `head` (None: its end); return False if there is no such session."""
+        if head is not None and await store.indexed(self._database, session_id) >= head:
+            return True
+        lock = self._locks.setdefault(session_id, asyncio.Lock())
+        async with lock:  # only one of the waiting tasks holds a connection
+            while True:
+                at = await self._batch(session_id, tenant_id)
+                if at is None:
+                    return False
+                if at == 0 or (head is not None and at >= head):
+                    return True
+
+    async def _batch(self, session_id: UUID, tenant_id: UUID) -> int | None:
+        """Index one batch; return its last seq, 0 if nothing is left, None if there is no such session."""
+        async with self._database.transaction() as tx:
+            indexed_to = await store.lock(tx, session_id, tenant_id)
+            if indexed_to is None:
+                return None
+            events = await store.unindexed(tx, session_id, indexed_to, BATCH_EVENTS, BATCH_TOKENS)
+            if not events:
+                return 0
+            entries = await asyncio.to_thread(_entries, events)
+            await store.add(tx, session_id, tenant_id, entries, events[-1].seq)
+        return events[-1].seq
+
+
+def _entries(events: Sequence[Event]) -> list[IndexEntry]:
+    return [found for found in map(entry, events) if found is not None]

@@ -1,22 +1,71 @@
-"""Recall of originals, and the definition of the recall tool for agents."""
+"""The recall tool for agents: its definition, its arguments and its answer."""
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, get_args
+from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import Depends, Query
 from pydantic import BaseModel, Field, model_validator
 
-from app.core.log.events import EventType
-from app.core.recall import answer as recall
-from app.core.recall.tool import definition
-from app.core.render.formats.tools import NativeFormat
-from app.http.fields import Sid, StrictRequest
-from app.http.key_prefix import PrefixAccess
-from app.http.operation import Resource, Who, service
-from app.resources.lines.service import Lines
-from app.resources.recall.service import Recall, Recalled, RecallRequest
+from app.core.lexicon.tools import OWN_TOOL
+from app.core.log.events import EventType, Json
+from app.core.render.formats.tools import NativeFormat, write_tools
+from app.http.fields import Id, StrictRequest
+from app.wings.recall import answer as recall
+
+DESCRIPTION: Final = (
+    "Get back the original text of earlier messages, tool calls and tool results of this conversation that were left"
+    " out, shortened or summarized to save room. Nothing is ever lost: use this before asking the user again, before"
+    " guessing a value, and instead of repeating a tool call whose result you have had before. Where the conversation"
+    ' says "Recall it with seq N", pass N in seqs. Otherwise search with query, in the words or names that the'
+    " original would contain. A search finds what shares words with the query: where an answer lies in several places"
+    " (a list, a count, a comparison, a change over time), search once for each part, then again with the names, dates"
+    " and words that the results bring up, before concluding that there is no more. What you can still see is reported"
+    " as visible and not repeated."
+)
+PARAMETERS: Final[Mapping[str, Json]] = {
+    "type": "object",
+    "properties": {
+        "query": {
+            "type": "string",
+            "maxLength": recall.QUERY_CHARS_MAX,
+            "description": "Words, names, paths or numbers to search for; any of them may match, rare ones count most.",
+        },
+        "seqs": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 1},
+            "maxItems": recall.SEQS_MAX,
+            "description": "Sequence numbers of events, as the conversation names them.",
+        },
+        "paths": {
+            "type": "array",
+            "items": {"type": "string"},
+            "maxItems": recall.PATHS_MAX,
+            "description": "Files: what was read from and written to them, the newest first; with a query, only what"
+            " matches it there.",
+        },
+        "limit": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": recall.LIMIT_MAX,
+            "description": f"The most originals that a search gives back ({recall.LIMIT} unless said otherwise, up to"
+            f" {recall.SHORT_LIMIT} if they are short). Pass more where a list must be complete.",
+        },
+        "offset": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "To read on in one long original: its seq alone in seqs, and the next_offset it came with.",
+        },
+    },
+    "additionalProperties": False,
+}
+
+
+def definition(shape: NativeFormat) -> dict[str, Json]:
+    """Return the tool in one provider's shape."""
+    neutral = {"name": OWN_TOOL, "description": DESCRIPTION, "parameters": PARAMETERS}
+    return write_tools([neutral], shape)[0]
+
 
 Seq = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -80,13 +129,6 @@ class RecallIn(StrictRequest):
         return self
 
 
-def to_request(body: RecallIn) -> RecallRequest:
-    """Return the request in the form that the service takes."""
-    return RecallRequest(
-        tuple(body.seqs), tuple(body.paths), body.query, body.limit, body.max_tokens, body.call_id, body.offset
-    )
-
-
 class RecallItem(BaseModel):
     """An event that was requested or found, or a requested seq or path that does not exist. Fields without a value are
     absent."""
@@ -131,65 +173,6 @@ class RecallOut(BaseModel):
     )
     omitted: int = Field(description="Number of further events that were requested or match, but exceed the limits.")
     tokens: int = Field(description="Size of all contents and snippets, in tokens by the session's estimator.")
-    call_id: str | None = Field(
+    call_id: Id | None = Field(
         None, description="Id of the call that `visible` refers to; absent if the session has no calls."
     )
-
-
-class ToolsOut(BaseModel):
-    """Definition of one tool in the format of each provider."""
-
-    openai: dict[str, Any] = Field(description="Definition for OpenAI's chat completions.")
-    openai_responses: dict[str, Any] = Field(
-        alias="openai-responses", description="Definition for OpenAI's Responses API."
-    )
-    anthropic: dict[str, Any] = Field(description="Definition for Anthropic's messages.")
-    gemini: dict[str, Any] = Field(description="Definition for Gemini: a tool with one function declaration.")
-
-
-router = Resource("recall")
-
-
-@router.operation(
-    "POST",
-    "/v1/sessions/{sid}/recall",
-    scope="read",
-    resolves_line=False,
-    name="recall",
-    summary="Recall originals",
-    returns=RecallOut,
-    problems=("not-found",),
-    response_model_exclude_none=True,
-)
-async def post_recall(
-    sid: Sid,
-    body: RecallIn,
-    who: Who,
-    recall: Annotated[Recall, Depends(service(Recall))],
-    lines: Annotated[Lines, Depends(service(Lines))],
-) -> Recalled:
-    """Recall the originals of events from the whole log, by seq, path or search.
-
-    Events that the call shows verbatim are only listed, without content. With `call_id`, the log is that of the
-    session's line on which the call was made.
-    """
-    line = await lines.of_call(who.tenant_id, sid, body.call_id)
-    return await recall.find(who.tenant_id, line, to_request(body))
-
-
-@router.operation(
-    "GET",
-    "/v1/tools/recall",
-    scope="read",
-    access=PrefixAccess.NONE,
-    summary="Get the recall tool",
-    returns=ToolsOut | dict[str, Any],
-)
-async def recall_tool(
-    shape: Annotated[
-        NativeFormat | None,
-        Query(alias="format", description="Format of the definition. Default: all, by name of the format."),
-    ] = None,
-) -> Mapping[str, Any]:
-    """Get the definition of the recall tool for a model. Send the arguments of its calls to `POST …/recall`."""
-    return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)

@@ -1,1 +1,0 @@
-"""Recorded calls: listed, explained, compared and rendered again."""

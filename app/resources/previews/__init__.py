@@ -1,1 +1,0 @@
-"""Previews: contexts that are rendered and not recorded."""

@@ -1,1 +1,0 @@
-"""Recall of originals."""

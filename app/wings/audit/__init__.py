@@ -1,0 +1,1 @@
+"""Explanation and comparison of recorded calls, and previews of the next."""

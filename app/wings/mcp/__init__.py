@@ -1,1 +1,0 @@
-"""The recall tool over the Model Context Protocol."""

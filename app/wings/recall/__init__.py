@@ -1,0 +1,1 @@
+"""Recall of originals, over HTTP and over the Model Context Protocol."""
