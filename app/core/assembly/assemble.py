@@ -16,8 +16,7 @@ from app.core.record.manifest import AppliedCalibration, CallManifest, RecordedB
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose_breakpoints
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Breakpoint, Layout
-from app.core.render.request import Request, ephemeral_content
-from app.core.render.text import Settled, WrittenContext, write_text
+from app.core.render.request import Request, Settled, WrittenContext, ephemeral_content, write_text
 from app.core.tokens.models import ANTHROPIC
 
 

@@ -19,7 +19,7 @@ from app.core.policy.policy import Policy
 from app.core.recall.tool import has_recall
 from app.core.record.evictions import Eviction
 from app.core.render.layers import Content, Layer
-from app.core.render.text import Settled
+from app.core.render.request import Settled
 from app.core.tokens.budget import Budget, own_window
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter

@@ -131,4 +131,5 @@ def _extend_tail(tail: Sequence[Unit], items: Sequence[Item]) -> tuple[Unit, ...
     )
     if not joins:
         return (*tail, *units(items))
-    return units((*tail[0].all_items, *items))
+    last, *new = units((*tail[0].all_items, *items))
+    return (*tail, *new) if len(last.all_items) == len(tail[0].all_items) else (last, *new)
