@@ -190,7 +190,7 @@ class ContextInputs:
     `fresh`: the view's epoch is disregarded. `layers` are the layers to show, which take `layer_tokens` of the target;
     the tokens of injections have a reserve of their own and do not enter the plan. `keep_days` is the minimum time that
     the call's record is kept, None for no limit. `last_context` is the epoch's last context, None if it is not in
-    memory. `outside_by` is the source of the tokens sent outside the request (`core/assembly/budget`).
+    memory.
     """
 
     events: tuple[Event, ...]
@@ -207,7 +207,6 @@ class ContextInputs:
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
     keep_days: int | None = None
-    outside_by: str | None = None
 
     @property
     def from_scratch(self) -> bool:
@@ -224,23 +223,23 @@ def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
     read = PlanInputs(
-        inputs.events,
-        loaded.turn,
-        inputs.counter,
-        loaded.unread,
-        inputs.layer_tokens,
-        inputs.last_context.plan if inputs.last_context else None,
-        inputs.now,
-        used_at,
-        inputs.cache,
-        summary_tree(inputs),
-        () if inputs.from_scratch else loaded.folded,
-        loaded.decided,
-        loaded.decisions,
-        inputs.budget.outside,
-        inputs.request.recall or inputs.settings.policy.recall or has_recall(_with_tools(inputs)),
-        loaded.learned is None or loaded.learned.caches is not False,
-        loaded.requested_to if inputs.request.at is None else 0,
+        events=inputs.events,
+        turn=loaded.turn,
+        counter=inputs.counter,
+        unread=loaded.unread,
+        ephemeral_tokens=inputs.layer_tokens,
+        before=inputs.last_context.plan if inputs.last_context else None,
+        now=inputs.now,
+        used_at=used_at,
+        cache=inputs.cache,
+        tree=summary_tree(inputs),
+        folded=() if inputs.from_scratch else loaded.folded,
+        decided=loaded.decided,
+        decisions=loaded.decisions,
+        outside_tokens=inputs.budget.outside,
+        recall=inputs.request.recall or inputs.settings.policy.recall or has_recall(_with_tools(inputs)),
+        caching=loaded.learned is None or loaded.learned.caches is not False,
+        fold_to=loaded.requested_to if inputs.request.at is None else 0,
     )
     return read, state
 
@@ -256,8 +255,11 @@ def _with_tools(inputs: ContextInputs) -> Sequence[Event]:
 def summary_tree(inputs: ContextInputs) -> tuple[Summary, ...]:
     """Return the live summaries of the events that the view shows, and their sources."""
     loaded = inputs.loaded
+    every = (*(loaded.finer or ()), *loaded.cover)
+    if not every:
+        return ()
     own = str(cover_id(loaded.session_id, inputs.settings.policy.shows))
-    return tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head)
+    return tuple(one for one in every if one.cover_id == own and one.to_seq <= loaded.head)
 
 
 def may_heal(state: Frontier) -> bool:

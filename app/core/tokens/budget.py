@@ -13,6 +13,7 @@ from typing import Final
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.policy.overflow import threshold
 from app.core.policy.policy import INJECTION_SHARE, RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy
+from app.core.tokens.calibration import Calibration
 from app.core.tokens.models import profile
 
 SLACK: Final = 0.06
@@ -32,6 +33,8 @@ class Budget:
     is subtracted from the window first. `target` is the most that a context may take, `threshold` the size above which
     it is reduced, and `goal` the size that a reduction aims for: `low_water` of the threshold. `caps` are targets for
     single kinds of content. If no valid context fits the target, one of up to `fallback_target` is accepted.
+    `outside_by` is the source of `outside` (call, policy, session or learned), `calibration` the view's; None: there is
+    none.
     """
 
     window: int
@@ -46,6 +49,8 @@ class Budget:
     limit: int = 0
     fallback_target: int = 0
     outside: int = 0
+    outside_by: str | None = None
+    calibration: Calibration | None = None
 
     @property
     def low(self) -> int:
