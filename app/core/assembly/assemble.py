@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from app.core.assembly.inputs import ContextInputs, ViewRow, changed_setting, plan_inputs
+from app.core.assembly.inputs import ContextInputs, ViewRow, changed_setting, plan_inputs, summary_tree
 from app.core.errors import NothingToSend
-from app.core.log.events import Json
 from app.core.plan.pipeline import PREFIX_CAUSES, Plan, PlanStart, begin, finish
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Frontier, first_changed
@@ -254,19 +253,26 @@ def _calibration(inputs: ContextInputs) -> AppliedCalibration | None:
     return AppliedCalibration(round(inputs.budget.ratio, 4), margin, known.samples if known else 0)
 
 
-def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
-    """Return the summaries whose text the context shows, in order."""
-    shown = (fold for fold in rendered.plan.state.folds if fold.shown)
-    return [
-        {
-            "id": f.id,
-            "from_seq": f.from_seq,
-            "to_seq": f.to_seq,
-            "depth": f.depth,
-            "tokens": inputs.budget.shown(f.tokens),
-        }
-        for f in shown
-    ]
+def folds_more(assembled: Assembled) -> bool:
+    """Return whether a context folds more than the one before it."""
+    inputs = assembled.inputs
+    folded_to = 0 if inputs.from_scratch else inputs.loaded.frontier.folded_to
+    return assembled.rendered.plan.state.folded_to > folded_to
+
+
+def reason_not_shown(assembled: Assembled) -> str | None:
+    """Return why a requested compaction is not shown by a context; None if it is, or if none was requested."""
+    inputs, state = assembled.inputs, assembled.rendered.plan.state
+    loaded = inputs.loaded
+    if inputs.request.at is not None:
+        return None
+    if loaded.requested_error is not None:
+        return f"the requested compaction wrote no summary: {loaded.requested_error}"
+    if loaded.requested_to <= state.folded_to:
+        return None
+    if not summary_tree(inputs):
+        return "the requested summaries are not shown: this view shows other authors or types of events"
+    return "the requested summaries are not shown: they would save nothing"
 
 
 def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Eviction, ...]:

@@ -1,7 +1,7 @@
 """The inputs of a context: the request, the loaded view, and what must be read of the log."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -209,6 +209,11 @@ class ContextInputs:
     keep_days: int | None = None
 
     @property
+    def added(self) -> tuple[Event, ...]:
+        """The events that the last context does not have."""
+        return self.events if self.last_context is None else self.events[self.last_context.plan.count :]
+
+    @property
     def from_scratch(self) -> bool:
         """Whether the plan starts from an empty frontier: the epoch is disregarded, or the view has no current one."""
         return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
@@ -216,19 +221,20 @@ class ContextInputs:
 
 def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
     """Return the inputs of the plan, and the frontier that it starts from."""
-    loaded = inputs.loaded
+    loaded, last = inputs.loaded, inputs.last_context
     used_at = loaded.used_at
     state = loaded.frontier
     if inputs.from_scratch:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
+    with_tools = (*last.plan.context.prefix, *inputs.added) if last else inputs.events
     read = PlanInputs(
         events=inputs.events,
         turn=loaded.turn,
         counter=inputs.counter,
         unread=loaded.unread,
         ephemeral_tokens=inputs.layer_tokens,
-        before=inputs.last_context.plan if inputs.last_context else None,
+        before=last.plan if last else None,
         now=inputs.now,
         used_at=used_at,
         cache=inputs.cache,
@@ -237,19 +243,11 @@ def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         decided=loaded.decided,
         decisions=loaded.decisions,
         outside_tokens=inputs.budget.outside,
-        recall=inputs.request.recall or inputs.settings.policy.recall or has_recall(_with_tools(inputs)),
+        recall=inputs.request.recall or inputs.settings.policy.recall or has_recall(with_tools),
         caching=loaded.learned is None or loaded.learned.caches is not False,
         fold_to=loaded.requested_to if inputs.request.at is None else 0,
     )
     return read, state
-
-
-def _with_tools(inputs: ContextInputs) -> Sequence[Event]:
-    """Return enough of the events to include the current tools."""
-    if inputs.last_context is None:
-        return inputs.events
-    known = inputs.last_context.plan
-    return (*known.context.prefix, *inputs.events[known.count :])
 
 
 def summary_tree(inputs: ContextInputs) -> tuple[Summary, ...]:
@@ -299,9 +297,8 @@ def may_fold(inputs: ContextInputs) -> bool:
         return True
     if loaded.requested_to > loaded.frontier.folded_to:
         return True
-    start = 0 if before is None else before.count
     tokens = loaded.frontier.summary_tokens if before is None else before.context.tokens
-    return tokens + sum(event.tokens for event in inputs.events[start:]) > inputs.budget.goal
+    return tokens + sum(event.tokens for event in inputs.added) > inputs.budget.goal
 
 
 def wants_more(inputs: ContextInputs) -> bool:

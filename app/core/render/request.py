@@ -20,7 +20,7 @@ from app.core.log.parse import tool_definitions
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.frontier import Frontier
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import Loss, prepare
+from app.core.render.formats.fit import Fitted, Loss, prepare
 from app.core.render.formats.layout import Breakpoint, Frame, Layout, Mark, Places, Writer
 from app.core.render.layers import Content, Layer, enclose
 
@@ -262,7 +262,8 @@ def write_text(
     """Write a context; write only the rest if it repeats the text `before` or a part of it."""
     known = before.repeated_by(form, context, state) if before else None
     settled = (known or _begin(form, context, state)).extended(_closed_units(context), state)
-    end = prepare(Layout(blocks=_tail(context, injected)), form)
+    tail = _tail(context, injected)
+    end = prepare(Layout(blocks=tail), form) if tail else Fitted(Layout())
     stable, whole = _write_tail(settled.writer.copy(), end.layout.blocks)
     layout = replace(settled.layout, blocks=settled.layout.blocks + end.layout.blocks)
     return WrittenContext(layout, settled.losses + _numbered(end.losses, settled.counts), settled, stable, whole)

@@ -12,7 +12,14 @@ from typing import Final
 from uuid import UUID
 
 from app import tracing
-from app.core.assembly.assemble import Assembled, assemble, assemble_plan, begin_plan
+from app.core.assembly.assemble import (
+    Assembled,
+    assemble,
+    assemble_plan,
+    begin_plan,
+    folds_more,
+    reason_not_shown,
+)
 from app.core.assembly.inputs import ContextInputs, ContextRequest, covered, heals, may_heal
 from app.core.errors import CannotFit, Conflict, ContextError, LineChanged, NothingToSend
 from app.core.log.segments import is_line
@@ -22,7 +29,7 @@ from app.resources.contexts.loading import Asked, InputsLoader, run_off_loop
 from app.resources.contexts.view_cache import CachedView, ViewCache, after_context
 from app.resources.lines.service import Lines
 from app.resources.policies.service import Policies
-from app.resources.summaries.requests import SummaryRequests, folds_more, reason_not_shown
+from app.resources.summaries.requests import SummaryRequests
 from app.resources.summaries.service import Compaction
 from app.services.counting import Counting
 from app.services.idempotency import ResponseToStore
@@ -176,14 +183,12 @@ class Assembly:
     async def _plan_on(self, inputs: ContextInputs) -> Assembled | None:
         """Plan on from a held view; None at a cold cache or under pressure, when there may be summaries by now, and if
         nothing can be sent, which events appended elsewhere may change."""
-        last = inputs.last_context
         with tracing.span(PLAN) as span:
-            added = inputs.events[last.plan.count :] if last else inputs.events
-            begun = await run_off_loop(added, partial(begin_plan, inputs))
+            begun = await run_off_loop(inputs.added, partial(begin_plan, inputs))
             if begun.at.moment != "warm":
                 return None
             try:
-                if last and (unchanged := finish_unchanged(begun)):
+                if inputs.last_context and (unchanged := finish_unchanged(begun)):
                     assembled = assemble_plan(inputs, unchanged, new_id())
                 else:
                     evicted = partial(finish, begun)

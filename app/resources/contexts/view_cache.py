@@ -61,8 +61,9 @@ def after_context(assembled: Assembled, compaction: str, *, is_current: bool) ->
     inputs, rendered, new = assembled.inputs, assembled.rendered, assembled.epoch
     last = tuple(point.seq for point in rendered.request.breakpoints)
     loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
-    counted = inputs.events
+    counted, context = inputs.events, rendered.plan.context
     if new is not None:
+        context = context.with_nothing_unread()
         counted = _visible_events(counted, rendered.plan)
         events = counted if inputs.events is loaded.events else _visible_events(loaded.events, rendered.plan)
         loaded = replace(
@@ -82,7 +83,7 @@ def after_context(assembled: Assembled, compaction: str, *, is_current: bool) ->
         chars = VIEW_CHARS + events_chars(loaded.events)
     last_context = None
     if not loaded.unread.to_seq:
-        plan = EarlierPlan(rendered.plan.context.with_nothing_unread(), loaded.frontier, len(counted))
+        plan = EarlierPlan(context, loaded.frontier, len(counted))
         last_context = LastContext(plan, rendered.settled, rendered.evictions, chars)
     return CachedView(
         loaded=loaded,
