@@ -124,17 +124,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     )
     app.state.stopping = asyncio.Event()
     app.state.json_limits = JsonLimits(settings.json_elements_max, settings.json_depth_max)
-    app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
-    app.add_middleware(LoopbackOnly, names=settings.open_hosts)
-    app.add_middleware(
-        LimitConcurrency, requests_max=settings.requests_max, tenant_requests_max=settings.tenant_requests_max
-    )
-    app.add_middleware(errors.CatchErrors)
-    app.add_middleware(MeasureRequests)
-    for wing in reversed(installed()):
-        for one in reversed(wing.middleware(settings)):
-            app.add_middleware(one.cls, *one.args, **one.kwargs)
-    app.add_middleware(AccessLog)
+    _add_middleware(app, settings)
     errors.install(app)
     routers = (module.router for module in _BUSIEST_FIRST)
     schemas: list[type[BaseModel]] = []
@@ -148,6 +138,21 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         app.router.routes.append(gateway.route(settings.gateway_requests_max, settings.gateway_context_seconds))
     _describe(app, schemas)
     return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    """Add all middleware, the innermost first."""
+    app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
+    app.add_middleware(LoopbackOnly, names=settings.open_hosts)
+    app.add_middleware(
+        LimitConcurrency, requests_max=settings.requests_max, tenant_requests_max=settings.tenant_requests_max
+    )
+    app.add_middleware(errors.CatchErrors)
+    app.add_middleware(MeasureRequests)
+    for wing in reversed(installed()):
+        for one in reversed(wing.middleware(settings)):
+            app.add_middleware(one.cls, *one.args, **one.kwargs)
+    app.add_middleware(AccessLog)
 
 
 def _describe(app: FastAPI, schemas: Sequence[type[BaseModel]]) -> None:
