@@ -114,6 +114,20 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.state.stopping = asyncio.Event()
     app.state.json_limits = JsonLimits(settings.json_elements_max, settings.json_depth_max)
     app.state.foreign_paths = tuple(path for wing in installed() for path in wing.foreign_paths)
+    _add_middleware(app, settings)
+    errors.install(app)
+    routers = (module.router for module in _BUSIEST_FIRST)
+    schemas: list[type[BaseModel]] = []
+    for part in chain(routers, *(wing.routes(settings) for wing in installed())):
+        # Not by `include_router`, which builds every route again for this application at its first request.
+        app.router.routes.extend([part] if isinstance(part, BaseRoute) else part.routes)
+        schemas += part.schemas if isinstance(part, Resource) else ()
+    _describe(app, schemas)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    """Add all middleware, the innermost first."""
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
     app.add_middleware(LoopbackOnly, names=settings.open_hosts)
     app.add_middleware(
@@ -125,15 +139,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         for one in reversed(wing.middleware(settings)):
             app.add_middleware(one.cls, *one.args, **one.kwargs)
     app.add_middleware(AccessLog)
-    errors.install(app)
-    routers = (module.router for module in _BUSIEST_FIRST)
-    schemas: list[type[BaseModel]] = []
-    for part in chain(routers, *(wing.routes(settings) for wing in installed())):
-        # Not by `include_router`, which builds every route again for this application at its first request.
-        app.router.routes.extend([part] if isinstance(part, BaseRoute) else part.routes)
-        schemas += part.schemas if isinstance(part, Resource) else ()
-    _describe(app, schemas)
-    return app
 
 
 def _describe(app: FastAPI, schemas: Sequence[type[BaseModel]]) -> None:

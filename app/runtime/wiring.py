@@ -100,16 +100,9 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     lines = Lines(database, forks, settings.session_lines_max)
     ingest = Ingest(database, counting, policies, view_cache, quota, snapshots, lines)
     caches = parse_table(settings.cache_table)
+    summarizer, kept_days = compaction(settings, database, counting), settings.calls_retention_days
     assembly = Assembly(
-        database,
-        counting,
-        policies,
-        view_cache,
-        caches,
-        compaction(settings, database, counting),
-        lines,
-        settings.calls_retention_days,
-        observe_context,
+        database, counting, policies, view_cache, caches, summarizer, lines, kept_days, on_outcome=observe_context
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)

@@ -15,7 +15,7 @@ from app.core.tokens.models import profile
 
 OFF_LOOP_BYTES: Final = 32_768
 """Bytes above which counting is done in a thread: it would delay other requests by some milliseconds."""
-BUDGETS_KEPT_MAX: Final = 1_024
+KEPT_MAX: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Counting:
     """Counters by model name, and the budgets derived from them."""
 
     tokenizers: Mapping[str, Tokenizer]
+    _counters: dict[tuple[str, str | None], Counter] = field(default_factory=dict, init=False, repr=False)
     _budgets: dict[tuple[int, str | None], tuple[Policy, Budget]] = field(default_factory=dict, init=False, repr=False)
 
     def estimator(self, model: str | None) -> Estimator:
@@ -37,6 +38,14 @@ class Counting:
 
     def session_counter(self, estimator: str, model: str | None) -> Counter:
         """Return the counter of a session's events; its estimator stays the same when the model changes."""
+        known = self._counters.get((estimator, model))
+        if known is None:
+            if len(self._counters) >= KEPT_MAX:
+                self._counters.clear()
+            known = self._counters[estimator, model] = self._session_counter(estimator, model)
+        return known
+
+    def _session_counter(self, estimator: str, model: str | None) -> Counter:
         own = self.counter(model)
         if own.estimator.name == estimator:
             return own
@@ -48,7 +57,7 @@ class Counting:
         key = (id(policy), model)
         known = self._budgets.get(key)
         if known is None or known[0] is not policy:
-            if len(self._budgets) >= BUDGETS_KEPT_MAX:
+            if len(self._budgets) >= KEPT_MAX:
                 self._budgets.clear()
             known = policy, own_budget(policy, model, self.counter(model, policy).estimator.margin)
             self._budgets[key] = known

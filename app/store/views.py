@@ -36,6 +36,10 @@ LISTS: Final[Mapping[str, Sequence[int]]] = {
     "events": EVENT_FLOATS,
 }
 """The lists of a view's row, with the indexes of their float columns."""
+_AS_READ: Final = frozenset(
+    {"session_id", "estimator", "created_at", "head", "real_head", "turn", "epoch", "epoch_head", "redactions"}
+)
+"""The columns of a whole view's row that are fields of a LoadedView as they are."""
 PARSE_ON_LOOP_CHARS: Final = 100_000
 """Parsing more characters than this would delay other requests by more than a millisecond."""
 
@@ -83,20 +87,12 @@ async def load(
     summed = await summaries.with_texts(database, (*row["cover"], *row["folded"]))
     loaded = LoadedView(
         **_current_fields(row),
-        session_id=row["session_id"],
-        estimator=row["estimator"],
-        head=row["head"],
-        real_head=row["real_head"],
-        turn=row["turn"],
-        epoch=row["epoch"],
-        epoch_head=row["epoch_head"],
+        **{column: row[column] for column in _AS_READ},
         frontier=frontier,
-        created_at=row["created_at"],
         events=(*kept, *older, *events[len(kept) :]),
         unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else NOTHING_UNREAD,
         cover=summed[: len(row["cover"])],
         folded=summed[len(row["cover"]) :],
-        redactions=row["redactions"],
         pinned=tuple(row["pinned"]),
         decided=decided,
         decisions=row["decisions"] if at is None else max((one.number for one in decided), default=0),

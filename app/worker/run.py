@@ -115,26 +115,7 @@ async def _session(
     try:
         queue = PgQueuer.from_asyncpg_connection(connection)
 
-        @queue.schedule("purge_idempotency_records", PURGE_CRON)
-        async def purge(_: Schedule) -> None:
-            await purge_appends(database)
-
-        @queue.schedule("purge_expired_calls", PURGE_CRON)
-        async def forget(_: Schedule) -> None:
-            await purge_calls(database)
-
-        @queue.schedule("purge_job_log", PURGE_CRON)
-        async def purge_log(_: Schedule) -> None:
-            await purge_job_log(database)
-
-        @queue.schedule("sweep_layers", SWEEP_CRON)
-        async def sweep(_: Schedule) -> None:
-            await layers.sweep(database)
-
-        @queue.schedule("purge_given_up_jobs", SWEEP_CRON)
-        async def clear(_: Schedule) -> None:
-            await purge_dead_jobs(database)
-
+        _purge(queue, database)
         if compaction is not None:
             _compact(queue, database, compaction, work)
         for group in groups:
@@ -164,6 +145,30 @@ async def _session(
     finally:
         steady.cancel()
         await connection.close()
+
+
+def _purge(queue: PgQueuer, database: Database) -> None:
+    """Register the schedules that delete what is outdated."""
+
+    @queue.schedule("purge_idempotency_records", PURGE_CRON)
+    async def purge(_: Schedule) -> None:
+        await purge_appends(database)
+
+    @queue.schedule("purge_expired_calls", PURGE_CRON)
+    async def forget(_: Schedule) -> None:
+        await purge_calls(database)
+
+    @queue.schedule("purge_job_log", PURGE_CRON)
+    async def purge_log(_: Schedule) -> None:
+        await purge_job_log(database)
+
+    @queue.schedule("sweep_layers", SWEEP_CRON)
+    async def sweep(_: Schedule) -> None:
+        await layers.sweep(database)
+
+    @queue.schedule("purge_given_up_jobs", SWEEP_CRON)
+    async def clear(_: Schedule) -> None:
+        await purge_dead_jobs(database)
 
 
 def _compact(queue: PgQueuer, database: Database, compaction: Compaction, work: Work) -> None:

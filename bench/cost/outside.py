@@ -15,7 +15,7 @@ from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
 from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.formats import anthropic_parts
-from app.core.render.text import write_text
+from app.core.render.request import write_text
 from app.core.tokens.budget import budget_for
 from app.core.tokens.learned import Learned, Point, initial_state, with_point
 from app.core.tokens.models import CacheProfile

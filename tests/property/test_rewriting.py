@@ -11,7 +11,8 @@ from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
-from app.core.plan.state.projection import grow, project
+from app.core.plan.state.projection import project
+from app.core.plan.update import grow
 from app.core.tokens.models import CacheProfile
 from tests.support.examples import examples
 from tests.unit.builders import COUNTER, Log

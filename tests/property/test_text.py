@@ -17,8 +17,7 @@ from app.core.policy.policy import Policy
 from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
-from app.core.render.request import arrange, write
-from app.core.render.text import Settled, WrittenContext, write_text
+from app.core.render.request import Settled, WrittenContext, arrange, write, write_text
 from tests.property.builders import Raw, Session, append, logs, policies, whole_inputs
 from tests.property.conversations import conversations
 from tests.property.steps import batches, planned, random_logs, shares

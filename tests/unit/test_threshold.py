@@ -4,9 +4,8 @@ import pytest
 
 from app.core.errors import InvalidPolicy
 from app.core.policy.evictions import Trigger
-from app.core.policy.overflow import auto_keep, auto_reserve, summary_tokens, threshold
 from app.core.policy.policy import Policy
-from app.core.tokens.budget import budget_for
+from app.core.tokens.budget import auto_keep, auto_reserve, budget_for, summary_tokens, threshold
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import START, Frontier, Stub
 from app.core.plan.state.projection import project
 from app.core.render.formats import FORMATS
-from app.core.render.text import MARK_UNITS, WrittenContext, write_text
+from app.core.render.request import MARK_UNITS, WrittenContext, write_text
 from tests.unit.builders import COUNTER, Log
 
 ROUNDS = 60

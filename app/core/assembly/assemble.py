@@ -4,11 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from app.core.assembly.budget import calibration_of
-from app.core.assembly.inputs import ContextInputs, ViewRow, changed_setting, plan_inputs
+from app.core.assembly.inputs import ContextInputs, ViewRow, changed_setting, plan_inputs, summary_tree
 from app.core.errors import NothingToSend
-from app.core.log.events import Json
-from app.core.plan.pipeline import PREFIX_CAUSES, Plan, PlanStart, begin, finish, finish_unchanged
+from app.core.plan.pipeline import PREFIX_CAUSES, Plan, PlanStart, begin, finish
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Frontier, first_changed
 from app.core.record.evictions import Eviction, evicted, evictions, format_evictions, stable_tokens, tokens_up_to
@@ -16,8 +14,7 @@ from app.core.record.manifest import AppliedCalibration, CallManifest, RecordedB
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose_breakpoints
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Breakpoint, Layout
-from app.core.render.request import Request, ephemeral_content
-from app.core.render.text import Settled, WrittenContext, write_text
+from app.core.render.request import Request, Settled, WrittenContext, ephemeral_content, write_text
 from app.core.tokens.models import ANTHROPIC
 
 
@@ -109,7 +106,7 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
     Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
     """
-    return finish_assembly(inputs, begin_plan(inputs), call_id)
+    return assemble_plan(inputs, finish(begin_plan(inputs)), call_id)
 
 
 def begin_plan(inputs: ContextInputs) -> PlanStart:
@@ -118,20 +115,11 @@ def begin_plan(inputs: ContextInputs) -> PlanStart:
     return begin(read, inputs.budget, inputs.settings.policy, state, force=inputs.request.force)
 
 
-def finish_assembly(inputs: ContextInputs, begun: PlanStart, call_id: UUID) -> Assembled:
-    """Finish a plan and assemble its context: the second part of `assemble`."""
-    return _assemble(inputs, finish(begun), call_id)
-
-
-def continue_assembly(inputs: ContextInputs, begun: PlanStart, call_id: UUID) -> Assembled | None:
-    """Assemble the context if nothing is evicted and the epoch continues, which is cheap; else return None."""
-    planned = finish_unchanged(begun)
-    return None if planned is None else _assemble(inputs, planned, call_id)
-
-
-def _assemble(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
+def assemble_plan(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
+    """Arrange and write a planned context, and make its record: the last part of `assemble`. Raises NothingToSend."""
     rendered = _render(inputs, planned)
-    epoch = _epoch(inputs, rendered)
+    opens = planned.cause is not None or inputs.loaded.view is None or inputs.from_scratch
+    epoch = _epoch(inputs, rendered) if opens else None
     number = inputs.loaded.epoch if epoch is None else epoch.epoch
     return Assembled(inputs, rendered, _call(inputs, rendered, call_id, number), epoch)
 
@@ -151,23 +139,17 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
         plan=planned,
         layout=text.layout,
         settled=text.settled,
-        request=text.request(_breakpoints(inputs, planned, text)),
+        request=text.request(_breakpoints(inputs, planned, text) if FORMATS[form].marked else ()),
         tokens=planned.context.tokens + inputs.injected_tokens,
         by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
         evictions=standing.evictions if standing and continues else evictions(planned.state, planned.context),
-        unfit=format_evictions(text.losses, form),
+        unfit=format_evictions(text.losses, form) if text.losses else (),
     )
 
 
-def _opens(inputs: ContextInputs, planned: Plan) -> bool:
-    return planned.cause is not None or inputs.loaded.view is None or inputs.from_scratch
-
-
-def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
-    """Return the epoch that a plan opens; None if the view's current epoch continues."""
+def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch:
+    """Return the epoch that a plan opens."""
     view = inputs.loaded.view
-    if not _opens(inputs, rendered.plan):
-        return None
     number = (view.epochs if view else 0) + 1
     loaded, planned = inputs.loaded, rendered.plan
     shown = inputs.budget.shown
@@ -241,8 +223,8 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         reserve=budget.reserve,
         injection_reserve=budget.injection_reserve,
         estimator=inputs.counter.estimator.name,
-        outside=budget.outside if inputs.outside_by else 0,
-        outside_by=inputs.outside_by,
+        outside=budget.outside if budget.outside_by else 0,
+        outside_by=budget.outside_by,
         by_source=budget.parts(rendered.by_source),
         prefix_sha256=rendered.request.prefix_sha256,
         breakpoints=tuple(RecordedBreakpoint(p.kind, budget.shown(tokens.get(p.seq, 0)), p.at) for p in points),
@@ -264,26 +246,33 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
 
 def _calibration(inputs: ContextInputs) -> AppliedCalibration | None:
     """Return the calibration that was applied; None if no usage was ever reported."""
-    known, reported = calibration_of(inputs.loaded, inputs.settings.model, inputs.counter), inputs.loaded.reported
-    if (known is None or not (known.version or known.samples)) and reported is None:
+    known = inputs.budget.calibration
+    if (known is None or not (known.version or known.samples)) and inputs.loaded.reported is None:
         return None
     margin = inputs.counter.estimator.margin if known is None else known.margin
     return AppliedCalibration(round(inputs.budget.ratio, 4), margin, known.samples if known else 0)
 
 
-def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
-    """Return the summaries whose text the context shows, in order."""
-    shown = (fold for fold in rendered.plan.state.folds if fold.shown)
-    return [
-        {
-            "id": f.id,
-            "from_seq": f.from_seq,
-            "to_seq": f.to_seq,
-            "depth": f.depth,
-            "tokens": inputs.budget.shown(f.tokens),
-        }
-        for f in shown
-    ]
+def folds_more(assembled: Assembled) -> bool:
+    """Return whether a context folds more than the one before it."""
+    inputs = assembled.inputs
+    folded_to = 0 if inputs.from_scratch else inputs.loaded.frontier.folded_to
+    return assembled.rendered.plan.state.folded_to > folded_to
+
+
+def reason_not_shown(assembled: Assembled) -> str | None:
+    """Return why a requested compaction is not shown by a context; None if it is, or if none was requested."""
+    inputs, state = assembled.inputs, assembled.rendered.plan.state
+    loaded = inputs.loaded
+    if inputs.request.at is not None:
+        return None
+    if loaded.requested_error is not None:
+        return f"the requested compaction wrote no summary: {loaded.requested_error}"
+    if loaded.requested_to <= state.folded_to:
+        return None
+    if not summary_tree(inputs):
+        return "the requested summaries are not shown: this view shows other authors or types of events"
+    return "the requested summaries are not shown: they would save nothing"
 
 
 def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Eviction, ...]:
@@ -292,8 +281,6 @@ def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Ev
 
 
 def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> tuple[Breakpoint, ...]:
-    if not FORMATS[inputs.request.format].marked:
-        return ()
     same_epoch = planned.cause is None and not inputs.from_scratch
     changed = 0 if same_epoch or inputs.from_scratch else first_changed(inputs.loaded.frontier, planned.state)
     marking = Marking(

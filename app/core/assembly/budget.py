@@ -1,6 +1,7 @@
 """The budget of a context: window, reserves, injections, and the target."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from app.core.assembly.inputs import ContextRequest, Injection, Retry, ViewSettings
@@ -130,7 +131,7 @@ def budget_of(
 ) -> Budget:
     """Return the budget for `events` and `injected` tokens of injections. Raises the errors of `budget_for`."""
     outside = outside_of(view, settings, request)
-    known = calibration_of(view, settings.model, counter)
+    calibration = known = calibration_of(view, settings.model, counter)
     if request.retry is not None and known is not None and not known.samples:
         known = None  # it was learned only from the refused call, which the retry starts from anyway
     ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
@@ -141,8 +142,11 @@ def budget_of(
             growth = _tokens_since(events, reported.head, settings)
             ratio = local_ratio(_growth_ratio(view, counter, ratio), reported, growth, outside_then)
     if request.retry is not None:
-        return _retry_budget(settings, margin, ratio, request.retry, known, outside, injected)
-    return budget_for(settings.policy, settings.window_tokens, margin, ratio, outside=outside.tokens, injected=injected)
+        budget = _retry_budget(settings, margin, ratio, request.retry, known, outside, injected)
+    else:
+        window = settings.window_tokens
+        budget = budget_for(settings.policy, window, margin, ratio, outside=outside.tokens, injected=injected)
+    return replace(budget, outside_by=outside.source, calibration=calibration)
 
 
 def _growth_ratio(view: BudgetFacts, counter: Counter, ratio: float) -> float:

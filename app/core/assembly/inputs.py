@@ -1,7 +1,7 @@
 """The inputs of a context: the request, the loaded view, and what must be read of the log."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -22,7 +22,7 @@ from app.core.policy.policy import Policy
 from app.core.record.evictions import Eviction
 from app.core.render.formats.tools import tool_names
 from app.core.render.layers import Content, Layer
-from app.core.render.text import Settled
+from app.core.render.request import Settled
 from app.core.tokens.budget import Budget, own_window
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
@@ -193,7 +193,7 @@ class ContextInputs:
     `fresh`: the view's epoch is disregarded. `layers` are the layers to show, which take `layer_tokens` of the target;
     the tokens of injections have a reserve of their own and do not enter the plan. `keep_days` is the minimum time that
     the call's record is kept, None for no limit. `last_context` is the epoch's last context, None if it is not in
-    memory. `outside_by` is the source of the tokens sent outside the request (`core/assembly/budget`).
+    memory.
     """
 
     events: tuple[Event, ...]
@@ -210,7 +210,11 @@ class ContextInputs:
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
     keep_days: int | None = None
-    outside_by: str | None = None
+
+    @property
+    def added(self) -> tuple[Event, ...]:
+        """The events that the last context does not have."""
+        return self.events if self.last_context is None else self.events[self.last_context.plan.count :]
 
     @property
     def from_scratch(self) -> bool:
@@ -220,40 +224,37 @@ class ContextInputs:
 
 def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
     """Return the inputs of the plan, and the frontier that it starts from."""
-    loaded = inputs.loaded
+    loaded, last = inputs.loaded, inputs.last_context
     used_at = loaded.used_at
     state = loaded.frontier
     if inputs.from_scratch:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
+    with_tools = (*last.plan.context.prefix, *inputs.added) if last else inputs.events
     read = PlanInputs(
-        inputs.events,
-        loaded.turn,
-        inputs.counter,
-        loaded.unread,
-        inputs.layer_tokens,
-        inputs.last_context.plan if inputs.last_context else None,
-        inputs.now,
-        used_at,
-        inputs.cache,
-        summary_tree(inputs),
-        () if inputs.from_scratch else loaded.folded,
-        loaded.decided,
-        loaded.decisions,
-        inputs.budget.outside,
-        inputs.request.recall or inputs.settings.policy.recall or _has_recall_tool(inputs),
-        loaded.learned is None or loaded.learned.caches is not False,
-        loaded.requested_to if inputs.request.at is None else 0,
+        events=inputs.events,
+        turn=loaded.turn,
+        counter=inputs.counter,
+        unread=loaded.unread,
+        ephemeral_tokens=inputs.layer_tokens,
+        before=last.plan if last else None,
+        now=inputs.now,
+        used_at=used_at,
+        cache=inputs.cache,
+        tree=summary_tree(inputs),
+        folded=() if inputs.from_scratch else loaded.folded,
+        decided=loaded.decided,
+        decisions=loaded.decisions,
+        outside_tokens=inputs.budget.outside,
+        recall=inputs.request.recall or inputs.settings.policy.recall or _has_recall_tool(with_tools),
+        caching=loaded.learned is None or loaded.learned.caches is not False,
+        fold_to=loaded.requested_to if inputs.request.at is None else 0,
     )
     return read, state
 
 
-def _has_recall_tool(inputs: ContextInputs) -> bool:
-    """Return whether the log's newest tool list has the recall tool, also under the names of MCP clients."""
-    events = inputs.events
-    if inputs.last_context is not None:
-        known = inputs.last_context.plan
-        events = (*known.context.prefix, *inputs.events[known.count :])
+def _has_recall_tool(events: Sequence[Event]) -> bool:
+    """Return whether the newest tool list has the recall tool, also under the names of MCP clients."""
     tools = next((event for event in reversed(events) if event.type is EventType.TOOLS), None)
     return tools is not None and any(map(is_recall_tool, tool_names(tool_definitions(tools.block.content))))
 
@@ -261,8 +262,11 @@ def _has_recall_tool(inputs: ContextInputs) -> bool:
 def summary_tree(inputs: ContextInputs) -> tuple[Summary, ...]:
     """Return the live summaries of the events that the view shows, and their sources."""
     loaded = inputs.loaded
+    every = (*(loaded.finer or ()), *loaded.cover)
+    if not every:
+        return ()
     own = str(cover_id(loaded.session_id, inputs.settings.policy.shows))
-    return tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head)
+    return tuple(one for one in every if one.cover_id == own and one.to_seq <= loaded.head)
 
 
 def may_heal(state: Frontier) -> bool:
@@ -302,9 +306,8 @@ def may_fold(inputs: ContextInputs) -> bool:
         return True
     if loaded.requested_to > loaded.frontier.folded_to:
         return True
-    start = 0 if before is None else before.count
     tokens = loaded.frontier.summary_tokens if before is None else before.context.tokens
-    return tokens + sum(event.tokens for event in inputs.events[start:]) > inputs.budget.goal
+    return tokens + sum(event.tokens for event in inputs.added) > inputs.budget.goal
 
 
 def wants_more(inputs: ContextInputs) -> bool:

@@ -14,9 +14,8 @@ from app.core.plan.state.cuts import turn_starts
 from app.core.plan.state.drops import EXPIRY
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
-from app.core.policy.overflow import auto_reserve, summary_tokens
 from app.core.policy.policy import Policy
-from app.core.tokens.budget import ROOM_SHARE, SLACK, Budget
+from app.core.tokens.budget import ROOM_SHARE, SLACK, Budget, auto_reserve, summary_tokens
 
 CHUNK_SHARE: Final = 0.25
 """The maximum share of the target that one summary covers, so that small windows are summarized in steps too."""

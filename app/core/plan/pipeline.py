@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from app.core.errors import CannotFit
+from app.core.log.lazy import lazy
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer, newest_from, newest_part, room_for_newest
@@ -59,7 +60,7 @@ class Plan:
     once_from: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
     """The facts by which rows decide; `moment` and `before`, the state before evictions, are set after `UNCONDITIONAL`.
 
@@ -79,7 +80,7 @@ class Situation:
         """The seq from which a retry evicts nothing; None for any other context."""
         return self.keep_from if self.budget.fallback_target else None
 
-    @property
+    @lazy
     def once(self) -> OnceReducer:
         """The reducer of results that are shown once."""
         read = self.read
@@ -201,20 +202,17 @@ EVICTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PlanStart:
-    """A plan before evictions: `at.moment` is the moment to plan for, `base` and `cause` are the changes so far.
+    """A plan before evictions: `base` is the result so far, and `unchanged` the plan if nothing is evicted.
 
-    `initial` is the context before anything left it, `before` the frontier it starts from; the other fields are those
-    of the plan.
+    `at.moment` is the moment to plan for. `initial` is the context before anything left it, `before` the frontier it
+    starts from.
     """
 
     at: Situation
     base: Reduced
     initial: Context
     before: Frontier
-    cause: str | None
-    tokens_before: int
-    notice: str | None
-    pruning: ttl.Status
+    unchanged: Plan
 
 
 def plan(
@@ -240,20 +238,28 @@ def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, 
     at = Situation(read, budget, policy, force)
     base, causes = _run(UNCONDITIONAL, initial, at)
     cause = causes[-1] if causes else cause
-    pruning, pruned = policy.ttl_pruning, ttl.CAUSE in causes
-    status = ttl.status(pruning, read.now, read.used_at, initial.context, changed=pruned)
-    notice = ttl.notice(pruning, recall=read.recall) if pruned and pruning.say else None
-    if force or base.context.tokens > budget.trigger:
-        moment: Moment = "pressed"
-    else:
-        moment = "cold" if _rewrites_all(read, cause) else "warm"
+    rules, pruned, pruning = policy.ttl_pruning, ttl.CAUSE in causes, ttl.DISABLED
+    if rules.ttl_seconds:
+        pruning = ttl.status(rules, read.now, read.used_at, initial.context, changed=pruned)
+    pressed = force or base.context.tokens > budget.trigger
+    moment: Moment = "pressed" if pressed else "cold" if _rewrites_all(read, cause) else "warm"
     at = replace(at, moment=moment, before=base.state)
-    return PlanStart(at, base, initial.context, state, cause, tokens_before, notice, status)
+    unchanged = Plan(
+        context=base.context,
+        state=base.state,
+        cause=cause,
+        tokens_before=tokens_before,
+        notice=ttl.notice(rules, recall=read.recall) if pruned and rules.say else None,
+        pruning=pruning,
+        moment=moment,
+        once_from=at.once.shown_from(base.context),
+    )
+    return PlanStart(at, base, initial.context, state, unchanged)
 
 
 def finish(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     """Complete the plan with evictions. Raises CannotFit."""
-    at, base, state, cause = begun.at, begun.base, begun.before, begun.cause
+    at, base, state, cause = begun.at, begun.base, begun.before, begun.unchanged.cause
     read, budget, pressed = at.read, at.budget, at.moment == "pressed"
     if at.force or budget.fallback_target:
         at = replace(at, keep_from=newest_from(base.context, budget, at.policy))
@@ -275,8 +281,9 @@ def finish(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan:
         cause = None
     else:
         after = Reduced(after.context, _credit_frontier(after, begun))
-    before, end = begun.tokens_before, at.once.shown_from(after.context)
-    return Plan(after.context, after.state, cause, before, stalled, begun.notice, begun.pruning, at.moment, end)
+    once_from = at.once.shown_from(after.context)
+    done = replace(begun.unchanged, context=after.context, state=after.state, once_from=once_from)
+    return replace(done, cause=cause, stalled=stalled)
 
 
 def finish_unchanged(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan | None:
@@ -291,8 +298,7 @@ def finish_unchanged(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> 
                 return None
             if not reducer.idle(base.context, base.state):
                 return None
-    before, end = begun.tokens_before, at.once.shown_from(base.context)
-    return Plan(base.context, base.state, None, before, None, begun.notice, begun.pruning, at.moment, end)
+    return begun.unchanged
 
 
 def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
@@ -307,7 +313,7 @@ def _credit_frontier(after: Reduced, begun: PlanStart) -> Frontier:
         state = replace(state, decisions=read.decisions)
     if begun.at.policy.evict != "economic":
         return state
-    whole = _rewrites_all(read, begun.cause) or read.used_at is None
+    whole = _rewrites_all(read, begun.unchanged.cause) or read.used_at is None
     head = read.events[-1].seq if read.events else 0
     outside, end = read.outside_tokens, begun.at.once.written_to(begun.base.context)
     return with_credit(after.context, begun.before, state, read.cache, head, cold=whole, outside=outside, end=end)

@@ -1,17 +1,23 @@
-"""The starting point of a plan: the context and its frontier, brought up to date with the log."""
+"""The starting point of a plan: the context and its frontier, brought up to date with the log.
+
+The context of the view's last call is extended by the events added since. Without one, or if more has changed than the
+end of the conversation, the context is projected from all events.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.core.log.event import Event
+from app.core.log.events import PREFIX, EventType
 from app.core.memory.cover import Summary, tiling
 from app.core.plan.reducers.fold import FoldReducer, fold
 from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
 from app.core.plan.state import drops
-from app.core.plan.state.context import NOTHING_UNREAD, Context, Reduced, Unread
+from app.core.plan.state.context import NOTHING_UNREAD, Context, PairedResult, Reduced, Unit, Unread, units
 from app.core.plan.state.drops import refresh_note
 from app.core.plan.state.frontier import Frontier
-from app.core.plan.state.projection import grow, project
+from app.core.plan.state.items import Item
+from app.core.plan.state.projection import project
 from app.core.plan.state.stubs import VISIBILITY
 from app.core.plan.state.summaries import summary_blocks
 from app.core.policy.evictions import SHOW_ALL
@@ -83,20 +89,84 @@ def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Fron
 def update_with_cause(
     read: PlanInputs, budget: Budget, policy: Policy, state: Frontier
 ) -> tuple[Reduced, str | None, int]:
-    """Like `update_context`, with the cause of a change, and the context's tokens before visibility is applied."""
-    grown = _grow(read, policy, state)
+    """Like `update_context`, with the cause of a change, and the context's tokens before visibility is applied.
+
+    The earlier plan is extended if it stands: it has the same frontier and the same counter, and the view has no
+    filter. Else the context is projected from all events.
+    """
+    before, grown = read.before, None
+    if before and before.state is state and before.context.counter == read.counter and policy.shows == SHOW_ALL:
+        added = read.events[before.count :]
+        grown = grow(before.context, added, turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
     context, settled, cause = (grown, state, None) if grown else _reconcile_log(read, policy, state)
-    done = VisibilityReducer(read.decided, read.decisions).reduce(context, budget, settled)
+    if not read.decisions:
+        return Reduced(context, settled), cause, context.tokens
+    done = VisibilityReducer(read.decided).reduce(context, budget, settled)
     return done, cause if done.state is settled else VISIBILITY, context.tokens
 
 
-def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
-    before = read.before
-    if before is None or before.state is not state or before.context.counter != read.counter:
+def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:
+    """Append the events `added` to the context `before`, under the same frontier.
+
+    None if they do more than extend the conversation: a new prefix, or a result that is late or whose call is not
+    visible. Not for views with a filter.
+    """
+    tail = before.units[-1:]
+    calls = {i.event.seq for unit in tail for i in unit.items if i.event.type is EventType.TOOL_CALL}
+    items: list[Item] = []
+    for event in added:
+        if event.type in PREFIX:
+            return None
+        if event.type is EventType.TOOL_CALL:
+            calls.add(event.seq)
+        elif event.type is EventType.TOOL_RESULT and event.call_seq not in calls:
+            return None
+        if event.rendered:
+            items.append(Item(event, event.tokens))
+    after = replace(before, items=before.items + tuple(items), turn=turn, ephemeral_tokens=ephemeral_tokens)
+    renewed = _extend_tail(tail, items)
+    if any(unit.late_results for unit in renewed):
         return None
-    if policy.shows != SHOW_ALL:
-        return None
-    return grow(before.context, read.events[before.count :], turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
+    history, current = before.item_tokens
+    if turn != before.turn:
+        history, current = history + current, 0
+    for item in items:
+        if item.event.turn == turn:
+            current += item.tokens
+        else:
+            history += item.tokens
+    closed = {item.event.call_seq for item in items if item.event.type is EventType.TOOL_RESULT}
+    opened = {item.event.seq for item in items if item.event.type is EventType.TOOL_CALL}
+    # Fill the cached properties from those of `before`, so that nothing is computed over the whole log again.
+    by_seq = {item.event.seq: item for item in (*(item for unit in tail for item in unit.items), *items)}
+    new = tuple(
+        PairedResult(item, by_seq.get(item.event.call_seq or 0))
+        for item in items
+        if item.event.type is EventType.TOOL_RESULT
+    )
+    vars(after).update(
+        answers=before.answers + new,
+        stubbed=before.stubbed,
+        perishable=before.perishable + tuple(item for item in items if item.event.expires),
+        repeats=before.repeats.extend(new) if new else before.repeats,
+        units=before.units[:-1] + renewed if items else before.units,
+        rounds_before=before.rounds_before.extend(unit.size for unit in renewed[:-1])
+        if items
+        else before.rounds_before,
+        item_tokens=(history, current),
+        open_calls=(before.open_calls | opened) - closed,
+    )
+    if "worked_files" in vars(before):
+        vars(after)["worked_files"] = before.worked_files.extend(new) if new else before.worked_files
+    return after
+
+
+def _extend_tail(tail: Sequence[Unit], items: Sequence[Item]) -> tuple[Unit, ...]:
+    """Group the last unit and the new items into units; the last unit is the same object if no item joins it."""
+    if not tail:
+        return units(items)
+    last, *new = units((*tail[0].all_items, *items))
+    return (tail[0] if len(last.all_items) == len(tail[0].all_items) else last, *new)
 
 
 def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:

@@ -1,22 +1,34 @@
-"""The request of a context, arranged for its provider and written as JSON."""
+"""The request of a context, arranged for its provider and written as JSON.
+
+The text of a context is kept with its view. The next context of the view repeats it and writes only what was added, so
+each message is written once.
+"""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from operator import is_
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.core.log.block import Block, Kind
+from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.log.parse import tool_definitions
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.frontier import Frontier
 from app.core.render.formats import FORMATS
-from app.core.render.formats.layout import Breakpoint, Frame, Layout, Writer
+from app.core.render.formats.fit import Fitted, Loss, prepare
+from app.core.render.formats.layout import Breakpoint, Frame, Layout, Mark, Places, Writer
 from app.core.render.layers import Content, Layer, enclose
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
+MARK_UNITS: Final = 8
+"""Units between two marks: the most that are written again before the first change."""
 
 
 def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ()) -> Layout:
@@ -25,11 +37,11 @@ def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ())
     A call without a result gets a pending result; those of the newest round are ephemeral, because the real result will
     replace them. `state` must have adopted late results, as every plan's does.
     """
-    begun = front(context, state)
-    return replace(begun, blocks=(*begun.blocks, *unit_blocks(context.units[:-1]), *tail(context, injected)))
+    begun = _front(context, state)
+    return replace(begun, blocks=(*begun.blocks, *_blocks(_closed_units(context)), *_tail(context, injected)))
 
 
-def front(context: Context, state: Frontier) -> Layout:
+def _front(context: Context, state: Frontier) -> Layout:
     """Return the layout before the first unit: the prefix, the summaries and the note."""
     tools = next((e for e in context.prefix if e.type is EventType.TOOLS), None)
     note = (Block(Kind.NOTE, state.floor, state.note),) if state.note else ()
@@ -41,18 +53,24 @@ def front(context: Context, state: Frontier) -> Layout:
     )
 
 
-def unit_blocks(units: Iterable[Unit]) -> Iterator[Block]:
-    """Return the blocks of units."""
+def _blocks(units: Iterable[Unit]) -> Iterator[Block]:
     return chain.from_iterable(unit.blocks for unit in units)
 
 
-def tail(context: Context, injected: Sequence[Content]) -> list[Block]:
-    """Return the blocks of the last unit, and the injected content."""
-    blocks = list(unit_blocks(context.units[-1:]))
+def _closed_units(context: Context) -> tuple[Unit, ...]:
+    """Return all units, without the last one if it has open calls."""
+    return context.units[:-1] if context.units and context.units[-1].open_calls else context.units
+
+
+def _tail(context: Context, injected: Sequence[Content]) -> tuple[Block, ...]:
+    """Return the blocks that the next request does not repeat: those of a last unit with open calls, and the injected
+    content."""
+    blocks: list[Block] = []
     if context.units and (waiting := len(context.units[-1].open_calls)):
+        blocks += context.units[-1].blocks
         blocks[-waiting:] = [replace(pending, ephemeral=True) for pending in blocks[-waiting:]]
     last = context.items[-1].event.seq if context.items else 0
-    return [*blocks, *(Block(Kind.NOTE, last, content, ephemeral=True) for content in injected)]
+    return (*blocks, *(Block(Kind.NOTE, last, content, ephemeral=True) for content in injected))
 
 
 STEP_BYTES: Final = 16_384
@@ -115,13 +133,178 @@ class Hashes:
         return states
 
 
+class SettledMark(NamedTuple):
+    """The state of a settled text after some number of units: the lengths of its parts, and its writer's mark."""
+
+    units: int
+    blocks: int
+    losses: int
+    chars: int
+    counts: Mapping[Kind, int]
+    writer: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The text of a context without its tail, in one format; the view's next context begins with it or a part of it.
+
+    `layout` is prepared for the format, `counts` counts the blocks of each kind before that. `chars` is the size of the
+    texts. `marks` are the positions up to which a context may repeat it: one every MARK_UNITS, and one where the
+    units begin that this context added.
+    """
+
+    format: str
+    state: Frontier
+    prefix: tuple[Event, ...]
+    summaries: tuple[Block, ...]
+    units: tuple[Unit, ...]
+    layout: Layout
+    counts: Mapping[Kind, int]
+    losses: tuple[Loss, ...]
+    writer: Writer
+    hashes: Hashes
+    chars: int
+    marks: tuple[SettledMark, ...]
+
+    def repeated_by(self, form: str, context: Context, state: Frontier) -> "Settled | None":
+        """Return the part that a context repeats: all of it, or up to a mark; None if they differ before the units."""
+        same_front = (
+            form == self.format
+            and context.prefix is self.prefix
+            and context.summaries is self.summaries
+            and state.note == self.state.note
+            and (not state.note or state.floor == self.state.floor)
+        )
+        if not same_front:
+            return None
+        units = _closed_units(context)
+        if len(units) >= len(self.units) and all(map(is_, self.units, units)):
+            return self
+        pairs = enumerate(zip(self.units, units, strict=False))
+        changed = next((n for n, (one, other) in pairs if one is not other), min(len(self.units), len(units)))
+        marks = self.marks[: bisect_right(self.marks, changed, key=lambda mark: mark.units)]
+        mark = marks[-1]
+        return replace(
+            self,
+            units=self.units[: mark.units],
+            layout=replace(self.layout, blocks=self.layout.blocks[: mark.blocks]),
+            counts=mark.counts,
+            losses=self.losses[: mark.losses],
+            writer=self.writer.restored(mark.writer),
+            hashes=self.hashes.up_to(mark.writer.messages),
+            chars=mark.chars,
+            marks=marks,
+        )
+
+    def extended(self, units: tuple[Unit, ...], state: Frontier) -> "Settled":
+        """Return the text of `units`, the first of which it holds already; nothing is written into this one."""
+        count, hashes = len(self.units), Hashes(self.hashes)
+        if count == len(units):
+            return replace(self, state=state, hashes=hashes)
+        blocks, losses, chars, counts = [*self.layout.blocks], self.losses, self.chars, self.counts
+        writer = self.writer.copy()
+        marks = self.marks[:-1] if self.marks[-1].units % MARK_UNITS else self.marks
+        while count < len(units):
+            if count > marks[-1].units:
+                marks = (*marks, SettledMark(count, len(blocks), len(losses), chars, counts, writer.mark()))
+            upto = min(len(units), count + MARK_UNITS - count % MARK_UNITS)
+            added = tuple(_blocks(units[count:upto]))
+            fitted = prepare(Layout(blocks=added), self.format)
+            known = len(writer.texts)
+            for block in fitted.layout.blocks:
+                writer.add(block)
+            blocks += fitted.layout.blocks
+            losses += _numbered(fitted.losses, counts)
+            counts = Counter(counts) + Counter(block.kind for block in added)
+            chars += sum(map(len, writer.texts[known:]))
+            count = upto
+        return replace(
+            self,
+            state=state,
+            units=units,
+            layout=replace(self.layout, blocks=tuple(blocks)),
+            counts=counts,
+            losses=losses,
+            writer=writer,
+            hashes=hashes,
+            chars=chars,
+            marks=marks,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenContext:
+    """A context as written: its layout, its settled part, and the content that its format cannot express.
+
+    `stable` is the writer before the ephemeral tail, `whole` the one with it.
+    """
+
+    layout: Layout
+    losses: tuple[Loss, ...]
+    settled: Settled
+    stable: Writer
+    whole: Writer
+
+    @property
+    def places(self) -> Places:
+        """The places for cache markers, by their event's seq, in order."""
+        return self.stable.places
+
+    def request(self, breakpoints: Sequence[Breakpoint]) -> Request:
+        """Return the request with cache markers."""
+        settled = self.settled
+        return _request(self.stable, self.whole, breakpoints, settled.hashes, len(settled.writer.texts))
+
+
+def write_text(
+    form: str, context: Context, state: Frontier, injected: Sequence[Content] = (), before: Settled | None = None
+) -> WrittenContext:
+    """Write a context; write only the rest if it repeats the text `before` or a part of it."""
+    known = before.repeated_by(form, context, state) if before else None
+    settled = (known or _begin(form, context, state)).extended(_closed_units(context), state)
+    tail = _tail(context, injected)
+    end = prepare(Layout(blocks=tail), form) if tail else Fitted(Layout())
+    stable, whole = _write_tail(settled.writer.copy(), end.layout.blocks)
+    layout = replace(settled.layout, blocks=settled.layout.blocks + end.layout.blocks)
+    return WrittenContext(layout, settled.losses + _numbered(end.losses, settled.counts), settled, stable, whole)
+
+
+def _begin(form: str, context: Context, state: Frontier) -> Settled:
+    """Return the settled text of the prefix, the summaries and the note."""
+    arranged = _front(context, state)
+    fitted = prepare(arranged, form)
+    writer = FORMATS[form].writer(fitted.layout)
+    for block in fitted.layout.blocks:
+        writer.add(block)
+    counts = Counter(block.kind for block in arranged.blocks)
+    return Settled(
+        format=form,
+        state=state,
+        prefix=context.prefix,
+        summaries=context.summaries,
+        units=(),
+        layout=fitted.layout,
+        counts=counts,
+        losses=fitted.losses,
+        writer=writer,
+        hashes=Hashes(),
+        chars=0,
+        marks=(SettledMark(0, len(fitted.layout.blocks), len(fitted.losses), 0, counts, writer.mark()),),
+    )
+
+
+def _numbered(losses: Sequence[Loss], counts: Mapping[Kind, int]) -> tuple[Loss, ...]:
+    """Return the losses with numbers counted from the layout's beginning, where `counts` blocks precede theirs."""
+    return tuple(replace(loss, number=loss.number + counts.get(loss.kind, 0)) for loss in losses)
+
+
 def write(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Request:
     """Write the layout in the format `form`, with those of the breakpoints that the format supports."""
-    stable, whole = write_blocks(FORMATS[form].writer(layout), layout.blocks)
-    return request_of(stable, whole, breakpoints, Hashes(), 0)
+    stable, whole = _write_tail(FORMATS[form].writer(layout), layout.blocks)
+    return _request(stable, whole, breakpoints, Hashes(), 0)
 
 
-def write_blocks(writer: Writer, blocks: Sequence[Block]) -> tuple[Writer, Writer]:
+def _write_tail(writer: Writer, blocks: Sequence[Block]) -> tuple[Writer, Writer]:
     """Return the writer with the blocks before the ephemeral tail, and one with all; the same one without a tail.
 
     Both are ended; the blocks are added to `writer` itself.
@@ -139,10 +322,8 @@ def write_blocks(writer: Writer, blocks: Sequence[Block]) -> tuple[Writer, Write
     return writer, whole
 
 
-def request_of(
-    stable: Writer, whole: Writer, breakpoints: Sequence[Breakpoint], hashes: Hashes, settled: int
-) -> Request:
-    """Return the request of the two writers that `write_blocks` returns, with cache markers.
+def _request(stable: Writer, whole: Writer, breakpoints: Sequence[Breakpoint], hashes: Hashes, settled: int) -> Request:
+    """Return the request of the two writers that `_write_tail` returns, with cache markers.
 
     `settled` is the number of its messages that all requests of `hashes` have in common.
     """

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from app.core.assembly.assemble import Assembled, shown_summaries
+from app.core.assembly.assemble import Assembled, Rendered
+from app.core.assembly.inputs import ContextInputs
 from app.core.audit.client_plan import MessagePlan
 from app.core.log.events import Json, canonical_json
 from app.core.log.segments import line_of, session_of
@@ -80,7 +81,7 @@ def body_of(
 ) -> ContextBody:
     """Return the response with an assembled context."""
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
-    by_source, stalled = inputs.budget.parts(rendered.by_source), rendered.plan.stalled
+    by_source, stalled = call.manifest.by_source, rendered.plan.stalled
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
     head: dict[str, Json] = {
         "call_id": str(call.call_id),
@@ -105,7 +106,7 @@ def body_of(
             "by_source": by_source,
             "calibration": call.manifest.calibration and asdict(call.manifest.calibration),
         },
-        "summaries": shown_summaries(inputs, rendered),
+        "summaries": _summaries(inputs, rendered),
         "evictions": [eviction_row(row) | {"tokens_saved": inputs.budget.shown(row.tokens_saved)} for row in gone],
         "cache": {
             "breakpoints": [{"seq": point.seq, "kind": point.kind} for point in rendered.request.breakpoints],
@@ -117,6 +118,21 @@ def body_of(
         **(extra or {}),
     }
     return ContextBody(head, rendered.request, tail)
+
+
+def _summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
+    """Return the summaries whose text the context shows, in order."""
+    shown = (fold for fold in rendered.plan.state.folds if fold.shown)
+    return [
+        {
+            "id": f.id,
+            "from_seq": f.from_seq,
+            "to_seq": f.to_seq,
+            "depth": f.depth,
+            "tokens": inputs.budget.shown(f.tokens),
+        }
+        for f in shown
+    ]
 
 
 def _compaction(state: str, stalled: str | None, reason: str | None, gone: Sequence[Eviction]) -> dict[str, Json]:

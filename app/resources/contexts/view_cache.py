@@ -1,4 +1,7 @@
-"""Loaded views, kept in memory: events never change, so the next call examines only the new ones."""
+"""Loaded views, kept in memory: events never change, so the next call examines only the new ones.
+
+A view is held as its last context left it (`after_context`), and extended by appends, reports and layers.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -8,8 +11,14 @@ from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from app.core.assembly.inputs import LastContext, LoadedView
+from app.core.assembly.assemble import Assembled
+from app.core.assembly.inputs import LastContext, LoadedView, ViewSettings
 from app.core.log.event import Batch, Event, as_stored
+from app.core.memory.cover import Summary
+from app.core.plan.pipeline import Plan
+from app.core.plan.state.context import NOTHING_UNREAD
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.update import EarlierPlan
 from app.core.render.layers import Layer
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
@@ -26,16 +35,18 @@ VIEW_CHARS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class CachedView:
-    """A loaded view, its token counts, and the last context of its epoch.
+    """A loaded view, its settings and counter, and the last context of its epoch, None if it must be planned anew.
 
-    `counted` are its first events, as `counter` counts them. `is_current`: as far as this process knows, all later
-    appends went through it. `chars` is its size (`events_chars`, VIEW_CHARS, and the texts of `incremental_state`).
+    `recounted` are its first events, as `counter` counts them; None if the session's own counter is the same.
+    `is_current`: as far as this process knows, all later appends went through it. `chars` is its size (`events_chars`,
+    VIEW_CHARS, and the texts of `last_context`).
     """
 
     loaded: LoadedView
-    counted: tuple[Event, ...]
+    settings: ViewSettings
     counter: Counter
-    incremental_state: LastContext | None
+    recounted: tuple[Event, ...] | None
+    last_context: LastContext | None
     is_current: bool
     chars: int
 
@@ -43,6 +54,63 @@ class CachedView:
 def events_chars(events: Iterable[Event]) -> int:
     """Return the size of events in characters, with the memory besides their texts."""
     return sum(event.chars + EVENT_CHARS for event in events)
+
+
+def after_context(assembled: Assembled, compaction: str, *, is_current: bool) -> CachedView:
+    """Return the view that its next context starts from."""
+    inputs, rendered, new = assembled.inputs, assembled.rendered, assembled.epoch
+    last = tuple(point.seq for point in rendered.request.breakpoints)
+    loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
+    counted, context = inputs.events, rendered.plan.context
+    if new is not None:
+        context = context.with_nothing_unread()
+        counted = _visible_events(counted, rendered.plan)
+        events = counted if inputs.events is loaded.events else _visible_events(loaded.events, rendered.plan)
+        loaded = replace(
+            loaded,
+            view=new.settings,
+            epoch=new.epoch,
+            epoch_head=new.head,
+            frontier=new.frontier,
+            folded=_folded_summaries(loaded, new.frontier),
+            events=events,
+            unread=NOTHING_UNREAD,
+        )
+    before = inputs.last_context
+    if new is None and before is not None:
+        chars = before.chars + events_chars(loaded.events[before.plan.count :])
+    else:
+        chars = VIEW_CHARS + events_chars(loaded.events)
+    last_context = None
+    if not loaded.unread.to_seq:
+        plan = EarlierPlan(context, loaded.frontier, len(counted))
+        last_context = LastContext(plan, rendered.settled, rendered.evictions, chars)
+    return CachedView(
+        loaded=loaded,
+        settings=inputs.settings,
+        counter=inputs.counter,
+        recounted=None if inputs.events is inputs.loaded.events else counted,
+        last_context=last_context,
+        is_current=is_current,
+        chars=chars + rendered.settled.chars,
+    )
+
+
+def _folded_summaries(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
+    known = {one.id: one for one in (*loaded.folded, *(loaded.finer or ()), *loaded.cover)}
+    return tuple(known[fold.id] for fold in state.folds)
+
+
+def _visible_events(events: tuple[Event, ...], planned: Plan) -> tuple[Event, ...]:
+    """Return the events that the store would read under the plan's frontier, without the bodies of stubs."""
+    floor, context = planned.state.floor, planned.context
+    stubbed = {item.event.seq: item.event for item in context.items if item.event.body is None}
+    kept = {item.event.seq for item in context.items} | {event.seq for event in context.prefix}
+    return tuple(
+        replace(event, body=None, chars=0) if event.seq in stubbed and event.body is not None else event
+        for event in events
+        if event.seq > floor or event.seq in kept
+    )
 
 
 class ViewCache:
@@ -74,10 +142,10 @@ class ViewCache:
         held = self.get(session_id, view)
         if held and held.loaded.epoch == read.loaded.epoch and held.loaded.head > read.loaded.head:
             return
-        self._drop((session_id, view))
         self._held[session_id, view] = read
+        self._held.move_to_end((session_id, view))
         self._views.setdefault(session_id, set()).add(view)
-        self._grow(read.chars)
+        self._grow(read.chars - (held.chars if held else 0))
 
     def add_events(self, session_id: UUID, applied: AppendResult, batch: Batch, bodies: Sequence[str]) -> None:
         """Extend the held views of a session by a batch that has been applied."""

@@ -30,8 +30,7 @@ from app.resources.events.appends import (
     receipt,
     receipts_of,
 )
-from app.resources.events.snapshots import SessionSnapshot, SessionSnapshots
-from app.resources.events.waiting import WaitingLists
+from app.resources.events.snapshots import SessionSnapshot, SessionSnapshots, WaitingLists
 from app.resources.lines.service import Lines, lock_or_create
 from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota

@@ -24,8 +24,7 @@ from app.core.policy.policy import Policy
 from app.resources.contexts.service import Assembly, ContextAnswer
 from app.resources.events.appends import AppendRequest, EventReceipt, receipts_of
 from app.resources.events.service import Ingest
-from app.resources.events.snapshots import SessionSnapshot
-from app.resources.events.waiting import WaitingLists
+from app.resources.events.snapshots import SessionSnapshot, WaitingLists
 from app.resources.lines.service import Lines, current_row, lock_or_create
 from app.resources.policies.service import Policies
 from app.resources.reconcile.messages import INLINE_MESSAGES_MAX, ClientEvent, ClientList, ClientMessages, ListReader

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from app.core.assembly.assemble import Assembled, begin_plan
-from app.core.assembly.inputs import ContextInputs, summary_tree
+from app.core.assembly.assemble import Assembled, begin_plan, folds_more
+from app.core.assembly.inputs import ContextInputs
 from app.core.compaction.next_span import nothing_to_summarize
 from app.core.errors import Conflict, NotFound
 from app.resources.summaries.service import Compaction
@@ -142,25 +142,3 @@ class SummaryRequests:
         async with self._database.transaction() as tx:
             await compactions.schedule_requested(tx, loaded.session_id, tenant_id, new_id())
         return "scheduled", None
-
-
-def folds_more(assembled: Assembled) -> bool:
-    """Return whether a context folds more than the one before it."""
-    inputs = assembled.inputs
-    folded_to = 0 if inputs.from_scratch else inputs.loaded.frontier.folded_to
-    return assembled.rendered.plan.state.folded_to > folded_to
-
-
-def reason_not_shown(assembled: Assembled) -> str | None:
-    """Return why a requested compaction is not shown by a context; None if it is, or if none was requested."""
-    inputs, state = assembled.inputs, assembled.rendered.plan.state
-    loaded = inputs.loaded
-    if inputs.request.at is not None:
-        return None
-    if loaded.requested_error is not None:
-        return f"the requested compaction wrote no summary: {loaded.requested_error}"
-    if loaded.requested_to <= state.folded_to:
-        return None
-    if not summary_tree(inputs):
-        return "the requested summaries are not shown: this view shows other authors or types of events"
-    return "the requested summaries are not shown: they would save nothing"

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from fastapi import Body, Depends, Query, Response
 
-from app.core.assembly.assemble import Assembled, CallRecord, NewCall
+from app.core.assembly.assemble import Assembled, CallRecord, NewCall, reason_not_shown
 from app.core.assembly.inputs import ContextRequest
 from app.core.audit.replay_call import ReplayedCall
 from app.core.errors import InvalidRequest
@@ -19,7 +19,6 @@ from app.resources.contexts.routes import PROBLEM_SLUGS, check_alone, context_re
 from app.resources.contexts.schemas import ContextIn
 from app.resources.contexts.service import Assembly
 from app.resources.feedback.service import Feedback
-from app.resources.summaries.requests import reason_not_shown
 from app.store.audit import EPOCH_ZERO, CallRow, StoredEpoch, epochs_of
 from app.store.engine import Database
 from app.wings.audit.schemas import DiffOut, PreviewDiff, PreviewOut, PreviewRef

@@ -104,6 +104,16 @@ async def get_event_history(
     return paging.page(found, limit, lambda item: item.call_id)
 
 
+LeastEvicted = Annotated[
+    int,
+    Query(
+        ge=0,
+        le=2**31 - 1,
+        description="Minimum number of estimated tokens that a call saved by not sending everything verbatim.",
+    ),
+]
+
+
 @router.operation(
     "GET", "/v1/audit/calls", scope="audit", access=PrefixAccess.WITHIN, summary="Search calls", returns=CallPage
 )
@@ -143,14 +153,7 @@ async def audit_calls(
             "others (`false`)."
         ),
     ] = None,
-    min_evicted_tokens: Annotated[
-        int,
-        Query(
-            ge=0,
-            le=2**31 - 1,
-            description="Minimum number of estimated tokens that a call saved by not sending everything verbatim.",
-        ),
-    ] = 0,
+    min_evicted_tokens: LeastEvicted = 0,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:

@@ -55,7 +55,8 @@ class OnceReducer:
 
     def shown_from(self, context: Context) -> int:
         """Return the first seq that this call shows after its last marker; 0 if there is none."""
-        return min((item.event.seq for item in self._results(context, 1)), default=0)
+        shown = () if self.tokens is None else self._results(context, 1)
+        return min((item.event.seq for item in shown), default=0)
 
     def written_to(self, context: Context) -> int:
         """Return the seq up to which the last call wrote the context to the cache."""

@@ -102,6 +102,7 @@ REDUCER: Final = "ttl_pruning"
 CAUSE: Final = "ttl"
 
 Status = Literal["disabled", "armed", "fresh", "empty", "no_effect", "pruned", "pruned_light"]
+DISABLED: Final[Status] = "disabled"
 
 
 def status(

@@ -36,10 +36,9 @@ class NewestDecision:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityReducer:
-    """Applies `decided`, the newest decision about each event that is read; the session has `decisions` in all."""
+    """Applies `decided`, the newest decision about each event that is read."""
 
     decided: tuple[NewestDecision, ...]
-    decisions: int
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Show hidden events by their replacement or not at all, and those no longer hidden as they were logged.
@@ -47,8 +46,6 @@ class VisibilityReducer:
         Evicted events that are pinned, or were decided to be shown since the state last changed, come back as far as
         the threshold has room, the newest first. They then stay until the budget forces them out.
         """
-        if not self.decisions:
-            return Reduced(context, state)
         asked = frozenset(decision.seq for decision in self.decided if not decision.hidden)
         if context.shown_again != asked:
             context = replace(context, shown_again=asked)

@@ -1,0 +1,231 @@
+"""The inputs of contexts, loaded from the store or taken from a view held in memory."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+from uuid import UUID
+
+from app.core.assembly.budget import budget_of, injected_tokens, injections_counted, real_window
+from app.core.assembly.inputs import (
+    ContextInputs,
+    ContextRequest,
+    LastContext,
+    LoadedView,
+    ViewSettings,
+    changed_setting,
+    heals_in_part,
+    may_fold,
+    summary_tree,
+    wants_more,
+    window_of,
+)
+from app.core.errors import Conflict, InvalidRequest, LineChanged, NotFound
+from app.core.lexicon.times import to_seconds
+from app.core.log.event import Event
+from app.core.log.segments import is_line
+from app.core.memory.digest.digest import modifications
+from app.core.plan.state.drops import files_named
+from app.core.render.formats import FORMATS
+from app.core.render.layers import visible_layers
+from app.core.tokens.counter import Counter
+from app.core.tokens.models import CacheProfile, cache_profile
+from app.resources.contexts.view_cache import CachedView
+from app.resources.layers.service import count_tokens
+from app.resources.policies.service import ChosenPolicy, Policies
+from app.services.counting import Counting
+from app.store import spans, summaries, views
+from app.store.engine import Database
+
+BOUND_FACTOR: Final = 2
+"""Tokens of the log read at first after an epoch, in windows of the request: stubs make room for more than one."""
+DEEPEN_FACTOR: Final = 4
+DEEPEN_MAX: Final = 4
+OFF_LOOP_TOKENS: Final = 30_000
+OFF_LOOP_EVENTS: Final = 300
+"""Larger contexts are planned and rendered in a thread, so that they do not delay other requests."""
+
+Done = TypeVar("Done")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for a context of one session row; `policy` is the one that it names or gives, None without one."""
+
+    tenant_id: UUID
+    session: str
+    session_id: UUID
+    request: ContextRequest
+    policy: ChosenPolicy | None
+
+    @property
+    def now(self) -> float:
+        """The time of the call, in epoch seconds."""
+        return time.time() if self.request.now is None else to_seconds(self.request.now)
+
+
+class InputsLoader:
+    """Loads the inputs of contexts."""
+
+    def __init__(
+        self,
+        database: Database,
+        counting: Counting,
+        policies: Policies,
+        caches: Mapping[str, CacheProfile],
+        calls_kept_days: int,
+    ) -> None:
+        self._database = database
+        self._counting = counting
+        self._policies = policies
+        self._caches = caches
+        self._calls_kept_days = calls_kept_days
+
+    async def continued(self, asked: Asked, held: CachedView) -> ContextInputs | None:
+        """Return the inputs of a held view's next context; None if the request changes the view's settings."""
+        request, settings = asked.request, held.settings
+        ref = settings.policy_ref if asked.policy is None else asked.policy.ref
+        model = request.model or settings.model
+        window = settings.window_tokens if request.max_tokens is None else request.max_tokens
+        window = real_window(held.loaded, model, window, asked.now)
+        if (ref, model, window) != (settings.policy_ref, settings.model, settings.window_tokens):
+            return None
+        events = held.loaded.events
+        if held.recounted is not None:
+            events = held.recounted + await self._counting.recount(events[len(held.recounted) :], held.counter)
+        return await self._inputs(asked, held.loaded, settings, held.counter, events, held.last_context)
+
+    async def load(self, asked: Asked, held: CachedView | None = None) -> ContextInputs:
+        """Load a view, or bring the held one up to date, and read on until the plan needs no more of the log.
+
+        Raises NotFound, LineChanged, InjectionOverReserve, InvalidPolicy, CannotFit, or InvalidRequest for an `at`
+        beyond the last event.
+        """
+        request, session_id = asked.request, asked.session_id
+        bound = (request.max_tokens or 128_000) * BOUND_FACTOR
+        fresh = False
+        for deepening in range(DEEPEN_MAX + 2):
+            loaded = None
+            if held is not None and deepening == 0:
+                loaded = await views.refresh(self._database, asked.tenant_id, request.view, held.loaded, request.model)
+            if loaded is None:
+                held = None
+                loaded = await views.load(
+                    self._database,
+                    session_id,
+                    asked.tenant_id,
+                    request.view,
+                    at=request.at,
+                    fresh=fresh,
+                    bound_tokens=bound,
+                    model=request.model,
+                )
+            loaded = _checked(loaded, asked)
+            settings = await self._settings(asked, loaded)
+            erased = not all(one.text for one in loaded.folded)  # of an epoch before the view's current one (`at`)
+            if not fresh and (erased or changed_setting(loaded.view, settings) is not None):
+                fresh = True
+                continue
+            inputs = await self._counted(asked, loaded, settings, held, fresh=fresh)
+            if loaded.finer is None and may_fold(inputs):
+                loaded = replace(loaded, finer=await summaries.superseded(self._database, session_id, loaded.head))
+                inputs = replace(inputs, loaded=loaded)
+            if not fresh and heals_in_part(inputs):
+                fresh = True
+                continue
+            if not loaded.unread.to_seq:
+                return inputs
+            read_enough = deepening > DEEPEN_MAX or bound > loaded.log_tokens
+            if read_enough or not await run_off_loop(inputs.events, partial(wants_more, inputs)):
+                return await self._with_unread_files(inputs)
+            bound *= DEEPEN_FACTOR
+        raise Conflict("the view changed while it was read; retry the request")
+
+    async def _with_unread_files(self, inputs: ContextInputs) -> ContextInputs:
+        """Add the files modified in unread events that no summary covers, for the note of the drops."""
+        loaded = inputs.loaded
+        floor, last = 0 if inputs.from_scratch else loaded.frontier.floor, loaded.unread.to_seq
+        if floor >= last:
+            return inputs
+        first = max(floor, *(one.to_seq for one in summary_tree(inputs)), 0) + 1
+        if first > last:
+            return inputs
+        shows = inputs.settings.policy.shows
+        found = await spans.calls(self._database, loaded.session_id, first, last)
+        shown = [one for one in found if not shows.leaves_out(one.type, one.author)]
+        files = await run_off_loop(shown, lambda: files_named(modifications(shown)))
+        return replace(inputs, loaded=replace(loaded, unread=replace(loaded.unread, files=files)))
+
+    async def _settings(self, asked: Asked, loaded: LoadedView) -> ViewSettings:
+        request, given, view = asked.request, asked.policy, loaded.view
+        ref = given.ref if given else view.policy if view else loaded.session_policy
+        policy = given.policy if given else await self._policies.get(asked.tenant_id, ref)
+        model = request.model or (view.model if view else None) or loaded.session_model
+        window = window_of(view, ref, policy, model, request.max_tokens)
+        return ViewSettings(ref, policy, model, real_window(loaded, model, window, asked.now))
+
+    async def _counted(
+        self, asked: Asked, loaded: LoadedView, settings: ViewSettings, held: CachedView | None, *, fresh: bool
+    ) -> ContextInputs:
+        """Return the inputs with the events counted for the model of the settings."""
+        counter = self._counting.counter(settings.model, settings.policy)
+        known = held if held is not None and held.counter == counter else None
+        events = loaded.events
+        if counter != self._counting.session_counter(loaded.estimator, loaded.session_model):
+            counted = (known.recounted or ()) if known else ()
+            events = counted + await self._counting.recount(events[len(counted) :], counter)
+        return await self._inputs(
+            asked, loaded, settings, counter, events, known.last_context if known else None, fresh=fresh
+        )
+
+    async def _inputs(
+        self,
+        asked: Asked,
+        loaded: LoadedView,
+        settings: ViewSettings,
+        counter: Counter,
+        events: tuple[Event, ...],
+        last: LastContext | None,
+        *,
+        fresh: bool = False,
+    ) -> ContextInputs:
+        request, policy = asked.request, settings.policy
+        takes = injections_counted(request.injections, counter)
+        budget = budget_of(loaded, settings, request, counter, events, fresh=fresh, injected=sum(takes))
+        shown = tuple(one for one in visible_layers(loaded.layers, loaded.turn) if one.kind in policy.layers)
+        return ContextInputs(
+            events=events,
+            loaded=loaded,
+            settings=settings,
+            counter=counter,
+            budget=budget,
+            fresh=fresh,
+            request=request,
+            injected_tokens=injected_tokens(request.injections, takes, budget) if takes else 0,
+            layers=shown,
+            layer_tokens=await count_tokens(shown, counter) if shown else 0,
+            last_context=last,
+            now=asked.now,
+            cache=cache_profile(settings.model, policy.cache, self._caches, FORMATS[request.format].cache),
+            keep_days=policy.kept_days(self._calls_kept_days),
+        )
+
+
+def _checked(loaded: LoadedView | None, asked: Asked) -> LoadedView:
+    """Return a view that a context can be made of. Raises NotFound, LineChanged or InvalidRequest."""
+    at = asked.request.at
+    if loaded is None:
+        raise NotFound(f"there is no session {asked.session!r}", session=asked.session)
+    if loaded.moved_to is not None and not is_line(asked.session):
+        raise LineChanged(loaded.moved_to)
+    if at is not None and at > loaded.head:
+        raise InvalidRequest(f"`at` is {at}, but the session's last event is {loaded.head}", field="at")
+    return loaded
+
+
+async def run_off_loop(events: Sequence[Event], work: Callable[[], Done]) -> Done:
+    """Run work that takes time in proportion to its events, in a thread if they are many."""
+    many = len(events) > OFF_LOOP_EVENTS or sum(event.tokens for event in events) > OFF_LOOP_TOKENS
+    return await asyncio.to_thread(work) if many else work()
