@@ -70,6 +70,8 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"].rpartition("/")[2]
 
 
+@pytest.mark.wing("recall")
+@pytest.mark.wing("audit")
 @pytest.mark.wing("retention")
 @pytest.mark.wing("ledger")
 @pytest.mark.wing("webhooks")
