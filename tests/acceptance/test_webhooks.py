@@ -12,6 +12,8 @@ from tests.acceptance.conftest import Commands
 from tests.contract.test_webhooks import put, request_skipped_run, wait_for_deliveries
 from tests.support.receiver import SECRET, receiving
 
+pytestmark = pytest.mark.wing("webhooks")
+
 
 @pytest.mark.slow
 async def test_a_delivery_of_a_killed_worker_is_made_by_another(

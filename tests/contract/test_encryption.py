@@ -18,9 +18,9 @@ from app.wings.sealing import store as content_keys
 from app.wings.sealing.service import rewrap
 from tests.conftest import serving
 from tests.contract.test_gateway_passthrough import tables_containing
-from tests.contract.test_tenant_isolation import tenant, working
 from tests.support.queue import worker_queue
 from tests.support.receiver import receiving
+from tests.support.tenants import tenant, working
 from tests.support.walk import SECRET_WORD, TALE, walk
 
 OPERATOR = Fernet.generate_key().decode()
@@ -34,12 +34,11 @@ def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def serving_client(database_url: str, secret: str = "") -> AsyncIterator[httpx.AsyncClient]:
+async def serving_client(database_url: str, secret: str = "", **settings: bool) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client of a server with the current settings."""
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
-    settings = Settings(webhook_private_targets=True)
     async with (
-        serving(settings, database_url) as url,
+        serving(Settings(**settings), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=60, verify=False, headers=headers) as http,
     ):
         yield http
@@ -71,6 +70,8 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"].rpartition("/")[2]
 
 
+@pytest.mark.wing("recall")
+@pytest.mark.wing("audit")
 @pytest.mark.wing("retention")
 @pytest.mark.wing("ledger")
 @pytest.mark.wing("webhooks")
@@ -79,7 +80,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
 async def test_no_table_holds_readable_contents_and_all_are_served(database_url: str, database: Database) -> None:
     """All operations run, with a worker; a session's metadata stays legible, since sessions are found by it."""
     secret, _ = await tenant(database, "acme")
-    async with receiving() as receiver, serving_client(database_url, secret) as http:
+    async with receiving() as receiver, serving_client(database_url, secret, webhook_private_targets=True) as http:
         receiver.statuses.extend([400] * 1_000)
         async with working(database_url):
             await walk(http, receiver)

@@ -69,6 +69,7 @@ async def test_metrics_count_what_happened(scrapes: tuple[Scrape, Scrape]) -> No
     assert after.total("palimpsest_pool_connections") >= 1
 
 
+@pytest.mark.wing("webhooks")
 @pytest.mark.wing("ledger")
 async def test_metrics_count_cache_reads(scrapes: tuple[Scrape, Scrape]) -> None:
     before, after = scrapes

@@ -181,7 +181,13 @@ async def test_a_preview_has_pages(client: httpx.AsyncClient, database: Database
     assert (await client.get("/v1/retention:preview", params={"cursor": "no"})).status_code == 422
 
 
-@pytest.mark.parametrize("use", ["append", "context", "outcome", "settings", "layer", "stream", "line", "fork"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        *("append", "context", "outcome", "settings", "layer", "line", "fork"),
+        pytest.param("stream", marks=pytest.mark.wing("stream")),
+    ],
+)
 async def test_a_used_session_is_not_idle(
     client: httpx.AsyncClient, database: Database, application: Database, use: str
 ) -> None:

@@ -24,7 +24,6 @@ import pytest
 import app
 from app.main import create_app
 from app.resources.layers import service as layers
-from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import (
@@ -58,14 +57,15 @@ from app.worker import run
 from tests.conftest import serving
 from tests.support.backdating import moved_back
 from tests.support.databases import migrated
-from tests.support.deliveries import retrying
-from tests.support.pooler import pooled
 from tests.support.receiver import Receiver, receiving
 from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog, Statement
+from tests.support.tenants import tenant, working
 from tests.support.walk import POLICY, SECONDS_MAX, SECRET_WORD, Request, Walker, walk
 
-pytestmark = [pytest.mark.wing(name) for name in ("ledger", "retention", "stream", "webhooks")]  # the walk uses them
+pytestmark = [
+    pytest.mark.wing(name) for name in ("audit", "ledger", "recall", "retention", "stream", "webhooks")
+]  # the walk uses them
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
@@ -107,19 +107,6 @@ TRIED_MAX = 6
 """The number of executions of one statement that are tried again, each with other values."""
 
 
-@asynccontextmanager
-async def working(database_url: str) -> AsyncIterator[None]:
-    """Run a worker that polls often and retries deliveries soon."""
-    stop = asyncio.Event()
-    work = retrying(wiring.worker_work(pooled(Settings(), database_url)), (0.01,))
-    running = asyncio.create_task(run.run(database_url, stop, work))
-    try:
-        yield
-    finally:
-        stop.set()
-        await running
-
-
 @pytest.fixture(scope="module", autouse=True)
 def fast_retries() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -145,14 +132,6 @@ class WalkResult:
 
 def bearer(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}
-
-
-async def tenant(database: Database, name: str) -> tuple[str, UUID]:
-    """Create a key with all scopes; return its secret and its tenant's id."""
-    secret = (await Tenants(database, None).create_key(name, "k", SCOPES)).secret
-    row = await database.fetchrow("SELECT tenant_id FROM tenants WHERE name = :name", name=name)
-    assert row is not None
-    return secret, row["tenant_id"]
 
 
 @pytest.fixture(scope="module")
