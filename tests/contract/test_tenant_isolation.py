@@ -57,7 +57,7 @@ from app.wings.webhooks import store as webhooks
 from app.worker import run
 from tests.conftest import serving
 from tests.support.backdating import moved_back
-from tests.support.databases import migrated
+from tests.support.databases import migrated, tenant
 from tests.support.deliveries import retrying
 from tests.support.pooler import pooled
 from tests.support.receiver import Receiver, receiving
@@ -145,14 +145,6 @@ class WalkResult:
 
 def bearer(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}
-
-
-async def tenant(database: Database, name: str) -> tuple[str, UUID]:
-    """Create a key with all scopes; return its secret and its tenant's id."""
-    secret = (await Tenants(database, None).create_key(name, "k", SCOPES)).secret
-    row = await database.fetchrow("SELECT tenant_id FROM tenants WHERE name = :name", name=name)
-    assert row is not None
-    return secret, row["tenant_id"]
 
 
 @pytest.fixture(scope="module")

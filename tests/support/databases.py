@@ -5,14 +5,16 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
+from app.services.tenants import SCOPES, Tenants
 from app.store import distribute, embedded, migrate
 from app.store.dsn import for_asyncpg, normalize
+from app.store.engine import Database
 from tests.citus import nodes
 from tests.support import pooler
 from tests.support.folders import data_folder
@@ -219,3 +221,24 @@ class DistributedCopies(Copies):
         await self._cluster.join(name)
         await migrate.upgrade(url)
         await distribute.distribute(url, SHARDS)
+
+
+async def tenant(database: Database, name: str) -> tuple[str, UUID]:
+    """Create a key with all scopes; return its secret and its tenant's id."""
+    secret = (await Tenants(database, None).create_key(name, "k", SCOPES)).secret
+    row = await database.fetchrow("SELECT tenant_id FROM tenants WHERE name = :name", name=name)
+    assert row is not None
+    return secret, row["tenant_id"]
+
+
+async def tables_containing(database: Database, text: str) -> set[str]:
+    """Return the tables that contain a text, also as bytes."""
+    found = set()
+    for table in await database.fetch(
+        "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables "
+        "WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+    ):
+        rows = await database.fetch(f"SELECT t::text AS row FROM {table['name']} t")
+        if any(text in row["row"] or text.encode().hex() in row["row"] for row in rows):
+            found.add(table["name"])
+    return found
