@@ -15,6 +15,11 @@ ROOT = Path(__file__).parent.parent
 KERNEL = "kernel"
 QUICK = "not slow and not long and not pages and not generators and not monitoring and not citus"
 
+ONLY_THE_COPY = """import sys
+sys.meta_path[:] = [one for one in sys.meta_path if not one.__module__.startswith("__editable__")]
+"""
+"""A sitecustomize: the finder of an editable installation would import what the copy lacks from the repository."""
+
 
 def wings() -> list[str]:
     """Return the names of all wings."""
@@ -28,6 +33,7 @@ def copy(folder: Path, keep: str) -> None:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    (folder / "sitecustomize.py").write_text(ONLY_THE_COPY, encoding="utf-8")
     if keep == KERNEL:
         shutil.rmtree(folder / "app" / "wings")
     for wing in set(wings()) - {keep}:

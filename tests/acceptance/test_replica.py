@@ -19,7 +19,7 @@ from tests.conftest import serving
 from tests.support.acknowledged import Agent, patient_client
 from tests.support.clusters import Page, clusters_folder, free_port, kill, make_cluster, postmaster, shell
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, *(pytest.mark.wing(name) for name in ("audit", "ledger", "replica"))]
 
 NO_CACHE = {"Cache-Control": "no-cache"}
 NO_DELAY = "ALTER SYSTEM SET max_standby_streaming_delay = 0"
@@ -122,7 +122,6 @@ def paths(first: str, second: str) -> list[str]:
     ]
 
 
-@pytest.mark.wing("ledger")
 async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Site) -> None:
     async with site.server() as http:
         agent = Agent(http, "s")

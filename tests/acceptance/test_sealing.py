@@ -1,11 +1,14 @@
 """The commands of docs/operations/sealing.md, on a database with an active tenant."""
 
 import httpx
+import pytest
 
 from app.runtime.settings import Settings
 from app.store import dsn
 from tests.conftest import serving
 from tests.support.clusters import Page
+
+pytestmark = pytest.mark.wing("sealing")
 
 
 async def test_the_page(database_url: str) -> None:

@@ -1,5 +1,6 @@
 """Contents encrypted with a key per tenant: illegible in the database, and lost once the key is dropped."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -9,6 +10,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from app.core.errors import StoreUnavailable
+from app.runtime import wiring
 from app.runtime.settings import InvalidSetting, Settings, load
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database, acting_for
@@ -16,12 +18,13 @@ from app.store.sessions import session_key
 from app.wings.sealing import service
 from app.wings.sealing import store as content_keys
 from app.wings.sealing.service import rewrap
+from app.worker import run
 from tests.conftest import serving
-from tests.contract.test_gateway_passthrough import tables_containing
+from tests.support.databases import tables_containing
+from tests.support.pooler import pooled
 from tests.support.queue import worker_queue
-from tests.support.receiver import receiving
-from tests.support.tenants import tenant, working
-from tests.support.walk import SECRET_WORD, TALE, walk
+from tests.support.tenants import tenant
+from tests.support.walk import TALE
 
 OPERATOR = Fernet.generate_key().decode()
 
@@ -38,7 +41,7 @@ async def serving_client(database_url: str, secret: str = "", **settings: bool) 
     """Yield a client of a server with the current settings."""
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
     async with (
-        serving(Settings(**settings), database_url) as url,
+        serving(Settings(), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=60, verify=False, headers=headers) as http,
     ):
         yield http
@@ -70,35 +73,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"].rpartition("/")[2]
 
 
-@pytest.mark.wing("recall")
-@pytest.mark.wing("audit")
-@pytest.mark.wing("retention")
-@pytest.mark.wing("ledger")
-@pytest.mark.wing("webhooks")
-@pytest.mark.wing("stream")
-@pytest.mark.usefixtures("encrypted")
-async def test_no_table_holds_readable_contents_and_all_are_served(database_url: str, database: Database) -> None:
-    """All operations run, with a worker; a session's metadata stays legible, since sessions are found by it."""
-    secret, _ = await tenant(database, "acme")
-    async with receiving() as receiver, serving_client(database_url, secret, webhook_private_targets=True) as http:
-        receiver.statuses.extend([400] * 1_000)
-        async with working(database_url):
-            await walk(http, receiver)
-    assert {table.split(".")[1] for table in await tables_containing(database, SECRET_WORD)} == {"sessions"}
-    row = await database.fetchrow("SELECT count(*) AS n FROM summaries WHERE text <> ''")
-    assert row is not None and row["n"] > 0
-    await database.execute("UPDATE sessions SET metadata = '{}'")
-    assert await tables_containing(database, SECRET_WORD) == set()
-
-    async with serving_client(database_url, secret) as http:  # in a process without caches
-        calls = (await http.get("/v1/audit/calls", params={"limit": 100})).json()["items"]
-        assert len(calls) > 10
-        for call in calls:
-            again = (await http.get(f"/v1/sessions/{call['session']}/calls/{call['call_id']}/context")).json()
-            assert again["sha256"] == call["sha256"] or again["redacted"], call
-
-
-@pytest.mark.usefixtures("encrypted")
+@pytest.mark.usefixtures("encrypted", "fast_retries")
 async def test_dropping_a_key_erases_the_contents(database_url: str, database: Database) -> None:
     ours, our_id = await tenant(database, "ours")
     theirs, _ = await tenant(database, "theirs")
@@ -117,12 +92,17 @@ async def test_dropping_a_key_erases_the_contents(database_url: str, database: D
     assert await tables_containing(database, "8142") == set()
     asked = {"session_id": session_key(our_id, "s"), "tenant_id": our_id}
     await database.execute("SELECT palimpsest_compact(:session_id, :tenant_id)", **asked)
-    async with working(database_url), worker_queue(database_url) as done:  # the job ends and is not retried
-        await done()
+    stop = asyncio.Event()
+    work = wiring.worker_work(pooled(Settings(), database_url))
+    async with worker_queue(database_url) as done, asyncio.TaskGroup() as running:
+        running.create_task(run.run(database_url, stop, work))
+        await done()  # the job ends and is not retried
+        stop.set()
     row = await database.fetchrow("SELECT count(*) AS n FROM summaries")
     assert row is not None and row["n"] == 0
 
 
+@pytest.mark.wing("recall")
 async def test_unencrypted_contents_stay_readable_and_searchable_with_encrypted_ones(
     database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from app.store.dsn import for_asyncpg
 from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.conftest import serving
+from tests.support.databases import tables_containing
 from tests.support.gateways import KEY, NO_WAIT_POLICY, BackgroundWrites, settings
 from tests.support.provider import Provider, ProviderReply
 
@@ -262,19 +263,6 @@ async def test_a_key_in_any_header_that_a_provider_repeats_is_stored_nowhere(
     for part in {quoted[:12], quoted[-12:], CUSTOM[:12]}:
         assert part not in output.out + output.err
         assert not await tables_containing(database, part)
-
-
-async def tables_containing(database: Database, text: str) -> set[str]:
-    """Return the tables that contain a text, also as bytes."""
-    found = set()
-    for table in await database.fetch(
-        "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables "
-        "WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
-    ):
-        rows = await database.fetch(f"SELECT t::text AS row FROM {table['name']} t")
-        if any(text in row["row"] or text.encode().hex() in row["row"] for row in rows):
-            found.add(table["name"])
-    return found
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 
 from app.store import distribute, embedded, migrate
 from app.store.dsn import for_asyncpg, normalize
+from app.store.engine import Database
 from tests.citus import nodes
 from tests.support import pooler
 from tests.support.folders import data_folder
@@ -219,3 +220,16 @@ class DistributedCopies(Copies):
         await self._cluster.join(name)
         await migrate.upgrade(url)
         await distribute.distribute(url, SHARDS)
+
+
+async def tables_containing(database: Database, text: str) -> set[str]:
+    """Return the tables that contain a text, also as bytes."""
+    found = set()
+    for table in await database.fetch(
+        "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables "
+        "WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+    ):
+        rows = await database.fetch(f"SELECT t::text AS row FROM {table['name']} t")
+        if any(text in row["row"] or text.encode().hex() in row["row"] for row in rows):
+            found.add(table["name"])
+    return found
