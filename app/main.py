@@ -11,8 +11,6 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
 from app import tokenizers
-from app.api import metrics
-from app.api.request_metrics import MeasureRequests
 from app.http import errors, openapi, operations, pages
 from app.http.access import AccessLog
 from app.http.body import JsonLimits, LimitBody
@@ -35,7 +33,7 @@ from app.resources.turns import routes as turns
 from app.resources.visibility import routes as visibility
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.runtime.wing import installed
+from app.runtime.wing import installed, observers
 from app.store.engine import Database
 from app.version import VERSION
 
@@ -83,17 +81,15 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
             database_url,
             pool_size=settings.pool_size,
             pooler_url=settings.database_pooler_url,
-            on_wait=metrics.POOL_WAIT.observe,
+            on_wait=observers().pool_wait,
         )
         services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))
-        pulse = asyncio.create_task(metrics.measure_loop_lag(database))
         try:
             async with AsyncExitStack() as stack:
                 for wing in installed():
                     await stack.enter_async_context(wing.lifespan(settings, services, app.state.stopping))
                 yield {"services": services}
         finally:
-            pulse.cancel()
             for service in services.wings:
                 if isinstance(service, Closes):
                     await service.aclose()
@@ -108,7 +104,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # app/tracing does it
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # a wing does it
         redirect_slashes=False,  # a redirect would lead wherever the caller's Host says
     )
     app.state.stopping = asyncio.Event()
@@ -134,7 +130,6 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         LimitConcurrency, requests_max=settings.requests_max, tenant_requests_max=settings.tenant_requests_max
     )
     app.add_middleware(errors.CatchErrors)
-    app.add_middleware(MeasureRequests)
     for wing in reversed(installed()):
         for one in reversed(wing.middleware(settings)):
             app.add_middleware(one.cls, *one.args, **one.kwargs)

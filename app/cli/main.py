@@ -94,10 +94,10 @@ def serve(
     listener = or_stop(lambda: serving.listen(settings))
     if settings.database_url is None:
         serving.print_status(settings_report.data_dir_line(settings, _flag_names(data_dir=data_dir)))
-    with open_database(settings) as (url, postgres), serving.shared_metrics(settings):
+    with open_database(settings) as (url, postgres):
         run(serving.make_database_ready(settings, url, upgrade=True, listener=listener))
-        serving.preload(settings, api=True, worker=True)
-        serving.supervise(settings, url, listener, worker=True, postgres=postgres)
+        with serving.preloaded(settings, api=True, worker=True):
+            serving.supervise(settings, url, listener, worker=True, postgres=postgres)
 
 
 @app.command()
@@ -108,8 +108,7 @@ def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, 
     url = require_url(settings)
     listener = or_stop(lambda: serving.listen(settings))
     run(serving.make_database_ready(settings, url, upgrade=False, listener=listener))
-    with serving.shared_metrics(settings):
-        serving.preload(settings, api=True, worker=False)
+    with serving.preloaded(settings, api=True, worker=False):
         if settings.processes == 1:
             serving.run_api(settings, url, listener)
         else:
@@ -135,8 +134,8 @@ def worker(
     settings = load_settings(database_url=database_url)
     url = require_url(settings)
     run(serving.make_database_ready(settings, url, upgrade=False))
-    serving.preload(settings, api=False, worker=True)
-    serving.run_worker(settings, url)
+    with serving.preloaded(settings, api=False, worker=True):
+        serving.run_worker(settings, url)
 
 
 @app.command()

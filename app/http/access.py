@@ -1,4 +1,4 @@
-"""Access log: one log line and one trace span for each request, without its content."""
+"""Access log: one log line for each request, without its content."""
 
 import re
 import secrets
@@ -11,7 +11,6 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, unbind_contextvars
 
-from app import tracing
 from app.http.concurrency import EXEMPT
 
 PROBLEM: Final = "palimpsest.problem"
@@ -22,10 +21,11 @@ SESSION: Final = "palimpsest.session"
 """The key in a request's scope of its session's name, if it concerns a session that its path does not name."""
 AGE: Final = "palimpsest.age"
 """The key in a request's scope of the age of a response that may be out of date, in whole seconds."""
+RESPONSE: Final = "palimpsest.response"
+"""The key in a request's scope of the ResponseRecorder of its response."""
 NAME_CHARS_MAX: Final = 300
 REQUEST_ID: Final = b"x-request-id"
 _SANE: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
 
 
 def bind_caller(scope: Scope, tenant: object, session: str | None = None) -> None:
@@ -33,7 +33,7 @@ def bind_caller(scope: Scope, tenant: object, session: str | None = None) -> Non
     scope[TENANT] = str(tenant)
     if session is not None:
         scope[SESSION] = session
-    name = _session(scope)
+    name = session_name(scope)
     if name is not None:
         bind_contextvars(session=name)
 
@@ -47,13 +47,13 @@ class TemplateRoute(Route):
         return match, {**found, "route": self} if found else found
 
 
-class _ResponseRecorder:
+class ResponseRecorder:
     """A `send` that adds headers to the response and records its status, size and completeness."""
 
-    def __init__(self, scope: Scope, send: Send, request_id: bytes) -> None:
+    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
+        self.request_id = request_id
         self._scope = scope
         self._send = send
-        self._request_id = request_id
         self.status: int | None = None
         self.bytes = 0
         self.complete = False
@@ -64,7 +64,7 @@ class _ResponseRecorder:
             self.status = int(message["status"])  # some libraries pass a member of an enumeration
             given = message.get("headers", ())
             if not any(name == REQUEST_ID for name, _ in given):  # keep the provider's own id, which it can look up
-                given = [*given, (REQUEST_ID, self._request_id)]
+                given = [*given, (REQUEST_ID, self.request_id.encode())]
             if AGE in self._scope:
                 given = [*given, (b"age", str(self._scope[AGE]).encode())]
             message["headers"] = given
@@ -75,7 +75,7 @@ class _ResponseRecorder:
 
 
 class AccessLog:
-    """ASGI middleware that logs and traces requests; probes and metrics get only a line at `debug`, and no span."""
+    """ASGI middleware that logs requests; probes and metrics at `debug`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -86,15 +86,12 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        response = _ResponseRecorder(scope, send, request_id.encode())
+        response = scope[RESPONSE] = ResponseRecorder(scope, send, request_id)
         bind_contextvars(request_id=request_id)
         started = time.perf_counter()
         failed = False
         try:
-            if scope["path"] in EXEMPT:
-                await self._app(scope, receive, response)
-            else:
-                await self._trace_request(scope, receive, response, request_id)
+            await self._app(scope, receive, response)
         except Exception:
             failed = True
             raise
@@ -104,35 +101,6 @@ class AccessLog:
             _log(scope, response, time.perf_counter() - started)
             unbind_contextvars("request_id", "session", "trace_id")
 
-    async def _trace_request(
-        self, scope: Scope, receive: Receive, response: _ResponseRecorder, request_id: str
-    ) -> None:
-        method = scope["method"] if scope["method"] in _METHODS else "HTTP"
-        with tracing.request_span(method, scope["headers"]) as span:
-            if span.trace_id is not None:
-                bind_contextvars(trace_id=span.trace_id)
-            try:
-                await self._app(scope, receive, response)
-            finally:
-                route = _route(scope)
-                span.rename(method if route is None else f"{method} {route}")
-                span.set(
-                    http__request__method="_OTHER" if method == "HTTP" else method,
-                    http__route=route,
-                    http__response__status_code=response.status,
-                    http__response__body__size=response.bytes,
-                    url__scheme=scope["scheme"],
-                    url__path=scope["path"],
-                    palimpsest__request__id=request_id,
-                    palimpsest__tenant__id=scope.get(TENANT),
-                    palimpsest__session__name=_session(scope),
-                    palimpsest__problem=scope.get(PROBLEM),
-                )
-                if (response.status or 0) >= 500:
-                    span.fail(str(response.status))
-                elif not response.complete:
-                    span.fail("cut_off")
-
 
 def _request_id(scope: Scope) -> str:
     """Return the id that the client or a proxy gave the request if it is safe to log, else a new one."""
@@ -140,19 +108,15 @@ def _request_id(scope: Scope) -> str:
     return given.decode("ascii") if _SANE.fullmatch(given) else secrets.token_hex(8)
 
 
-def _session(scope: Scope) -> str | None:
+def session_name(scope: Scope) -> str | None:
     """Return the name of the request's session if it is short enough and printable."""
     name: str | None = scope.get(SESSION) or scope.get("path_params", {}).get("sid")
     return name if name is not None and len(name) <= NAME_CHARS_MAX and name.isprintable() else None
 
 
-def _route(scope: Scope) -> str | None:
-    return getattr(scope.get("route"), "path", None)
-
-
-def _log(scope: Scope, response: _ResponseRecorder, seconds: float) -> None:
+def _log(scope: Scope, response: ResponseRecorder, seconds: float) -> None:
     """Write the log line. It has the raw path only if no route matched, and never the query."""
-    route, status = _route(scope), response.status
+    route, status = getattr(scope.get("route"), "path", None), response.status
     fields: Mapping[str, object] = {
         "method": scope["method"],
         "route": route or "unmatched",
@@ -161,7 +125,7 @@ def _log(scope: Scope, response: _ResponseRecorder, seconds: float) -> None:
         "milliseconds": round(seconds * 1000, 1),
         "bytes": response.bytes,
         "tenant": scope.get(TENANT),
-        "session": _session(scope),
+        "session": session_name(scope),
         "problem": scope.get(PROBLEM),
         "age": scope.get(AGE),
         "cut_off": None if response.complete else True,

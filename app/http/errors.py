@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.metrics import NOT_REPRODUCIBLE
 from app.core import errors
 from app.core.log.events import canonical_json
 from app.http.access import PROBLEM
@@ -175,7 +174,6 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(errors.ContextError)
     async def _known(request: Request, error: errors.ContextError) -> Response:
         if isinstance(error, errors.NotReproducible):
-            NOT_REPRODUCIBLE.inc()
             log.error("not reproducible", path=request.url.path, detail=error.detail, **error.fields)
         return problem_response(request, find_problem(error), error.detail, error.fields)
 

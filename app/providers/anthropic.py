@@ -9,29 +9,23 @@ from anthropic.types import Message
 from app.core.compaction.prompt import Completion, Prompt, plain
 from app.providers.answers import BOUNDED
 from app.providers.failures import failure, rejected_parameter
-from app.providers.summarizer import ProviderError
+from app.providers.summarizer import ProviderError, SummarizerClient
 
 _CUT_OFF: Final = ("max_tokens", "model_context_window_exceeded")
 
 
-class Anthropic:
+class Anthropic(SummarizerClient):
     """A summarizer that calls `model`. `base_url` is the service's, without `/v1`; None is Anthropic's own."""
 
+    provider = "anthropic"
+
     def __init__(self, *, model: str, api_key: str, base_url: str | None = None) -> None:
-        self.model = model
-        self._key = api_key
+        super().__init__(model, api_key, base_url)
         # The worker retries: it knows the budget, and can run other jobs first.
         http = anthropic.DefaultAsyncHttpxClient(event_hooks=BOUNDED)
         self._client = anthropic.AsyncAnthropic(api_key=api_key, base_url=base_url, max_retries=0, http_client=http)
         self._rejected: set[tuple[str, str]] = set()
         """Pairs of a model and a parameter that it does not accept."""
-
-    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
-        """See Summarizer."""
-        try:
-            return await self._ask(ask, timeout)
-        except ProviderError as error:
-            raise error.redacted(self._key) from None
 
     async def _ask(self, ask: Prompt, seconds: float) -> Completion:
         try:

@@ -6,36 +6,30 @@ from typing import Any, Final
 import openai
 from openai.types.chat import ChatCompletion
 
-from app import tracing
 from app.core.compaction.prompt import Completion, Prompt, plain
 from app.providers.answers import BOUNDED
 from app.providers.failures import failure, rejected_parameter
-from app.providers.summarizer import ProviderError
+from app.providers.summarizer import ProviderError, SummarizerClient
+from app.tracing import tracer
 
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")
 """OpenAI's newer models accept only the first, many other servers only the second."""
 
 
-class OpenAI:
+class OpenAI(SummarizerClient):
     """A summarizer that calls `model`. `base_url` is the API's, usually with `/v1`; None is OpenAI's own. `api_key`
     must not be empty, even for a server that needs none."""
 
+    provider = "openai"
+
     def __init__(self, *, model: str, api_key: str, base_url: str | None = None) -> None:
-        self.model = model
-        self._key = api_key
+        super().__init__(model, api_key, base_url)
         # The worker retries: it knows the budget, and can run other jobs first.
         http = openai.DefaultAsyncHttpxClient(event_hooks=BOUNDED)
         self._client = openai.AsyncOpenAI(api_key=api_key, base_url=base_url, max_retries=0, http_client=http)
         self._limits = _LIMITS if base_url is None else _LIMITS[::-1]
         self._rejected: set[tuple[str, str]] = set()
         """Pairs of a model and a parameter that it does not accept."""
-
-    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
-        """See Summarizer."""
-        try:
-            return await self._ask(ask, timeout)
-        except ProviderError as error:
-            raise error.redacted(self._key) from None
 
     async def _ask(self, ask: Prompt, seconds: float) -> Completion:
         try:
@@ -67,7 +61,7 @@ class OpenAI:
                     model=model,
                     messages=[{"role": "system", "content": ask.system}, {"role": "user", "content": ask.prompt}],
                     extra_body=extra,
-                    extra_headers=tracing.trace_headers(),
+                    extra_headers=tracer().headers(),
                     timeout=seconds,
                 )
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:

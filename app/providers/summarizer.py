@@ -1,9 +1,11 @@
-"""The protocol of a model that writes summaries, and its errors."""
+"""The protocol of a model that writes summaries, its errors, and the part that all clients share."""
 
 from typing import Final, Literal, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
 from app.core.compaction.prompt import Completion, Prompt
 from app.providers.redaction import redacted
+from app.tracing import tracer
 
 Kind: TypeAlias = Literal[
     "rate_limited",
@@ -62,3 +64,43 @@ class Summarizer(Protocol):
     async def aclose(self) -> None:
         """Close the connections."""
         ...
+
+
+class SummarizerClient:
+    """A summarizer that calls `model` through a vendor's client, and traces its requests by OpenTelemetry's conventions
+    for generative AI. `provider` is the vendor's name in these."""
+
+    provider: str
+
+    def __init__(self, model: str, api_key: str, base_url: str | None) -> None:
+        self.model = model
+        self._key = api_key
+        self._host = None if base_url is None else urlsplit(base_url).hostname
+
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
+        """See Summarizer."""
+        model = ask.model or self.model
+        with tracer().span(
+            f"chat {model}",
+            "client",
+            gen_ai__operation__name="chat",
+            gen_ai__provider__name=self.provider,
+            gen_ai__request__model=model,
+            gen_ai__request__max_tokens=ask.max_tokens,
+            gen_ai__request__temperature=ask.temperature,
+            server__address=self._host,
+        ) as span:
+            try:
+                answer = await self._ask(ask, timeout)
+            except ProviderError as error:
+                span.fail(error.kind)
+                raise error.redacted(self._key) from None
+            span.set(
+                gen_ai__response__model=answer.model,
+                gen_ai__usage__input_tokens=answer.input_tokens,
+                gen_ai__usage__output_tokens=answer.output_tokens,
+            )
+            return answer
+
+    async def _ask(self, ask: Prompt, seconds: float) -> Completion:
+        raise NotImplementedError

@@ -9,12 +9,10 @@ import contextlib
 import ctypes
 import gc
 import ipaddress
-import os
 import signal
 import socket
 import ssl
 import sys
-import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from types import FrameType
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
-from app import tracing
 from app.core.errors import StoreUnavailable
 from app.runtime import database_wait
 from app.runtime.database_wait import DatabaseUnreachable
@@ -45,8 +42,6 @@ GC_THRESHOLDS: Final = (10_000, 5, 400)
 of long logs are cached; so it is made rare, and does not cover what was imported."""
 M_ARENA_MAX: Final = -8
 """The parameter of glibc's `mallopt` that limits the number of heaps."""
-SHARED_METRICS: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable for the folder in which processes share their metrics; `prometheus_client` reads it when imported."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -183,32 +178,36 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def preload(settings: Settings, *, api: bool, worker: bool) -> None:
+@contextlib.contextmanager
+def preloaded(settings: Settings, *, api: bool, worker: bool) -> Iterator[None]:
     """Import the modules of the roles, load the vocabularies, and exclude all of that from garbage collection.
 
-    Forked processes then share that memory: a collection would write to every object, and so copy it.
+    Processes that the block forks share that memory: a collection would write to every object, and so copy it.
     """
-    _share_one_heap()
-    import uvloop  # noqa: F401 - imported for the roles
+    with contextlib.ExitStack() as wings:
+        for wing in installed():
+            wings.enter_context(wing.start(settings))
+        _share_one_heap()
+        import uvloop  # noqa: F401 - imported for the roles
 
-    from app import tokenizers
-    from app.runtime import wiring
+        from app import tokenizers
+        from app.runtime import wiring
 
-    if worker:
-        from app.worker import run  # noqa: F401 - imported for the roles
-    if api:
-        from app import main  # noqa: F401 - imported for the roles
-    for wing in installed():  # called for the imports
         if worker:
-            wing.jobs(settings)
+            from app.worker import run  # noqa: F401 - imported for the roles
         if api:
-            list(wing.routes(settings))
-    wiring.import_vendors(settings)
-    tracing.load()
-    tokenizers.load(settings.tiktoken_cache_dir)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+            from app import main  # noqa: F401 - imported for the roles
+        for wing in installed():  # called for the imports
+            if worker:
+                wing.jobs(settings)
+            if api:
+                list(wing.routes(settings))
+        wiring.import_vendors(settings)
+        tokenizers.load(settings.tiktoken_cache_dir)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        yield
 
 
 def _share_one_heap() -> None:
@@ -223,12 +222,12 @@ def _share_one_heap() -> None:
 
 def run_api(settings: Settings, database_url: str, listener: socket.socket, *, quiet: bool = False) -> None:
     """Run an API in this process until SIGTERM or SIGINT; with `quiet`, without printing its status."""
-    _run(_serve(settings, database_url, listener, quiet=quiet))
+    _run(settings, _serve(settings, database_url, listener, quiet=quiet))
 
 
 def run_worker(settings: Settings, database_url: str, *, quiet: bool = False) -> None:
     """Run a worker in this process until SIGTERM or SIGINT; with `quiet`, without printing its status."""
-    _run(_work(settings, database_url, quiet=quiet))
+    _run(settings, _work(settings, database_url, quiet=quiet))
 
 
 def supervise(
@@ -267,35 +266,17 @@ def supervise(
         roles,
         patience=PATIENCE_SECONDS,
         on_stop=listener.close,  # new connections are refused immediately, not when all processes have ended
-        on_end=_forget_metrics_of,
         look=None if postgres is None else postgres.watch().check,
     ).run()
 
 
-@contextlib.contextmanager
-def shared_metrics(settings: Settings) -> Iterator[None]:
-    """Let several API processes share their metrics in a temporary folder."""
-    if settings.processes == 1:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="palimpsest-metrics-", ignore_cleanup_errors=True) as folder:
-        os.environ[SHARED_METRICS] = folder
-        yield
-
-
-def _forget_metrics_of(pid: int) -> None:
-    """Drop the gauges of a process that has ended; its counters stay."""
-    if SHARED_METRICS in os.environ:
-        from prometheus_client.multiprocess import mark_process_dead
-
-        mark_process_dead(pid)  # type: ignore[no-untyped-call]  # the library leaves it untyped
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _run(settings: Settings, work: Coroutine[Any, Any, None]) -> None:
     import uvloop
 
-    with tracing.exported(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work)
+    with contextlib.ExitStack() as wings:
+        for wing in installed():
+            wings.enter_context(wing.process(settings))
+        wings.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop)).run(work)
 
 
 async def _serve(settings: Settings, database_url: str, listener: socket.socket, *, quiet: bool) -> None:

@@ -50,8 +50,7 @@ class Supervisor:
     Processes stop in the order of their roles; roles with the same name stop together. A process that does not stop
     within `patience` seconds is killed. If the supervisor is killed, all processes end.
 
-    `on_stop` is called when stopping begins, `on_end` with the pid of each process that has ended, and `look`
-    periodically: it returns the seconds until the next call.
+    `on_stop` is called when stopping begins, and `look` periodically: it returns the seconds until the next call.
     """
 
     def __init__(
@@ -60,13 +59,11 @@ class Supervisor:
         *,
         patience: float,
         on_stop: Callable[[], None] = lambda: None,
-        on_end: Callable[[int], None] = lambda _: None,
         look: Callable[[], float] | None = None,
     ) -> None:
         self._slots = [_Slot(role) for role in roles]
         self._patience = patience
         self._on_stop = on_stop
-        self._on_end = on_end
         self._look = look
         self._next_look = 0.0
         self._stopping = False
@@ -116,7 +113,6 @@ class Supervisor:
             if pid == 0:
                 continue
             place.pid = None
-            self._on_end(pid)
             if self._stopping:
                 continue
             now = time.monotonic()

@@ -6,7 +6,7 @@ wing, and no wing imports another.
 
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from starlette.middleware import Middleware
     from starlette.routing import BaseRoute
 
+    from app.core.assembly.inputs import ContextRequest
+    from app.core.errors import ContextError
     from app.http.operation import Resource
+    from app.resources.contexts.service import ContextAnswer
+    from app.resources.feedback.service import Verdict
     from app.runtime.wiring import Services
     from app.store.engine import Database
     from app.store.texts import ContentCiphers
@@ -37,12 +41,31 @@ MakeFollowUp: TypeAlias = "Callable[[Database], FollowUp]"
 """Makes the work after a compaction for a worker's database."""
 
 
-def _nothing(*_: Any) -> Sequence[Any]:
+def _nothing(*_: Any) -> Any:
     return ()
 
 
-def _no_lifespan(*_: Any) -> AbstractAsyncContextManager[None]:
+def _no_context(*_: Any) -> nullcontext[None]:
     return nullcontext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observers:
+    """Callbacks for metrics. By default they do nothing.
+
+    `context`: the outcome of a context request. `report`: a report of a call's outcome. `pool_wait`: the seconds that a
+    connection took to get. `stream`: makes a context for the time of a stream. `gateway_call`: the provider and mode of
+    a request through the gateway. `replica_check`: the replica's state and the age of its data, if known.
+    `replica_read`: what served a read that a replica may serve, and why.
+    """
+
+    context: "Callable[[ContextRequest, ContextAnswer | ContextError], None]" = _nothing
+    report: "Callable[[Verdict], None]" = _nothing
+    pool_wait: Callable[[float], None] = _nothing
+    stream: Callable[[], AbstractContextManager[object]] = _no_context
+    gateway_call: Callable[[str, str], None] = _nothing
+    replica_check: Callable[[str, float | None], None] = _nothing
+    replica_read: Callable[[str], None] = _nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +79,24 @@ class Wing:
     application serves; it gets the services and the event that is set when the server begins to stop. `jobs`: jobs of a
     worker. `after_compaction`: work that follows each compaction. `commands`: adds commands to the command line.
     `ciphers`: the ciphers of tenants' contents; at most one wing has them. `foreign_paths`: prefixes of paths for
-    clients of other APIs, which find a problem in its member `error`.
+    clients of other APIs, which find a problem in its member `error`. `start`: a context for a command that runs the
+    server, entered before its modules are imported and its processes forked. `process`: a context for each process
+    that serves or works. `observers`: callbacks for metrics; at most one wing has them.
     """
 
     settings: type[BaseModel] | None = None
     services: "Callable[[Any, Services], Iterable[object]]" = _nothing
     routes: "Callable[[Any], Iterable[Resource | BaseRoute]]" = _nothing
     middleware: "Callable[[Any], Sequence[Middleware]]" = _nothing
-    lifespan: "Callable[[Any, Services, asyncio.Event], AbstractAsyncContextManager[None]]" = _no_lifespan
+    lifespan: "Callable[[Any, Services, asyncio.Event], AbstractAsyncContextManager[None]]" = _no_context
     jobs: "Callable[[Any], Sequence[MakeJobs]]" = _nothing
     after_compaction: "Callable[[Any], Sequence[MakeFollowUp]]" = _nothing
     commands: "Callable[[typer.Typer], object]" = _nothing
     ciphers: "Callable[[Any, Database], ContentCiphers] | None" = None
     foreign_paths: tuple[str, ...] = ()
+    start: Callable[[Any], AbstractContextManager[None]] = _no_context
+    process: Callable[[Any], AbstractContextManager[None]] = _no_context
+    observers: Callable[[], Observers] | None = None
 
 
 @cache
@@ -79,3 +107,9 @@ def installed() -> tuple[Wing, ...]:
     except ModuleNotFoundError:
         return ()
     return tuple(import_module(f"app.wings.{found.name}.wing").WING for found in pkgutil.iter_modules(folder))
+
+
+@cache
+def observers() -> Observers:
+    """Return the observers of the wing that has them, or ones that do nothing."""
+    return next((wing.observers() for wing in installed() if wing.observers is not None), Observers())

@@ -14,7 +14,6 @@ from app.core.tokens.models import parse_table
 from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer
-from app.providers.traced import TracedSummarizer
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.service import Assembly
 from app.resources.contexts.view_cache import ViewCache
@@ -37,7 +36,7 @@ from app.resources.summaries.summarizing import Summarizing
 from app.resources.turns.service import Turns
 from app.resources.visibility.service import Visibility
 from app.runtime.settings import Settings
-from app.runtime.wing import installed
+from app.runtime.wing import Observers, installed, observers
 from app.services.counting import Counting
 from app.services.idempotency import IdempotencyKeys
 from app.services.tenants import Tenants
@@ -78,6 +77,7 @@ class Services:
     event_rates: EventRates
     answers: IdempotencyKeys
     ciphers: ContentCiphers
+    observers: Observers
     wings: Sequence[object] = ()
     """The services of wings."""
 
@@ -89,8 +89,7 @@ class Services:
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
     """Build all services on one connection pool."""
-    from app.api.metrics import observe_context
-
+    observe = observers()
     counting = Counting(tokenizers)
     policies = Policies(database)
     view_cache = ViewCache()
@@ -102,7 +101,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     caches = parse_table(settings.cache_table)
     summarizer, kept_days = compaction(settings, database, counting), settings.calls_retention_days
     assembly = Assembly(
-        database, counting, policies, view_cache, caches, summarizer, lines, kept_days, on_outcome=observe_context
+        database, counting, policies, view_cache, caches, summarizer, lines, kept_days, on_outcome=observe.context
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
@@ -121,7 +120,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         forks=forks,
         lines=lines,
         reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
-        feedback=Feedback(database, counting, policies, view_cache, caches),
+        feedback=Feedback(database, counting, policies, view_cache, caches, observe.report),
         recordings=Recordings(database, policies),
         turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
@@ -129,6 +128,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         event_rates=rates,
         answers=IdempotencyKeys(database),
         ciphers=ciphers(settings, database),
+        observers=observe,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
 
@@ -176,15 +176,13 @@ def summarizing(settings: Settings) -> Summarizing:
         from app.providers.anthropic import Anthropic
 
         name = model or ANTHROPIC_MODEL
-        anthropic_client = Anthropic(model=name, api_key=_secret(key), base_url=url)
-        found["anthropic"] = TracedSummarizer(anthropic_client, provider="anthropic", model=name, base_url=url)
+        found["anthropic"] = Anthropic(model=name, api_key=_secret(key), base_url=url)
     key, url = settings.openai_api_key, settings.openai_base_url
     if key is not None or url is not None:
         from app.providers.openai import OpenAI
 
         name = model or OPENAI_MODEL
-        openai_client = OpenAI(model=name, api_key=_secret(key), base_url=url)
-        found["openai"] = TracedSummarizer(openai_client, provider="openai", model=name, base_url=url)
+        found["openai"] = OpenAI(model=name, api_key=_secret(key), base_url=url)
     most = settings.summarizer_tokens_per_hour
     found = {
         name: GuardedSummarizer(inner, spend_tokens_max=most, clock=time.monotonic) for name, inner in found.items()

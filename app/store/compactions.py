@@ -8,10 +8,10 @@ from uuid import UUID
 
 import asyncpg
 
-from app import tracing
 from app.store import jobs, notifications, texts
 from app.store.engine import Connection, Database
 from app.store.rows import decode, parameters
+from app.tracing import tracer
 
 OPEN: Final = "('scheduled', 'running')"
 REQUESTED: Final = "requested"
@@ -134,7 +134,7 @@ async def enqueue(connection: Connection | Database, session_id: UUID, tenant_id
         tenant_id=tenant_id,
     )
     if row is not None and row["queued"]:
-        await jobs.store_trace_context(connection, session_id, tracing.link_headers())
+        await jobs.store_trace_context(connection, session_id, tracer().link_headers())
 
 
 async def _wake(tx: Connection, session_id: UUID, tenant_id: UUID) -> None:

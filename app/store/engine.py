@@ -19,11 +19,11 @@ from uuid import UUID
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from app import tracing
 from app.core.errors import SessionGone, StoreUnavailable
 from app.store.connecting import UNREACHABLE, connect
 from app.store.driver import Driver, TenantConnection, is_distributed, json_as_text, skip_reset, tenant_setting
 from app.store.statements import bind
+from app.tracing import tracer
 
 ACQUIRE_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 60.0
@@ -140,7 +140,7 @@ class Connection:
         return await work(self)
 
     async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
-        with tracing.statement_span(sql):
+        with tracer().statement_span(sql):
             return await getattr(self._driver, method)(*bind(sql, values))
 
 
@@ -298,7 +298,7 @@ class Database:
         own = _copy.get() or self
 
         async def attempt() -> object:
-            with tracing.statement_span(sql):
+            with tracer().statement_span(sql):
                 return await own._attempt(method, statement)
 
         return await _retry(attempt)

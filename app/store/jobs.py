@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from app import tracing
 from app.store.engine import Connection, Database
 from app.store.rows import decode
+from app.tracing import tracer
 
 KINDS: Final = ("compact", "deliver", "erase")
 """Kinds of jobs: compaction of a session, delivery of a webhook, an erasure."""
@@ -60,7 +60,7 @@ async def enqueue_compaction(connection: Connection | Database, session_id: UUID
     )
     queued = row is not None and bool(row["queued"])
     if queued:
-        await store_trace_context(connection, session_id, tracing.link_headers())
+        await store_trace_context(connection, session_id, tracer().link_headers())
     return queued
 
 

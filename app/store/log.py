@@ -8,7 +8,6 @@ from uuid import UUID
 
 import asyncpg
 
-from app import tracing
 from app.core.compaction.next_span import Readiness
 from app.core.lexicon.times import to_seconds
 from app.core.log.event import Batch, LogEnd, tombstone
@@ -20,6 +19,7 @@ from app.store.event_log import SessionLog
 from app.store.events import LEGIBLE
 from app.store.notifications import notify_stream
 from app.store.sessions import open_calls
+from app.tracing import tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ async def append(
     if row is None:
         return None
     if row["enqueued"]:
-        await jobs.store_trace_context(connection, session_id, tracing.link_headers())
+        await jobs.store_trace_context(connection, session_id, tracer().link_headers())
     return _result(row, row["stored_at"], row["enqueued"] is not None)
 
 

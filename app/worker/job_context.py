@@ -12,11 +12,11 @@ from pgqueuer import PgQueuer
 from pgqueuer.errors import RetryRequested
 from structlog.contextvars import bound_contextvars
 
-from app import tracing
 from app.core.errors import NotFound, StoreUnavailable
 from app.store import jobs, sessions
 from app.store.engine import Database, acting_for
 from app.store.texts import ContentCiphers, sealing_with
+from app.tracing import tracer
 
 FORGOTTEN_CRON: Final = "* * * * *"
 """When work is looked for whose job was lost."""
@@ -61,8 +61,8 @@ async def job_context(
 
     The trace is linked to the request that made the job due. Raises the errors of ContentCiphers.
     """
-    about = {"palimpsest__job__id": job, "palimpsest__tenant__id": str(tenant_id)}
-    with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
+    with acting_for(tenant_id), tracer().span(kind, "consumer") as span:
+        span.set(palimpsest__job__id=job, palimpsest__tenant__id=str(tenant_id))
         session = await _name(database, session_id, tenant_id)
         span.set(palimpsest__session__name=session)
         fields = {"job": job, "session": session, "trace_id": span.trace_id}

@@ -26,7 +26,7 @@ from app.runtime.settings import Settings
 from app.store import embedded, migrate
 
 APP = Path(__file__).parent.parent.parent / "app"
-EDGE = ("api/", "http/", "tracing/", "main.py", "runtime/", "wings/telemetry/")
+EDGE = ("http/", "tracing.py", "main.py", "runtime/", "wings/telemetry/")
 EDGE_MODULES = ("routes.py", "schemas.py", "json.py")
 POOL = ("store/engine.py", "store/driver.py")
 SMALL_LINES = 2

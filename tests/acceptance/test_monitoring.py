@@ -24,7 +24,7 @@ from tests.support.receiver import receiving
 
 ABSENT = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]
 WHY = f"{' and '.join(ABSENT)} not found: apt-get install --no-install-recommends prometheus"
-pytestmark = [pytest.mark.monitoring, pytest.mark.skipif(bool(ABSENT), reason=WHY)]
+pytestmark = [pytest.mark.wing("telemetry"), pytest.mark.monitoring, pytest.mark.skipif(bool(ABSENT), reason=WHY)]
 SECONDS_MAX = 120
 NOBODY_WAITS = {"Waiting for a connection, 99th percentile A"}
 """Panels that may be empty in this run: a quantile without samples is no number."""

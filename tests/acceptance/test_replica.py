@@ -162,6 +162,7 @@ async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Sit
     assert site.page.left == set()
 
 
+@pytest.mark.wing("telemetry")
 async def test_a_lagging_or_dead_replica_is_not_used(site: Site) -> None:
     async with site.server(read_behind_seconds_max=3.0) as http:
         agent = Agent(http, "s")
@@ -232,6 +233,7 @@ async def test_a_statement_that_replay_cancels_is_tried_again(site: Site) -> Non
         await database.close()
 
 
+@pytest.mark.wing("telemetry")
 async def test_a_timeout_on_the_replica_is_not_retried_on_the_primary(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

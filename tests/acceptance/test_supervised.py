@@ -154,6 +154,7 @@ async def test_a_ctrl_c_stops_all_processes_in_their_order(commands: Commands, d
     await wait_until_gone([*apis, *workers])
 
 
+@pytest.mark.wing("telemetry")
 async def test_several_api_processes_share_a_port_and_their_metrics(commands: Commands, database_url: str) -> None:
     api = await commands.start_fresh("api", "--processes", "2", DATABASE_URL=database_url)
     url = await api.url()

@@ -15,6 +15,7 @@ from tests.support.collector import Collector, ReceivedSpan, collector
 from tests.support.provider import serving_provider
 from tests.support.summarizers import summarizers
 
+pytestmark = pytest.mark.wing("telemetry")
 SECRET = "zanzibar"
 """A word in every message, which no trace may contain."""
 KEY = "sk-the-providers-key-123456"

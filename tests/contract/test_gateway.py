@@ -171,6 +171,7 @@ async def overflows(http: httpx.AsyncClient) -> list[float]:
 
 @pytest.mark.parametrize("path", sorted(OVERFLOW))
 @pytest.mark.parametrize("again", [False, True])
+@pytest.mark.wing("telemetry")
 async def test_a_call_that_overflows_is_retried_once(
     http: httpx.AsyncClient, provider: Provider, path: str, again: bool, behind: BackgroundWrites
 ) -> None:

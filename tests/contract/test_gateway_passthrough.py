@@ -182,6 +182,7 @@ async def test_palimpsests_key_authenticates_and_is_never_sent_upstream(
     assert {"a:1", "a:oc"} <= {name.partition("@line")[0] for name in names}
 
 
+@pytest.mark.wing("telemetry")
 async def test_a_providers_key_is_stored_nowhere(
     http: httpx.AsyncClient,
     provider: Provider,

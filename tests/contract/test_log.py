@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from app.http.access import AccessLog
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
+from tests.support.wings import PROBES
 
 
 @asynccontextmanager
@@ -62,7 +63,7 @@ async def test_each_request_is_one_line_without_content(database_url: str) -> No
         assert (answer.status_code, answer.headers["x-request-id"]) == (201, "mine-1")
         made = await http.get("/v1/sessions/s/events", params={"limit": 777}, headers={"X-Request-Id": "a b"})
         assert made.status_code == 200
-        for probe in ("/healthz", "/readyz", "/metrics"):
+        for probe in PROBES:
             assert (await http.get(probe)).status_code == 200
     first, second = map(request_fields, lines)
     assert first == {

@@ -19,8 +19,7 @@ from tests.support.metered import Scrape, run_scenario, scrape
 from tests.support.provider import Provider
 from tests.support.receiver import receiving
 
-pytestmark = [pytest.mark.wing("webhooks"), pytest.mark.wing("gateway")]
-
+pytestmark = [pytest.mark.wing("webhooks"), pytest.mark.wing("gateway"), pytest.mark.wing("telemetry")]
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "watching.md"
 OUTCOMES = ("held", "epoch", "retried", "infeasible", "refused")
 

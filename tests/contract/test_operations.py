@@ -1,10 +1,18 @@
 """Metrics of the workers' queue."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.runtime.settings import Settings
 from app.store.engine import Database
+from app.wings.telemetry.routes import process_metrics
+from app.wings.telemetry.wing import SHARED_METRICS
 from tests.conftest import serving
 
 
@@ -47,3 +55,25 @@ async def test_metrics_work_without_the_database() -> None:
     async with serving(Settings(), away) as url, httpx.AsyncClient(base_url=url) as client:
         assert await queue(client) == {}
         assert "palimpsest_http_requests_total" in (await client.get("/metrics")).text
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}])
+async def test_without_keys_other_sites_pages_get_no_metrics(
+    client: httpx.AsyncClient, headers: dict[str, str]
+) -> None:
+    answer = await client.get("/metrics", headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (403, "/problems/not-local")
+
+
+def test_gauges_of_ended_processes_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    for name in ("gauge_livesum", "gauge_livemax", "counter"):
+        for pid in (ended.pid, os.getpid()):
+            (tmp_path / f"{name}_{pid}.db").touch()
+    monkeypatch.setenv(SHARED_METRICS, str(tmp_path))
+    process_metrics()
+    left = {path.stem for path in tmp_path.iterdir()}
+    assert left == {f"{name}_{os.getpid()}" for name in ("gauge_livesum", "gauge_livemax", "counter")} | {
+        f"counter_{ended.pid}"
+    }

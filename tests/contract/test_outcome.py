@@ -215,6 +215,7 @@ async def test_a_preview_of_a_retry_equals_the_retry(client: httpx.AsyncClient, 
     assert shown.json()["sha256"] == (await context(client, retry_of=call["call_id"]))["sha256"]
 
 
+@pytest.mark.wing("telemetry")
 async def test_overflows_are_counted(client: httpx.AsyncClient, call: dict[str, Any]) -> None:
     def count(page: str, name: str) -> float:
         return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))

@@ -306,7 +306,6 @@ async def test_without_keys_requests_of_other_sites_pages_are_refused(
     asked: list[tuple[str, str, RequestArguments]] = [
         ("POST", "/v1/sessions/s/events", {"content": event, "headers": text | headers}),
         ("GET", "/v1/sessions", {"headers": headers}),
-        ("GET", "/metrics", {"headers": headers}),
         ("GET", "/openapi.json", {"headers": headers}),
         ("DELETE", "/v1/sessions/s", {"headers": headers}),
     ]

@@ -112,6 +112,7 @@ async def test_unknown_calls_are_404(recorded: RecordedSession) -> None:
 
 
 @pytest.mark.parametrize("seq", [2, 3, 4, 23], ids=["user", "call", "stubbed result", "verbatim"])
+@pytest.mark.wing("telemetry")
 async def test_a_later_redaction_is_reported_with_the_call(recorded: RecordedSession, seq: int) -> None:
     sent = await recorded.context(max_tokens=3_000)
     before = await recorded.tampered()
@@ -193,6 +194,7 @@ TAMPERING = {
 
 
 @pytest.mark.parametrize("statement", TAMPERING.values(), ids=TAMPERING.keys())
+@pytest.mark.wing("telemetry")
 async def test_tampering_is_an_error(recorded: RecordedSession, statement: str) -> None:
     await summarize(recorded)
     policy = {**POLICY, "evict": "every_assembly", "retention": {**POLICY["retention"], "identifiers": 0.2}}

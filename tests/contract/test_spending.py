@@ -182,6 +182,7 @@ async def runs_and_summaries(client: httpx.AsyncClient, sid: str) -> tuple[list[
     return runs, live
 
 
+@pytest.mark.wing("telemetry")
 async def test_beyond_the_limit_summaries_are_written_without_a_model_and_marked(
     client: httpx.AsyncClient, database_url: str, database: Database, fake_summarizers: Summarizers
 ) -> None:
@@ -213,6 +214,7 @@ async def test_beyond_the_limit_a_policy_may_forbid_summaries_without_a_model(
     assert "allowed in a day" in runs[0]["error"]
 
 
+@pytest.mark.wing("telemetry")
 async def test_two_workers_together_stay_within_the_limit(
     client: httpx.AsyncClient, database_url: str, database: Database, fake_summarizers: Summarizers
 ) -> None:

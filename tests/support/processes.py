@@ -27,6 +27,8 @@ IMPORTED: Final = [
     "app.main",
     "app.providers.anthropic",
     "app.providers.openai",
+    "app.wings.telemetry.requests",
+    "app.wings.telemetry.routes",
     "app.wings.webhooks.poster",
     "app.services.tenants",
     "app.store.embedded",

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 WINGS = Path(__file__).parents[2] / "app" / "wings"
+PROBES = ("/healthz", "/readyz", *(["/metrics"] if (WINGS / "telemetry" / "wing.py").exists() else []))
+"""The paths of the operations that are never limited nor logged, except at `debug`."""
 _NEEDED = re.compile(r"app\.wings\.(\w+)|^pytestmark = .*\bmark\.wing\(\"(\w+)\"\)", re.MULTILINE)
 
 

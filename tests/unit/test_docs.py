@@ -56,7 +56,7 @@ def test_the_conformance_page_names_tests_that_exist() -> None:
 
 
 PAGES = (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
-ROOMS = "api|cli|core|http(?!/protobuf)|resources|runtime|services|store|wings|worker|providers|palimpsest_tools"
+ROOMS = "cli|core|http(?!/protobuf)|resources|runtime|services|store|wings|worker|providers|palimpsest_tools"
 NAMED = re.compile(rf"(?<![\w/.])((?:{ROOMS})(?:/\w+)+)((?:\.[A-Za-z_]\w*)+)(?![\w/(])")
 MODULES = re.compile(rf"`((?:{ROOMS})(?:/\w+)+)`")
 FILES = re.compile(r"`((?:app|bench|docs|examples|migrations|openapi|tests|tools)/[\w./-]+\.\w+)`")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 60
-BEFORE = """
-import os, signal, sys, time
+BEFORE = '''
+import multiprocessing, os, signal, sys, time
 import structlog
 from app.runtime import supervise
 from app.runtime.supervise import Role, Supervisor
@@ -16,7 +16,18 @@ structlog.configure(
     processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
     logger_factory=structlog.PrintLoggerFactory(sys.stderr),
 )
-"""
+
+def limited(starts):
+    """Return a role's work that stops the supervisor when it has been started so often."""
+    left = multiprocessing.Value("i", starts)
+    def run():
+        print("begun", flush=True)
+        left.value -= 1
+        if not left.value:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # it ends by itself
+            os.kill(os.getppid(), signal.SIGTERM)
+    return run
+'''
 
 
 def run(script: str) -> tuple[list[str], list[dict[str, object]]]:
@@ -35,12 +46,7 @@ def run(script: str) -> tuple[list[str], list[dict[str, object]]]:
 def test_a_process_that_keeps_ending_is_started_after_ever_longer_pauses() -> None:
     printed, logged = run("""
 supervise.PAUSE_SECONDS, supervise.PAUSE_SECONDS_MAX = 0.001, 0.004
-ended = []
-def end(pid):
-    ended.append(pid)
-    if len(ended) == 6:
-        os.kill(os.getpid(), signal.SIGTERM)
-Supervisor([Role("short", lambda: print("begun", flush=True))], patience=60, on_end=end).run()
+Supervisor([Role("short", limited(6))], patience=60).run()
 """)
     assert printed == ["begun"] * 6
     pauses = [line["after_seconds"] for line in logged]
@@ -51,12 +57,7 @@ Supervisor([Role("short", lambda: print("begun", flush=True))], patience=60, on_
 def test_one_that_ran_for_long_is_started_again_soon() -> None:
     _, logged = run("""
 supervise.PAUSE_SECONDS, supervise.STEADY_SECONDS = 0.001, 0.0
-ended = []
-def end(pid):
-    ended.append(pid)
-    if len(ended) == 4:
-        os.kill(os.getpid(), signal.SIGTERM)
-Supervisor([Role("long", lambda: None)], patience=60, on_end=end).run()
+Supervisor([Role("long", limited(4))], patience=60).run()
 """)
     assert [line["after_seconds"] for line in logged] == [0.001] * 3
 
@@ -92,11 +93,12 @@ print("all have ended")
 def test_an_error_in_a_process_does_not_reach_its_supervisors_caller() -> None:
     printed, logged = run("""
 def fail():
+    limited(1)()
     raise RuntimeError("broken")
 try:
-    Supervisor([Role("bad", fail)], patience=60, on_end=lambda _: os.kill(os.getpid(), signal.SIGTERM)).run()
+    Supervisor([Role("bad", fail)], patience=60).run()
 finally:
     print("cleaned up", flush=True)
 """)
-    assert printed == ["cleaned up"]
+    assert printed == ["begun", "cleaned up"]
     assert "RuntimeError: broken" in str(logged[0]["exception"])

@@ -8,7 +8,6 @@ from fastapi import Body, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from app.api.metrics import RETRIES
 from app.core.assembly.inputs import ContextRequest, Injection
 from app.core.errors import InvalidRequest
 from app.http.addresses import session_in_path
@@ -134,8 +133,6 @@ async def post_context(
             made = await _reconciled(reconcile, who, sid, body, asked, once)
     except AlreadyAnswered:
         return await _again(recordings, who, await once.concurrent_response())
-    if body.retry_of is not None:
-        RETRIES.inc()
     return Response(made.json(), media_type="application/json")
 
 

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from app import tracing
 from app.core.assembly.assemble import (
     Assembled,
     assemble,
@@ -37,6 +36,7 @@ from app.store import calls, compactions, sessions
 from app.store.calls import NewAnswer
 from app.store.engine import Database
 from app.store.ids import new_id
+from app.tracing import TraceSpan, tracer
 
 ATTEMPTS_MAX: Final = 64
 """Attempts at recording a call; each fails because another process has opened an epoch, or the session is gone."""
@@ -183,7 +183,7 @@ class Assembly:
     async def _plan_on(self, inputs: ContextInputs) -> Assembled | None:
         """Plan on from a held view; None at a cold cache or under pressure, when there may be summaries by now, and if
         nothing can be sent, which events appended elsewhere may change."""
-        with tracing.span(PLAN) as span:
+        with tracer().span(PLAN) as span:
             begun = await run_off_loop(inputs.added, partial(begin_plan, inputs))
             if begun.at.moment != "warm":
                 return None
@@ -199,7 +199,7 @@ class Assembly:
             return assembled
 
     async def _plan(self, inputs: ContextInputs) -> Assembled:
-        with tracing.span(PLAN) as span:
+        with tracer().span(PLAN) as span:
             assembled = await run_off_loop(inputs.events, partial(assemble, inputs, new_id()))
             _trace_plan(span, assembled)
             return assembled
@@ -250,7 +250,7 @@ class Assembly:
         self._view_cache.put(assembled.inputs.request.view, made)
 
 
-def _trace_plan(span: tracing.OpenSpan, assembled: Assembled) -> None:
+def _trace_plan(span: TraceSpan, assembled: Assembled) -> None:
     call = assembled.call
     span.set(
         palimpsest__call__id=str(call.call_id),

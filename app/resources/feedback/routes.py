@@ -7,7 +7,6 @@ from uuid import UUID
 from fastapi import Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.metrics import observe_report
 from app.core.log.segments import session_of
 from app.http import paging
 from app.http.fields import Cursor, LenientText, Limit, NextCursor, Sid, StrictRequest, UpdatedAt
@@ -160,9 +159,7 @@ async def report_outcome(
     )
 
     async def reported() -> OutcomeOut:
-        verdict = await feedback.report(who.tenant_id, sid, call_id, report)
-        observe_report(verdict)
-        return _out(session_of(sid), verdict)
+        return _out(session_of(sid), await feedback.report(who.tenant_id, sid, call_id, report))
 
     out: Mapping[str, Any] | OutcomeOut = await idempotent(body).run_repeatable(OutcomeOut, reported)
     return out

@@ -104,7 +104,9 @@ class Feedback:
         policies: Policies,
         view_cache: ViewCache,
         caches: Mapping[str, CacheProfile],
+        on_report: Callable[[Verdict], None],
     ) -> None:
+        self._on_report = on_report
         self.cache_reads: Callable[[UUID, UUID, str, UUID], Awaitable[CacheReads | None]] | None = None
         self._caches = caches
         self._database = database
@@ -130,7 +132,7 @@ class Feedback:
             if now is None:
                 raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
             if now.outcome is not None and _same_report(now.outcome, outcome):
-                return Verdict(now, now.outcome, wait_ms)
+                return self._observe(Verdict(now, now.outcome, wait_ms))
             if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
                 raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
             await outcomes.store(tx, session_id, call_id, outcome)
@@ -151,7 +153,11 @@ class Feedback:
         cache = None
         if self.cache_reads and outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
             cache = await self.cache_reads(tenant_id, session_id, call.view, call_id)
-        return Verdict(call, outcome, wait_ms, overflow, _estimate_error(call, outcome), cache)
+        return self._observe(Verdict(call, outcome, wait_ms, overflow, _estimate_error(call, outcome), cache))
+
+    def _observe(self, verdict: Verdict) -> Verdict:
+        self._on_report(verdict)
+        return verdict
 
     async def retry_request(
         self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]

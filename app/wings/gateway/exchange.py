@@ -11,10 +11,8 @@ import httpx2
 from starlette.requests import Request
 from starlette.types import Send
 
-from app import tracing
-from app.api.metrics import RETRIES
 from app.core.log.events import Json
-from app.providers.traced import OPERATION
+from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
 from app.wings.gateway.bodies import JSON_BYTES_MAX, object_or_none
 from app.wings.gateway.calls import ENDPOINTS, Endpoint
 from app.wings.gateway.headers import request_fields, response_fields, secrets
@@ -106,7 +104,6 @@ class GatewayExchange:
                     if again is None:
                         await self._send(answer, _chain(beginning, pieces))
                         return
-                    RETRIES.inc()
                     self.call, self.body = again, again.body
             except (UpstreamError, asyncio.CancelledError) as error:
                 if call is not None and not self.response_started:
@@ -115,14 +112,14 @@ class GatewayExchange:
                 raise
 
     @asynccontextmanager
-    async def _call_upstream(self) -> AsyncIterator[tuple[httpx2.Response, tracing.OpenSpan]]:
+    async def _call_upstream(self) -> AsyncIterator[tuple[httpx2.Response, TraceSpan]]:
         """Yield the upstream response and the span of the call. Raises UpstreamError."""
         request, endpoint = self.request, self.endpoint
         upstream = self.gateway.upstreams[self.provider]
-        chat = OPERATION if endpoint is not None and not endpoint.counts else None
+        chat = "chat" if endpoint is not None and not endpoint.counts else None
         model = None if self.call is None else self.call.conversation.model
         up = request_fields(request.headers.raw, plain=self.call is not None)
-        with tracing.span(
+        with tracer().span(
             " ".join(part for part in (chat or request.method, model) if part),
             "client",
             gen_ai__operation__name=chat,
@@ -134,8 +131,8 @@ class GatewayExchange:
             palimpsest__session__name=self.session,
             palimpsest__call__id=None if self.call is None else str(self.call.call_id),
         ) as span:
-            if ours := tracing.trace_headers():  # our span is a child of the client's
-                up = [field for field in up if field[0].lower() not in tracing.CONTEXT_FIELDS]
+            if ours := tracer().headers():  # our span is a child of the client's
+                up = [field for field in up if field[0].lower() not in CONTEXT_FIELDS]
                 up += [(name.encode(), value.encode()) for name, value in ours.items()]
             async with upstream.request(request.method, self.uri, up, self.body) as answer:
                 span.set(http__response__status_code=answer.status_code)
@@ -143,7 +140,7 @@ class GatewayExchange:
                     span.fail(str(answer.status_code))
                 yield answer, span
 
-    async def _send_and_log(self, call: PreparedCall, answer: httpx2.Response, span: tracing.OpenSpan) -> None:
+    async def _send_and_log(self, call: PreparedCall, answer: httpx2.Response, span: TraceSpan) -> None:
         """Stream the response to the client, and hand the reply in it to the gateway for logging, however it ended."""
         reader = Reader(call.conversation, answer.headers)
         pieces = reader.through(raw_pieces(answer))
@@ -173,7 +170,7 @@ class GatewayExchange:
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _trace_usage(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
+def _trace_usage(span: TraceSpan, provider: str, reply: Reply) -> None:
     """Record a reply's usage in the trace. Anthropic reports cached input separately, so it is added to the input."""
     if reply.usage is None:
         return

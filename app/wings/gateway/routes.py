@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.api.metrics import GATEWAY
 from app.core import errors
 from app.http.access import TemplateRoute, bind_caller
 from app.http.auth import Forbidden, Unauthorized, authenticate, bind_content_key
@@ -160,7 +159,7 @@ async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
         exchange.mode, exchange.reason = "bypass", find_problem(errors.StoreUnavailable("")).slug
     elif endpoint is not None:
         await _replace_conversation(who, endpoint, exchange)
-    GATEWAY.labels(exchange.provider, exchange.mode).inc()
+    exchange.gateway.on_call(exchange.provider, exchange.mode)
     try:
         await exchange.forward()
     except UpstreamError as error:

@@ -15,7 +15,6 @@ from uuid import UUID
 
 import structlog
 
-from app.api.metrics import observe_report
 from app.core.assembly.inputs import ContextRequest
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
 from app.core.log.chain import START, Link, links
@@ -25,7 +24,7 @@ from app.core.render.formats import FORMATS
 from app.providers.redaction import redacted
 from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
-from app.resources.feedback.service import Report, Verdict
+from app.resources.feedback.service import Report
 from app.resources.reconcile.messages import ClientList, ClientMessages
 from app.store import audit, chain, lines, sessions
 from app.store.spans import MAIN
@@ -86,6 +85,7 @@ class Gateway:
     def __init__(self, kernel: "Services", upstreams: Mapping[str, Upstream], context_seconds: float) -> None:
         self._kernel = kernel
         self.upstreams = upstreams
+        self.on_call = kernel.observers.gateway_call
         self._context_seconds = context_seconds
         self._background: set[asyncio.Task[Any]] = set()
         self._erased: deque[tuple[UUID, str]] = deque(maxlen=ERASED_REMEMBERED)
@@ -147,7 +147,8 @@ class Gateway:
         """Report a refusal. If the context was too long, return the call with a smaller one, once; otherwise None."""
         of = call.conversation
         try:
-            verdict = await self._report(call, await asyncio.to_thread(_report, outcome))
+            report = await asyncio.to_thread(_report, outcome)
+            verdict = await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
             if not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
             asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
@@ -177,14 +178,9 @@ class Gateway:
 
     async def _try_to_report(self, call: PreparedCall, report: Report) -> None:
         try:
-            await self._report(call, report)
+            await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
         except ContextError as error:
             _log("an outcome was not reported", call, error)
-
-    async def _report(self, call: PreparedCall, report: Report) -> Verdict:
-        verdict = await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
-        observe_report(verdict)
-        return verdict
 
     async def _is_newest(self, call: PreparedCall) -> bool:
         """Return whether no call was made after this one on its line."""

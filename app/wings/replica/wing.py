@@ -46,7 +46,6 @@ class ReplicaSettings(BaseModel):
 def _services(settings: ReplicaSettings, kernel: "Services") -> Iterable[object]:
     if settings.read_database_url is None:
         return
-    from app.api.metrics import observe_replica_read
     from app.store.engine import Database
     from app.wings.replica.service import ReplicaReads
     from app.wings.replica.store import Replica
@@ -54,16 +53,15 @@ def _services(settings: ReplicaSettings, kernel: "Services") -> Iterable[object]
     connections = kernel.database.pool().limit
     copy = Database(settings.read_database_url, pool_size=connections)
     replica = Replica(kernel.database, copy, settings.read_behind_seconds_max)
-    yield ReplicaReads(replica, max(1, connections // READS_SHARE), observe_replica_read)
+    yield ReplicaReads(replica, max(1, connections // READS_SHARE), kernel.observers.replica_read)
 
 
 @asynccontextmanager
 async def _lifespan(_: ReplicaSettings, services: "Services", __: asyncio.Event) -> AsyncIterator[None]:
-    from app.api.metrics import set_replica_gauges
     from app.wings.replica.service import ReplicaReads
 
     reads = [one for one in services.wings if isinstance(one, ReplicaReads)]
-    watching = [asyncio.create_task(one.replica.watch(set_replica_gauges)) for one in reads]
+    watching = [asyncio.create_task(one.replica.watch(services.observers.replica_check)) for one in reads]
     try:
         yield
     finally:

@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
-from app.api.metrics import STREAMS
 from app.core.errors import InvalidRequest
 from app.http.auth import Forbidden, Unauthorized, authenticate_bearer
 from app.http.concurrency import slot_of
@@ -167,7 +166,7 @@ class EventStream(StreamingResponse):
         if place is not None:
             place.release()  # streams have their own limit
         try:
-            with STREAMS.track_inprogress():
+            with scope["state"]["services"].observers.stream():
                 await super().__call__(scope, receive, timely)
         except TimeoutError:
             structlog.get_logger().warning("a stream client stopped reading", path=scope["path"])

@@ -14,6 +14,7 @@ from app.core.errors import CannotFit, ContextError, StoreUnavailable
 from app.core.record.evictions import newly_left_out
 from app.resources.contexts.service import ContextAnswer
 from app.resources.feedback.service import Verdict
+from app.runtime.wing import Observers
 from app.store.engine import Database
 
 PULSE_SECONDS: Final = 1.0
@@ -38,9 +39,6 @@ EVICTED_EVENTS = Counter(
     ["reducer"],
 )
 EVICTED_TOKENS = Counter("palimpsest_evicted_tokens", "Tokens that these evictions save in each context", ["reducer"])
-NOT_REPRODUCIBLE = Counter(
-    "palimpsest_calls_not_reproducible", "Recorded calls that could not be rendered again to the same bytes"
-)
 
 OUTCOMES = Counter("palimpsest_outcomes", "Reported calls: answered, failed, or too long", ["outcome"])
 OVERFLOWS = Counter("palimpsest_overflows", "Calls reported as too long, by the set of patterns that matched", ["set"])
@@ -101,6 +99,8 @@ def observe_context(request: ContextRequest, result: ContextAnswer | ContextErro
         _contexts(_failure(result), request.format).inc()
         return
     call, epoch = result.assembled.call, result.assembled.epoch
+    if call.retry_of is not None:
+        RETRIES.inc()
     _contexts(_outcome(result), request.format).inc()
     CONTEXT_TOKENS.observe(call.estimate)
     CONTEXT_FILL.observe(call.estimate / max(1, call.target))
@@ -163,11 +163,6 @@ def set_replica_gauges(state: str, behind: float | None) -> None:
         REPLICA_BEHIND.set(behind)
 
 
-def observe_replica_read(answered_by: str) -> None:
-    """Count a read that a replica may serve."""
-    LATE_READS.labels(answered_by).inc()
-
-
 async def measure_loop_lag(database: Database) -> None:
     """Measure this process's loop delay and set its pool gauges, once a second, endlessly.
 
@@ -179,3 +174,14 @@ async def measure_loop_lag(database: Database) -> None:
         await asyncio.sleep(PULSE_SECONDS)
         LOOP_LAG.observe(max(0.0, loop.time() - due))
         set_pool_gauges(database)
+
+
+OBSERVERS: Final = Observers(
+    context=observe_context,
+    report=observe_report,
+    pool_wait=POOL_WAIT.observe,
+    stream=STREAMS.track_inprogress,
+    gateway_call=lambda provider, mode: GATEWAY.labels(provider, mode).inc(),
+    replica_check=set_replica_gauges,
+    replica_read=lambda answered_by: LATE_READS.labels(answered_by).inc(),
+)

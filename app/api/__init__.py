@@ -1,1 +1,0 @@
-"""HTTP: parse the request, call one service, print the answer."""
