@@ -52,6 +52,7 @@ async def wait_for_replica_state(http: httpx.AsyncClient, state: str) -> None:
             pass
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.wing("ledger")
 async def test_the_primary_answers_while_the_replica_is_away(database_url: str) -> None:
     async with server(database_url, unused_url()) as http:
@@ -63,6 +64,7 @@ async def test_the_primary_answers_while_the_replica_is_away(database_url: str) 
         assert (await http.get("/v1/audit/calls")).json()["items"][0]["call_id"] == call
 
 
+@pytest.mark.wing("audit")
 async def test_a_database_that_is_no_standby_is_not_read(database_url: str) -> None:
     async with server(database_url, database_url) as http:
         await wait_for_replica_state(http, "other")
@@ -71,6 +73,7 @@ async def test_a_database_that_is_no_standby_is_not_read(database_url: str) -> N
         assert (len(answer.json()["items"]), answer.headers.get("age")) == (1, None)
 
 
+@pytest.mark.wing("audit")
 async def test_many_audits_leave_connections_to_agents(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "WAIT_SECONDS", 0.05)
     owner = await asyncpg.connect(for_asyncpg(database_url))

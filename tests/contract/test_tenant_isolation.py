@@ -65,7 +65,9 @@ from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog, Statement
 from tests.support.walk import POLICY, SECONDS_MAX, SECRET_WORD, Request, Walker, walk
 
-pytestmark = [pytest.mark.wing(name) for name in ("ledger", "retention", "stream", "webhooks")]  # the walk uses them
+pytestmark = [
+    pytest.mark.wing(name) for name in ("audit", "ledger", "retention", "stream", "webhooks")
+]  # the walk uses them
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
