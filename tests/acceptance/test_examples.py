@@ -76,6 +76,7 @@ async def test_sixty_turns_at_a_quarter_of_the_room_and_a_value_from_fifty_turns
     assert max(stand_in.sizes) > WINDOW / 2  # the window was used
 
 
+@pytest.mark.wing("recall")
 @pytest.mark.parametrize(("example", "keys"), [("openai_agent", "OPENAI"), ("anthropic_agent", "ANTHROPIC")])
 async def test_an_example_finds_the_server_and_leaves_nothing_behind(
     database_url: str, example: str, keys: str

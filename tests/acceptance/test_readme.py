@@ -46,6 +46,7 @@ async def test_the_curl_walk_works_as_printed(database_url: str) -> None:
     assert '"view":"title"' in out
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks with curl")
 async def test_the_tutorial_works_as_printed(database_url: str) -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text()

@@ -122,6 +122,7 @@ def paths(first: str, second: str) -> list[str]:
     ]
 
 
+@pytest.mark.wing("telemetry")
 async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Site) -> None:
     async with site.server() as http:
         agent = Agent(http, "s")

@@ -9,6 +9,8 @@ import pytest
 from tests.client.agents import Asynchronous, Blocking
 from tests.client.wire import ANTHROPIC_TOO_LONG, SIGNED, TOO_LONG, ScriptedError, ScriptedReply, provider, scripted
 
+pytestmark = pytest.mark.wing("recall")
+
 Agent = type[Blocking] | type[Asynchronous]
 AGENTS = pytest.mark.parametrize("agent", [Blocking, Asynchronous])
 FORMATS = pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])

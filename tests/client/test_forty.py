@@ -11,6 +11,8 @@ from palimpsest import Palimpsest
 
 from tests.client.wire import TOO_LONG, Provider, ScriptedError, ScriptedReply, provider
 
+pytestmark = pytest.mark.wing("audit")
+
 ORDERS = 40
 WINDOW = 8_000
 LOOKUP = {

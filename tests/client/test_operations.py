@@ -133,6 +133,8 @@ def needed_by_name(name: str) -> set[str]:
     return {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 def test_the_types_are_those_of_the_document() -> None:
     place = ROOT / ".ci" / "client_types.py"
     spec = importlib.util.spec_from_file_location("client_types", place)
@@ -154,6 +156,8 @@ def test_every_problem_has_its_error() -> None:
         assert nearest.status_of in (problem.status, None), slug
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 def test_python_3_10_reads_it() -> None:
     for path in PACKAGE.rglob("*.py"):
         ast.parse(path.read_text(), feature_version=(3, 10))

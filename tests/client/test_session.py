@@ -78,6 +78,7 @@ async def test_results_of_every_kind(server: str) -> None:
     assert [event.is_error for event in events] == [None, None, None, True, None]
 
 
+@pytest.mark.wing("recall")
 async def test_the_prompt_and_tools_are_appended_once_and_again_when_changed(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         for prompt in ("A", "A", "B", "B", "A", "A"):
@@ -122,6 +123,7 @@ async def test_whole_conversations_lines_and_rewinds(server: str) -> None:
     assert lines[0].head == 3
 
 
+@pytest.mark.wing("recall")
 async def test_evictions_are_described_in_words(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o", max_tokens=6_000, policy={"summarize": {"enabled": False}})
@@ -164,6 +166,7 @@ async def test_a_view_has_its_own_window_and_leaves_the_session_alone(server: st
     assert (session.model, session.policy.name, session.metadata) == ("gpt-4o", "default", {"user": 42})
 
 
+@pytest.mark.wing("recall")
 async def test_recall_is_declined_or_given_without_other_tools(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         declined = client.session("a", model="gpt-4o", recall=False)
@@ -182,6 +185,7 @@ async def test_recall_is_declined_or_given_without_other_tools(server: str) -> N
             await client.session("c").tools([own])
 
 
+@pytest.mark.wing("recall")
 async def test_invalid_arguments_of_a_recall_are_returned_to_the_model_and_a_loop_ends(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
@@ -205,6 +209,8 @@ async def test_invalid_arguments_of_a_recall_are_returned_to_the_model_and_a_loo
     assert [event.is_error for event in results[:3]] == [True, None, True]
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 async def test_s1_07_that_something_was_visible_already_is_recorded_in_the_log(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
@@ -231,6 +237,7 @@ async def test_s1_07_that_something_was_visible_already_is_recorded_in_the_log(s
     assert [item.disposition for item in seen.calls] == ["verbatim", "verbatim"]
 
 
+@pytest.mark.wing("recall")
 async def test_recalls_next_to_other_calls_leave_those_to_the_agent(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
@@ -246,6 +253,7 @@ async def test_recalls_next_to_other_calls_leave_those_to_the_agent(server: str)
     assert roles == ["user", "assistant", "tool", "tool"]
 
 
+@pytest.mark.wing("recall")
 async def test_a_stream_that_is_left_early_is_partial_and_one_that_had_ended_is_whole(server: str) -> None:
     script = scripted(
         ScriptedReply("One two three four."),
@@ -298,6 +306,7 @@ async def test_a_blocking_stream_is_read_to_its_end_by_whoever_asks(server: str)
         assert await asyncio.to_thread(blocking, models.url) == ["All of it."]
 
 
+@pytest.mark.wing("recall")
 async def test_the_sdks_streaming_helpers(server: str) -> None:
     script = scripted(ScriptedReply("I look.", [("lookup", {"order": 1})]), ScriptedReply("It is at sea."))
     async with (
@@ -348,6 +357,7 @@ async def test_unsendable_requests_raise_immediately(server: str) -> None:
     await asyncio.to_thread(blocking)
 
 
+@pytest.mark.wing("audit")
 async def test_a_provider_can_be_called_directly(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o", policy={"summarize": {"enabled": False}})

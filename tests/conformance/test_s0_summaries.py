@@ -464,6 +464,7 @@ async def test_s1_05_a_summary_is_kept_beside_the_log(client: httpx.AsyncClient,
     assert "said-0." not in request_text(context)
 
 
+@pytest.mark.wing("recall")
 @BY_TURN
 async def test_s0_30_what_the_digest_names_can_be_read_again_by_that_name(
     client: httpx.AsyncClient, worker: None, by_turn: bool

@@ -235,6 +235,8 @@ def assert_limited(fields: dict[str, Any]) -> None:
     assert fields["picture"]["data"].endswith("...[truncated]") and "QUJD" not in fields["picture"]["data"]
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 @pytest.mark.parametrize("recall", [True, False])
 async def test_s0_20_limits_by_the_kind_of_field(client: httpx.AsyncClient, recall: bool) -> None:
     agent = await Agent.begin(client, "timeline", max_tokens=200_000, recall=recall)
@@ -306,6 +308,7 @@ async def test_s0_24_markers_behind_the_turn_before_a_round_and_the_tail(client:
     ]
 
 
+@pytest.mark.wing("audit")
 @BY_TURN
 async def test_s0_26_the_last_block_is_marked_unless_a_call_says_that_none_follows(
     client: httpx.AsyncClient, by_turn: bool

@@ -1,6 +1,7 @@
 """S0: events that an agent hides and reads again, under the preset `timeline`."""
 
 import httpx
+import pytest
 
 from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
 from tests.conformance.conftest import compact
@@ -37,6 +38,7 @@ async def test_s0_12_a_summarizer_reads_the_replacement_of_a_hidden_event(
     assert "THE SECRET" not in model.requests[0].prompt
 
 
+@pytest.mark.wing("audit")
 async def test_s0_22_what_says_that_it_was_pruned_names_the_way_back(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, "timeline", max_tokens=200_000, recall=True)
     for turn in range(12):

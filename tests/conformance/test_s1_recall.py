@@ -1,8 +1,11 @@
 """S1.7: a visible source is not repeated, and one that does not exist is reported missing."""
 
 import httpx
+import pytest
 
 from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, batches, evicted_seqs
+
+pytestmark = pytest.mark.wing("recall")
 
 POLICY = {"retention": {"keep_last": 1, "never_evict": []}, "evict": "every_assembly"}
 SKILL = "The deploy skill: run migrations first, port 8123. " * 40

@@ -108,6 +108,7 @@ async def test_s1_03_what_is_contributed_is_there_in_the_next_turn(client: httpx
     assert "CONTRIBUTED" not in without
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize(
     ("types", "gone"),
     [

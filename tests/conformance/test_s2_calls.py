@@ -3,6 +3,7 @@
 from uuid import UUID
 
 import httpx
+import pytest
 
 from app.store.engine import Database
 from app.store.purges import purge_calls
@@ -19,6 +20,7 @@ async def report_outcome(client: httpx.AsyncClient, call_id: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.wing("audit")
 async def test_s2_15_every_call_is_recorded_with_what_it_was_made_of(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
@@ -57,6 +59,7 @@ async def test_s2_15_calls_of_the_summarizer_are_recorded_too(
     assert made["usage"]["input_tokens"] > 0
 
 
+@pytest.mark.wing("audit")
 async def test_s2_15_records_go_after_their_time_and_are_counted(client: httpx.AsyncClient, database: Database) -> None:
     agent = await Agent.begin(client, {"retain_calls_days": 400}, max_tokens=4_000)
     await agent.user()

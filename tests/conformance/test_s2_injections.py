@@ -47,6 +47,7 @@ async def test_s2_02_reduction_never_sees_what_is_injected(client: httpx.AsyncCl
     assert tight  # reduction would have started here had it counted the injection
 
 
+@pytest.mark.wing("audit")
 async def test_s2_03_each_within_its_own_ceiling_and_all_within_the_reserve(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, pipeline(injection_reserve_tokens=100), max_tokens=30_000)
     await agent.user()
@@ -102,6 +103,7 @@ async def test_s2_04_beside_the_final_user_message(client: httpx.AsyncClient, fo
     assert context["cache"]["prefix_sha256"] == bare["cache"]["prefix_sha256"]
 
 
+@pytest.mark.wing("audit")
 async def test_s2_04_injections_are_in_the_record_and_not_in_the_log(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, pipeline(injection_reserve_tokens=500), max_tokens=30_000)
     await agent.user("QUESTION")

@@ -368,6 +368,8 @@ index 1234567..89abcde 100644
 """
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 async def test_s4_14_files_that_a_results_diff_names_are_modified(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begin(client)
     await agent.user("go")

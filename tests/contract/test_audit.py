@@ -62,6 +62,7 @@ def agent(client: httpx.AsyncClient) -> Agent:
     return Agent(client)
 
 
+@pytest.mark.wing("audit")
 async def test_the_list_is_newest_first_and_paged(agent: Agent) -> None:
     sent = []
     for number in range(5):
@@ -86,6 +87,7 @@ async def test_the_list_is_newest_first_and_paged(agent: Agent) -> None:
     assert (await agent.client.get("/v1/sessions/s/calls?cursor=x")).status_code == 422
 
 
+@pytest.mark.wing("audit")
 async def test_the_manifest_names_every_input(agent: Agent) -> None:
     for _ in range(4):
         await agent.turn()
@@ -122,6 +124,7 @@ async def test_a_record_stays_small_however_long_the_log(agent: Agent, database:
     assert row["j"] <= short["n"] + 50
 
 
+@pytest.mark.wing("audit")
 async def test_the_history_names_when_an_event_was_evicted_and_why(agent: Agent) -> None:
     calls = []
     for _ in range(5):
@@ -146,6 +149,7 @@ async def test_the_history_names_when_an_event_was_evicted_and_why(agent: Agent)
         assert (await agent.client.get(f"/v1/sessions/s{path}")).status_code in (404, 422)
 
 
+@pytest.mark.wing("audit")
 async def test_the_history_names_authors_and_redaction(agent: Agent) -> None:
     for _ in range(4):
         await agent.turn()
@@ -162,6 +166,7 @@ async def test_the_history_names_authors_and_redaction(agent: Agent) -> None:
     assert items[-1]["cause"] == "redaction"
 
 
+@pytest.mark.wing("audit")
 async def test_a_call_does_not_differ_from_itself(agent: Agent) -> None:
     await agent.turn()
     sent = await agent.context()
@@ -170,6 +175,7 @@ async def test_a_call_does_not_differ_from_itself(agent: Agent) -> None:
     assert found["tokens"]["by_cause"] == {}
 
 
+@pytest.mark.wing("audit")
 async def test_the_difference_names_the_first_block_and_every_decision(agent: Agent) -> None:
     await agent.turn()
     a = await agent.context()
@@ -201,6 +207,7 @@ async def test_the_difference_names_the_first_block_and_every_decision(agent: Ag
     assert back["tokens"]["by_cause"] == {cause: -tokens for cause, tokens in by_cause.items()}
 
 
+@pytest.mark.wing("audit")
 async def test_calls_of_other_views_and_formats_are_compared_by_blocks(agent: Agent) -> None:
     for _ in range(3):
         await agent.turn()
@@ -215,6 +222,7 @@ async def test_calls_of_other_views_and_formats_are_compared_by_blocks(agent: Ag
     assert {row["cause"] for row in found["changes"]} == {"budget"}
 
 
+@pytest.mark.wing("audit")
 async def test_a_summary_in_place_of_events_is_in_the_diff(agent: Agent, database: Database, database_url: str) -> None:
     for _ in range(6):
         await agent.turn()
@@ -269,6 +277,7 @@ async def test_call_records_are_kept_for_the_longer_retention(
     assert (row["kept"].days if row["kept"] else None) == kept
 
 
+@pytest.mark.wing("audit")
 async def test_only_expired_call_records_are_purged(
     agent: Agent, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +298,7 @@ async def test_only_expired_call_records_are_purged(
     assert (await agent.context())["call_id"]
 
 
+@pytest.mark.wing("audit")
 async def test_the_command_explains_an_event(agent: Agent) -> None:
     while not (sent := await _after_a_turn(agent))["evictions"]:
         pass

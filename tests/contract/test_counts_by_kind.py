@@ -159,6 +159,7 @@ async def test_i2_without_a_tokenizer_no_more_than_the_target_is_sent_of_any_kin
     assert over == []
 
 
+@pytest.mark.wing("audit")
 async def test_a_session_with_an_old_estimator_is_sent_within_its_new_estimate(
     client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], database: Database
 ) -> None:
@@ -193,6 +194,7 @@ async def _begin(client: httpx.AsyncClient, kind: str) -> None:
     assert posted.status_code == 201, posted.text
 
 
+@pytest.mark.wing("audit")
 async def test_a_session_keeps_the_estimator_it_was_created_with(client: httpx.AsyncClient, database: Database) -> None:
     """The log keeps the old counts, requests are counted for their model, and recorded calls render again."""
     await client.put("/v1/sessions/old", json={"model": "claude-sonnet-4-5"})

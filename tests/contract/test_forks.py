@@ -244,6 +244,7 @@ async def live(http: httpx.AsyncClient, name: str) -> list[Json]:
     return sorted(answer.json()["items"], key=lambda row: int(row["from_seq"]))
 
 
+@pytest.mark.wing("audit")
 async def test_a_fork_has_the_summaries_that_end_before_it(
     client: httpx.AsyncClient, database_url: str, database: Database
 ) -> None:
@@ -344,6 +345,8 @@ async def test_forks_copy_nothing_of_the_log(client: httpx.AsyncClient, database
         assert (await proven_after_context(client, f"f{number}"))["head"] == 240 - number
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 async def test_a_forks_calls_can_be_inspected(client: httpx.AsyncClient, agent: Agent) -> None:
     """Calls, history, turns, recall and visibility of a fork include its shared part."""
     await agent.context()

@@ -100,6 +100,7 @@ async def test_openais_client_completes_a_tool_round(
     assert [one["type"] for one in items][-1] == "assistant.message"
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("pieces", [None, 7])
 async def test_a_stream_has_the_providers_bytes(
@@ -169,6 +170,7 @@ async def overflows(http: httpx.AsyncClient) -> list[float]:
     return [sum(float(line.split()[-1]) for line in lines if line.startswith(name)) for name in names]
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("path", sorted(OVERFLOW))
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.wing("telemetry")
@@ -226,6 +228,7 @@ async def test_both_replies_to_a_repeated_request_are_logged(http: httpx.AsyncCl
     assert len((await http.get("/v1/sessions/s/lines")).json()["items"]) == 2
 
 
+@pytest.mark.wing("audit")
 async def test_a_broken_stream_breaks_for_the_client_and_its_reply_is_partial(
     http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
@@ -315,6 +318,7 @@ async def test_a_continued_thread_is_sent_upstream_whole_as_a_new_thread(
     assert [one["role"] for one in body["messages"]] == ["user", "assistant", "user"]
 
 
+@pytest.mark.wing("audit")
 async def test_count_tokens_counts_the_request_that_would_be_sent(
     gateway: str, http: httpx.AsyncClient, provider: Provider
 ) -> None:
@@ -362,6 +366,7 @@ async def test_a_retried_call_ends_with_its_own_last_message(http: httpx.AsyncCl
     assert again.body["messages"][-1]["content"] == "And?"
 
 
+@pytest.mark.wing("audit")
 async def test_an_outcome_is_reported_if_the_reply_cannot_be_logged(
     http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, database: Database
 ) -> None:

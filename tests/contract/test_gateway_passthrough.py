@@ -183,6 +183,7 @@ async def test_palimpsests_key_authenticates_and_is_never_sent_upstream(
 
 
 @pytest.mark.wing("telemetry")
+@pytest.mark.wing("audit")
 async def test_a_providers_key_is_stored_nowhere(
     http: httpx.AsyncClient,
     provider: Provider,
@@ -235,6 +236,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("written", sorted(QUOTES))
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "broken JSON"])
 async def test_a_key_in_any_header_that_a_provider_repeats_is_stored_nowhere(
@@ -322,6 +324,7 @@ async def test_an_invalid_session_id_is_an_error(http: httpx.AsyncClient, provid
     assert not provider.requests
 
 
+@pytest.mark.wing("audit")
 async def test_a_slow_context_bypasses_with_the_clients_bytes(
     database_url: str, database: Database, provider: Provider, behind: BackgroundWrites
 ) -> None:
@@ -356,6 +359,7 @@ async def test_an_increment_of_an_unknown_reply_passes_through(
     assert answer.headers["x-palimpsest-reason"] == "conversation-at-provider"
 
 
+@pytest.mark.wing("audit")
 async def test_a_provider_that_is_silent_for_too_long_is_504(
     database_url: str, provider: Provider, behind: BackgroundWrites
 ) -> None:

@@ -22,10 +22,10 @@ LISTS = [
     "/v1/sessions/s/turns",
     "/v1/sessions/s/summaries",
     "/v1/sessions/s/compactions",
-    "/v1/sessions/s/calls",
-    "/v1/sessions/s/events/1/history",
+    pytest.param("/v1/sessions/s/calls", marks=pytest.mark.wing("audit")),
+    pytest.param("/v1/sessions/s/events/1/history", marks=pytest.mark.wing("audit")),
     pytest.param("/v1/sessions/s/ledger", marks=pytest.mark.wing("ledger")),
-    "/v1/audit/calls",
+    pytest.param("/v1/audit/calls", marks=pytest.mark.wing("audit")),
     "/v1/calibrations",
     "/v1/policies",
     "/v1/webhooks",
@@ -80,10 +80,10 @@ async def test_odd_cursors(client: httpx.AsyncClient, path: str) -> None:
         pytest.param("GET", "/v1/sessions/s/stream?after=9223372036854775808", marks=pytest.mark.wing("stream")),
         ("GET", "/v1/sessions/s/context?at=9223372036854775808"),
         ("GET", "/v1/sessions/s/context?model=a%00b"),
-        ("GET", "/v1/audit/calls?model=a%00b"),
-        ("GET", "/v1/audit/calls?since=0001-01-01T00:00:00%2B14:00"),
-        ("GET", "/v1/audit/calls?until=9999-12-31T23:59:59-14:00"),
-        ("GET", "/v1/audit/calls?since=1e400"),
+        pytest.param("GET", "/v1/audit/calls?model=a%00b", marks=pytest.mark.wing("audit")),
+        pytest.param("GET", "/v1/audit/calls?since=0001-01-01T00:00:00%2B14:00", marks=pytest.mark.wing("audit")),
+        pytest.param("GET", "/v1/audit/calls?until=9999-12-31T23:59:59-14:00", marks=pytest.mark.wing("audit")),
+        pytest.param("GET", "/v1/audit/calls?since=1e400", marks=pytest.mark.wing("audit")),
         *(
             pytest.param("GET", f"/v1/audit/ledger?since={since}", marks=pytest.mark.wing("ledger"))
             for since in ("9999-12-31T23:59:59-14:00", "2026-01-01T00:00:00Z&model=a%00")
@@ -105,8 +105,8 @@ async def test_odd_parameters(client: httpx.AsyncClient, method: str, path: str)
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/audit/calls?since=0001-01-01T00:00:00Z",
-        "/v1/audit/calls?until=9999-12-31T23:59:59Z",
+        pytest.param("/v1/audit/calls?since=0001-01-01T00:00:00Z", marks=pytest.mark.wing("audit")),
+        pytest.param("/v1/audit/calls?until=9999-12-31T23:59:59Z", marks=pytest.mark.wing("audit")),
         *(
             pytest.param(f"/v1/audit/ledger?since={since}", marks=pytest.mark.wing("ledger"))
             for since in (
@@ -144,9 +144,9 @@ BODIES: list[tuple[str, str, Any]] = [
         ("POST", "/v1/sessions/s/fork", {"id": "f", "metadata": {"a": [bad]}}),
         ("POST", "/v1/sessions/s/context", {"model": bad}),
         ("POST", "/v1/sessions/s/context", {"policy": bad}),
-        ("POST", "/v1/sessions/s/context:preview", {"model": bad}),
-        ("POST", "/v1/sessions/s/recall", {"query": bad}),
-        ("POST", "/v1/sessions/s/recall", {"paths": [bad]}),
+        pytest.param("POST", "/v1/sessions/s/context:preview", {"model": bad}, marks=pytest.mark.wing("audit")),
+        pytest.param("POST", "/v1/sessions/s/recall", {"query": bad}, marks=pytest.mark.wing("recall")),
+        pytest.param("POST", "/v1/sessions/s/recall", {"paths": [bad]}, marks=pytest.mark.wing("recall")),
         ("POST", "/v1/sessions/s/compactions", {"focus": bad}),
         ("POST", "/v1/sessions/s/turns/end", {"turn_id": bad}),
         ("PATCH", "/v1/sessions/s/visibility", {"hide": [{"path": bad}]}),
@@ -168,6 +168,7 @@ async def test_nul_and_surrogates_in_bodies_are_refused(
     assert_refused(answer, *filter(None, [looked_up]))  # a lookup by such a text finds nothing
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("bad", [NUL, LONE])
 async def test_nul_and_surrogates_in_a_providers_error_are_accepted(client: httpx.AsyncClient, bad: str) -> None:
     call = await session(client)
@@ -180,6 +181,7 @@ async def test_nul_and_surrogates_in_a_providers_error_are_accepted(client: http
     assert "prompt is too long" in manifest.json()["outcome"]["error"]["message"]
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize(
     "text", [b'[{"name": "a", "x": NaN}]', b'[{"name": "a", "x": 1e999}]', rb'[{"name": "\ud800"}]']
 )
@@ -205,6 +207,7 @@ async def test_deeply_nested_tools_are_refused(client: httpx.AsyncClient, depth:
     assert_refused(await client.post("/v1/sessions/s/events", json={"events": [{"type": "tools", "content": text}]}))
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"1e999", b"-1e999"])
 async def test_numbers_that_json_does_not_have_are_refused(client: httpx.AsyncClient, number: bytes) -> None:
     await session(client)
@@ -221,6 +224,8 @@ async def test_numbers_that_json_does_not_have_are_refused(client: httpx.AsyncCl
         assert_refused(await client.request(method, path, content=body % number, headers=JSON))
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 @pytest.mark.parametrize("truth", [True, False])
 async def test_booleans_are_refused_as_numbers(client: httpx.AsyncClient, truth: bool) -> None:
     call = await session(client)

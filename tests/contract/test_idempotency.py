@@ -27,6 +27,8 @@ async def conflict(http: httpx.AsyncClient, path: str, body: Json) -> None:
     assert (answer.status_code, answer.json()["type"]) == (409, "/problems/idempotency-conflict")
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 @pytest.mark.parametrize("body", CONTEXTS)
 async def test_a_repeated_context_is_returned_byte_for_byte(client: httpx.AsyncClient, body: Json) -> None:
     await append_messages(client, "s", "Where?")
@@ -101,6 +103,7 @@ async def calls(http: httpx.AsyncClient) -> list[Json]:
     return found
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("body", CONTEXTS)
 async def test_racing_contexts_under_one_key_record_one_call(servers: Servers, body: Json, held: bool) -> None:
@@ -128,6 +131,7 @@ async def test_racing_contexts_of_a_clients_messages_list_what_was_appended(serv
     )
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("body", CONTEXTS)
 async def test_a_context_whose_key_is_not_stored_is_not_recorded(
     servers: Servers, database: Database, body: Json
@@ -141,6 +145,7 @@ async def test_a_context_whose_key_is_not_stored_is_not_recorded(
     assert len(await calls(servers[0])) == 1
 
 
+@pytest.mark.wing("recall")
 async def test_a_repeated_context_lists_what_its_failed_attempt_appended(servers: Servers, database: Database) -> None:
     first, other = servers
     async with key_not_stored(database):  # as if the server died between the append and the record

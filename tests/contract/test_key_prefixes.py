@@ -71,6 +71,8 @@ def operations_with(access: PrefixAccess) -> list[str]:
     return sorted(name for name, one in accesses().items() if one is access)
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 def test_every_operation_of_the_document_declares_its_access() -> None:
     found = operations()
     assert set(accesses()) == set(found) - OPEN
@@ -88,6 +90,7 @@ def test_an_operation_on_a_session_cannot_be_declared_as_one_on_all_and_vice_ver
             Resource("x").operation("GET", path, scope="read", access=access)
 
 
+@pytest.mark.wing("recall")
 def test_every_route_outside_the_document_is_known() -> None:
     """A new one must check the prefix of keys itself, as `/mcp` and the gateway do (test_mcp, test_gateway)."""
     routes = create_app(Settings(), "postgresql://nobody@127.0.0.1:9/none").router.routes
@@ -217,6 +220,8 @@ async def test_operations_on_no_session_are_allowed(callers: dict[str, Caller]) 
         assert answer.status_code == 200, (name, answer.text)
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 @pytest.mark.wing("ledger")
 def test_operations_filtered_by_the_prefix_are_listed() -> None:
     """Each operation has its own test below."""
@@ -247,6 +252,7 @@ async def test_the_list_of_sessions_is_limited_to_the_prefix(callers: dict[str, 
     assert len(await callers["all"].items("/v1/sessions")) == 10
 
 
+@pytest.mark.wing("audit")
 async def test_the_audit_of_calls_is_limited_to_the_prefix(callers: dict[str, Caller]) -> None:
     unnamed = await callers["bound"]("GET", "/v1/audit/calls")
     assert (unnamed.status_code, unnamed.json()["type"]) == (403, "/problems/forbidden")

@@ -158,6 +158,7 @@ async def test_layers_outside_an_explicit_turn_stay_until_replaced(client: httpx
     assert "SOURCED" in request_text(await agent.context())
 
 
+@pytest.mark.wing("audit")
 async def test_a_call_is_rendered_again_with_the_layers_it_showed(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, {"injection_reserve_tokens": 2_000})
     await agent.user("QUESTION")
@@ -249,6 +250,7 @@ async def test_the_last_version_put_is_shown(client: httpx.AsyncClient) -> None:
     assert current["content"] in request_text(await agent.context())
 
 
+@pytest.mark.wing("audit")
 async def test_versions_that_no_call_shows_are_deleted(client: httpx.AsyncClient, database: Database) -> None:
     agent = Agent(client)
     await agent.user()
@@ -289,6 +291,7 @@ async def _backdate(database: Database, ages: dict[int, float], call: str, made:
         )
 
 
+@pytest.mark.wing("audit")
 async def test_a_missing_version_is_an_error(client: httpx.AsyncClient, database: Database) -> None:
     agent = Agent(client)
     await agent.user()

@@ -106,6 +106,7 @@ async def test_a_rewind_to_the_head_changes_nothing_and_one_beyond_it_is_refused
     assert await event_contents(client, "s") == ["anew"]
 
 
+@pytest.mark.wing("audit")
 async def test_a_call_is_found_on_any_line_of_its_session(client: httpx.AsyncClient) -> None:
     await append_messages(client, "s", "one", "two")
     first = (await ask(client, "GET", "s/context"))["call_id"]
@@ -136,6 +137,7 @@ async def test_a_call_is_found_on_any_line_of_its_session(client: httpx.AsyncCli
     assert [(one["call_id"], one["line"]) for one in older["items"]] == [(first, "s@line.1")]
 
 
+@pytest.mark.wing("recall")
 async def test_a_recall_for_a_call_reads_the_calls_line(client: httpx.AsyncClient) -> None:
     await append_messages(client, "s", "one", "two")
     first = (await ask(client, "GET", "s/context"))["call_id"]

@@ -112,6 +112,7 @@ async def test_an_event_search_includes_a_forks_parent_and_continues_after_the_s
     assert [one["seq"] for one in await items(client, "/v1/sessions/f/events", author="ann")] == [1, 7]
 
 
+@pytest.mark.wing("audit")
 async def test_an_exactly_full_last_page_has_no_cursor(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
     for seen in range(2):
@@ -164,6 +165,7 @@ def times(value: Any) -> list[str]:
     return [value] if isinstance(value, str) and value[:2] == "20" and value[10:11] == "T" else []
 
 
+@pytest.mark.wing("audit")
 async def test_all_times_have_one_notation(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
     asked = {"now": "2026-11-22T12:00:00+02:00", "max_tokens": 9000}
@@ -181,6 +183,7 @@ async def test_all_times_have_one_notation(client: httpx.AsyncClient) -> None:
     assert (await client.get(f"/v1/sessions/s/calls/{call}")).json()["now"] == "2026-11-22T10:00:00Z"
 
 
+@pytest.mark.wing("audit")
 async def test_an_assumed_window_is_marked(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
 
@@ -200,6 +203,7 @@ async def test_an_assumed_window_is_marked(client: httpx.AsyncClient) -> None:
         assert (await client.put("/v1/sessions/t", json=settings)).json()["window_assumed"] is assumed
 
 
+@pytest.mark.wing("audit")
 async def test_the_same_context_in_two_formats_is_not_identical(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
     ids = []
@@ -246,6 +250,7 @@ async def test_a_fork_and_a_rewind_inside_parallel_calls_list_what_they_left_out
     assert (again.json()["line"], again.json()["left_out"]) == (gone.json()["line"], []), "the line ends there"
 
 
+@pytest.mark.wing("audit")
 async def test_redacted_events_are_marked_and_injections_have_their_length(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
     parts = [{"type": "text", "text": "four"}, {"type": "text", "text": "and"}]

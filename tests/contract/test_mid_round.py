@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
 
+pytestmark = pytest.mark.wing("audit")
+
 CHECKS = {
     "openai": check_openai,
     "openai-responses": check_openai_responses,

@@ -8,6 +8,8 @@ import pytest
 
 from app.core.policy.presets import PRESETS
 
+pytestmark = pytest.mark.wing("audit")
+
 FIRST, *OTHERS = PRESETS
 SESSIONS = 6
 WINDOWS = range(45, 900, 19)

@@ -68,6 +68,7 @@ async def test_a_redacted_path_is_removed_from_the_note(client: httpx.AsyncClien
     assert "/srv/plain.py" in shown
 
 
+@pytest.mark.wing("audit")
 async def test_rendering_a_call_again_reports_redacted_paths_of_its_note(client: httpx.AsyncClient) -> None:
     await client.put("/v1/sessions/s", json={"policy": UNSUMMARIZED})
     paths = ["/srv/secret.py", "/srv/plain.py", "/srv/other.py"]

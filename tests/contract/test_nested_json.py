@@ -83,6 +83,7 @@ async def test_json_in_a_text_costs_as_much_as_the_text(client: httpx.AsyncClien
     assert min([await cpu_seconds(client, *request(f"hostile-{n}", hostile)) for n in range(3)]) < 3 * expected
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", None])
 async def test_arguments_with_too_many_values_round_trip_and_are_valid_in_other_formats(
     client: httpx.AsyncClient, form: str | None

@@ -53,6 +53,7 @@ def count_files_shown(provider: Provider) -> int:
     return sum(f"f{number}.{LINES // 2}: the value" in text for number in range(FILES))
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.wing("gateway")
 @pytest.mark.parametrize(
     ("form", "model", "cache", "kept"),

@@ -57,6 +57,7 @@ async def test_outside_tokens_reduce_the_target_and_the_most_specific_setting_ap
     assert await target(outside_tokens=0) == (0, whole)
 
 
+@pytest.mark.wing("audit")
 async def test_a_call_records_outside_tokens_and_renders_again(client: httpx.AsyncClient) -> None:
     await append(client, rounds(3))
     made = await context(client, max_tokens=WINDOW, outside_tokens=2_000, format="anthropic")

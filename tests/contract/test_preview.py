@@ -12,6 +12,8 @@ from app.store.engine import Database
 from tests.contract.test_context import append, context, rounds
 from tests.support.openapi import document
 
+pytestmark = pytest.mark.wing("audit")
+
 INLINE = {"evict": "every_assembly", "retention": {"keep_last": 1, "min_tokens": 0}}
 WIDE = {"max_tokens": 60_000, "model": "claude-sonnet-4-5", "format": "anthropic"}
 

@@ -125,6 +125,7 @@ async def test_system_prompts_are_shown_after_sixty_rounds(
     assert (await client.get("/v1/sessions/s/coverage")).json()["ok"]
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("form", FORMATS)
 async def test_leading_prompts_round_trip_in_their_own_format_and_come_first_in_others(
     client: httpx.AsyncClient, form: str
@@ -156,6 +157,7 @@ async def test_leading_prompts_round_trip_in_their_own_format_and_come_first_in_
         assert again.json()["sha256"] == found["sha256"]
 
 
+@pytest.mark.wing("audit")
 async def test_a_new_prompt_after_a_conversation_replaces_all_earlier_ones(client: httpx.AsyncClient) -> None:
     await messages(client, "s", {"role": "system", "content": "You help."}, {"role": "system", "content": RULE})
     await events(client, "s", {"type": "user.message", "content": "Begin."})

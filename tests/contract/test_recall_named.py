@@ -38,6 +38,8 @@ def names_recall(made: dict[str, Any]) -> bool:
     return NAMES_IT.search(json.dumps(made["request"].get("messages"))) is not None
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 @pytest.mark.parametrize("kind", POLICIES)
 async def test_recall_is_named_only_if_it_was_given(client: httpx.AsyncClient, kind: str) -> None:
     await append_long_log(client)

@@ -222,6 +222,7 @@ async def test_prompts_without_conversation_are_replaced_by_new_ones(client: htt
     assert made["request"]["tools"][0]["name"] == "look"
 
 
+@pytest.mark.wing("audit")
 async def test_an_invalid_message_is_an_error_with_its_index(client: httpx.AsyncClient) -> None:
     wrong = await reconcile(client, [user("one"), {"role": "nobody"}], 422)
     assert (wrong["type"], wrong["index"]) == ("/problems/invalid-message", 1)

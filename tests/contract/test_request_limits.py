@@ -23,10 +23,10 @@ BODY_OPERATIONS = [
     ("POST", "/v1/sessions/s/events"),
     ("POST", "/v1/sessions/s/messages"),
     ("POST", "/v1/sessions/s/context"),
-    ("POST", "/v1/sessions/s/context:preview"),
+    pytest.param("POST", "/v1/sessions/s/context:preview", marks=pytest.mark.wing("audit")),
     ("POST", "/v1/sessions/s/fork"),
     ("POST", "/v1/sessions/s/rewind"),
-    ("POST", "/v1/sessions/s/recall"),
+    pytest.param("POST", "/v1/sessions/s/recall", marks=pytest.mark.wing("recall")),
     ("POST", "/v1/sessions/s/turns/end"),
     ("POST", "/v1/sessions/s/compactions"),
     ("POST", "/v1/sessions/s/calls/019373a1-0000-7000-8000-000000000000/outcome"),
@@ -47,6 +47,8 @@ def head(method: str, path: str, *fields: str) -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *fields, "", ""]).encode()
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 @pytest.mark.wing("webhooks")
 @pytest.mark.wing("retention")
 def test_every_operation_with_a_body_is_in_the_list() -> None:

@@ -17,6 +17,8 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.sessions import session_key
 
+pytestmark = pytest.mark.wing("audit")
+
 Json = dict[str, Any]
 KEY = session_key(DEFAULT_TENANT, "s")
 LONG = "what the file says, line by line, and then some more of it\n" * 40

@@ -73,6 +73,7 @@ async def test_summaries_are_written_ahead_and_folded_when_they_are_needed(
     await wait_until_idle(database)
 
 
+@pytest.mark.wing("audit")
 async def test_events_shown_verbatim_are_in_no_eviction(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, SMALL)
     await agent.post({"type": "system.prompt", "content": "answer briefly"})
@@ -287,6 +288,8 @@ async def test_views_share_summaries_but_not_folds(client: httpx.AsyncClient, wo
     assert (await client.get("/v1/sessions/s/coverage", params={"view": "title"})).json()["ok"]
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 async def test_a_summarys_header_names_recall_only_if_it_was_given(
     client: httpx.AsyncClient, worker: None, database: Database
 ) -> None:

@@ -75,6 +75,7 @@ async def context(http: httpx.AsyncClient, form: str) -> Json:
     return found
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize(("form", "said", "texts", "reasons"), CASES, ids=[case[0] for case in CASES])
 async def test_texts_are_carried_over_and_losses_reported(
     client: httpx.AsyncClient, form: str, said: list[Json], texts: list[str], reasons: set[str]

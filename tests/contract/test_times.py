@@ -99,6 +99,8 @@ def walk(http: httpx.Client, given_times: list[str]) -> None:
     assert (audit.status_code, len(audit.json()["items"])) == (200, 8)
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 @pytest.mark.wing("ledger")
 @pytest.mark.wing("stream")
 async def test_a_session_with_events_of_any_time_stays_usable(server: str, worker: None) -> None:
@@ -115,6 +117,8 @@ async def test_a_session_with_events_of_any_time_stays_usable(server: str, worke
             await asyncio.to_thread(walk, http, case)
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 @pytest.mark.wing("stream")
 @pytest.mark.wing("ledger")
 async def test_summaries_stored_with_an_infinite_time_are_read(

@@ -78,6 +78,7 @@ async def test_a_turn_left_open_is_interrupted_by_the_next(client: httpx.AsyncCl
     assert (rows[-1]["from_seq"], rows[-1]["to_seq"]) == (7, 8)
 
 
+@pytest.mark.wing("audit")
 async def test_the_announce_layer_of_an_interrupted_turn_is_discarded(client: httpx.AsyncClient) -> None:
     """It described work in progress that has stopped; calls that showed it still render with it."""
     agent = Agent(client)

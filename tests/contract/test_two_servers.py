@@ -129,6 +129,7 @@ async def test_a_session_created_again_has_no_model_cached_by_the_other_server(
     assert tuple(begun) == tuple(fresh)
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.wing("gateway")
 async def test_a_broken_reply_is_not_logged_if_the_client_retried_through_the_other_server(
     gateway: str, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, database_url: str

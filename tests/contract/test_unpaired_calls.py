@@ -28,6 +28,7 @@ LISTS = {
 }
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("name", LISTS)
 async def test_unpaired_calls_and_results_are_accepted_and_valid_in_every_format(
     client: httpx.AsyncClient, name: str

@@ -96,6 +96,7 @@ def arguments_of(form: str, request: Json) -> Any:
     )
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("form", ["openai", "openai-responses"])
 @pytest.mark.parametrize("arguments", MALFORMED, ids=range(len(MALFORMED)))
 async def test_malformed_arguments_round_trip_and_are_valid_in_other_formats(
@@ -119,6 +120,7 @@ async def test_malformed_arguments_round_trip_and_are_valid_in_other_formats(
         assert found == nearest.get(arguments, {"invalid_arguments": arguments})
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("value", [None, [1], "text", '{"a": tr', 7, True, {"a": "\x00"}])
 async def test_anthropic_input_that_is_no_object_becomes_one(client: httpx.AsyncClient, value: Any) -> None:
     said = {"format": "anthropic", "messages": anthropic(value)}
@@ -129,6 +131,7 @@ async def test_anthropic_input_that_is_no_object_becomes_one(client: httpx.Async
     assert log[1].get("arguments") == value
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("value", [*MALFORMED, [1], 7, {"a": LONE}])
 async def test_neutral_arguments_are_kept_unchanged(client: httpx.AsyncClient, value: Any) -> None:
     events = [
@@ -143,6 +146,7 @@ async def test_neutral_arguments_are_kept_unchanged(client: httpx.AsyncClient, v
         check((await context(client, form))["request"])
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("form", CHECKS)
 async def test_nul_characters_in_tool_results_round_trip(client: httpx.AsyncClient, form: str) -> None:
     said = CONVERSATIONS[form]('{"path": "x"}' if form != "anthropic" else {"path": "x"}, ODD)
@@ -158,6 +162,7 @@ async def test_nul_characters_in_tool_results_round_trip(client: httpx.AsyncClie
     assert log[2]["content"] == ODD
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("form", CHECKS)
 async def test_a_lone_surrogate_is_kept_and_every_provider_can_read_the_request(
     client: httpx.AsyncClient, form: str
@@ -176,6 +181,8 @@ async def test_a_lone_surrogate_is_kept_and_every_provider_can_read_the_request(
         assert "cut \ufffd here" in text
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("recall")
 async def test_nul_and_surrogates_in_content_work_in_every_operation(client: httpx.AsyncClient) -> None:
     odd = f"{ODD} {LONE} needle-4711 " + "word " * 4_000
     events: list[Json] = [
@@ -238,6 +245,7 @@ async def test_nul_and_surrogates_in_identifiers_are_refused(client: httpx.Async
         assert (answer.status_code, answer.json()["field"]) == (422, field), answer.text
 
 
+@pytest.mark.wing("recall")
 @pytest.mark.parametrize(
     "when",
     ["yesterday", "2024-01-01T10:00:00", "2016-12-31T23:59:60Z", "0001-01-01T00:00:00+14:00", 1_700_000_000, 1.5],

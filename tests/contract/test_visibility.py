@@ -70,6 +70,7 @@ async def session(client: httpx.AsyncClient) -> httpx.AsyncClient:
     return client
 
 
+@pytest.mark.wing("audit")
 async def test_a_hidden_event_shows_its_replacement_in_every_view_and_stays_in_the_log(
     session: httpx.AsyncClient,
 ) -> None:
@@ -309,6 +310,7 @@ async def test_a_redaction_also_erases_the_replacement(session: httpx.AsyncClien
         assert not [row for row in rows if "quotes" in row["row"]], table
 
 
+@pytest.mark.wing("recall")
 async def test_hidden_originals_can_be_recalled(session: httpx.AsyncClient) -> None:
     await decide(session, hide=[{"seq": 4, "replacement": "x"}])
     await context(session)

@@ -9,6 +9,8 @@ from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database, acting_for
 
+pytestmark = pytest.mark.wing("audit")
+
 
 @pytest.mark.parametrize("held", [False, True])
 async def test_no_newer_context_of_a_longer_line_is_recorded(

@@ -13,6 +13,8 @@ from app.store.sessions import session_key
 from tests.conftest import filled_database
 from tests.support.databases import migrated
 
+pytestmark = pytest.mark.wing("recall")  # it fills the search index
+
 IMMUTABLE = ("events", "epochs", "policies", "layers")
 EVENTS = {"events": [{"type": "user.message", "content": "hello"}, {"type": "assistant.message", "content": "hi"}]}
 
@@ -194,6 +196,7 @@ async def test_a_redaction_changes_only_the_content(recorded: Database) -> None:
         await recorded.execute("UPDATE events SET body = '{}'")
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize(
     "statement",
     [

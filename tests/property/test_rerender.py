@@ -25,6 +25,8 @@ from tests.conftest import serving
 from tests.property.histories import HISTORIES, policy
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.wing("audit")
+
 FORMATS = ("openai", "openai-responses", "anthropic", "anthropic", "gemini", "blocks")
 MODELS = (None, "gpt-4o", "gpt-4", "claude-sonnet-4-5", "claude-sonnet-4-5")
 CACHES = {"claude": {"ttl_seconds": 3600, "minimum_tokens": 0}, "gpt": {"ttl_seconds": 300}}
