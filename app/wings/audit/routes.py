@@ -113,6 +113,15 @@ LeastEvicted = Annotated[
     ),
 ]
 
+EvictedSeq = Annotated[
+    int | None,
+    Query(
+        ge=1,
+        le=2**63 - 1,
+        description="Seq of an event: return only calls that did not show it verbatim. Requires `session`.",
+    ),
+]
+
 
 @router.operation(
     "GET", "/v1/audit/calls", scope="audit", access=PrefixAccess.WITHIN, summary="Search calls", returns=CallPage
@@ -138,14 +147,7 @@ async def audit_calls(
             "the fork that `session` names."
         ),
     ] = None,
-    evicted_seq: Annotated[
-        int | None,
-        Query(
-            ge=1,
-            le=2**63 - 1,
-            description="Seq of an event: return only calls that did not show it verbatim. Requires `session`.",
-        ),
-    ] = None,
+    evicted_seq: EvictedSeq = None,
     overflow: Annotated[
         bool | None,
         Query(
