@@ -1,4 +1,4 @@
-"""Session ids of requests, and the lines that they mean.
+"""Session ids of requests, the lines that they mean, and the access of keys that are limited to a prefix.
 
 The id of a session means its current line. For an operation on a recorded call it means the line on which the call was
 made.
@@ -6,12 +6,13 @@ made.
 
 import re
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
 from fastapi import Request
 
-from app.core.errors import InvalidRequest
+from app.core.errors import InvalidRequest, NotFound, OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.services.tenants import Caller
 
@@ -59,3 +60,35 @@ def _uuid(value: str | None) -> UUID | None:
         return None if value is None else UUID(value)
     except ValueError:
         return None
+
+
+class PrefixAccess(Enum):
+    """The data that an operation concerns.
+
+    SESSION: the session in its path; outside the prefix it is not found, whether it exists or not. WITHIN: several
+    sessions; the operation applies the prefix itself. NONE: no session's data. TENANT: all of the tenant's data, which
+    cannot be divided by sessions.
+    """
+
+    SESSION = "session"
+    WITHIN = "within"
+    NONE = "none"
+    TENANT = "tenant"
+
+
+def check_prefix(request: Request, who: Caller, access: PrefixAccess) -> None:
+    """Raise NotFound or OutsidePrefix for a request outside the caller's prefix."""
+    if not who.session_prefix:
+        return
+    if access is PrefixAccess.TENANT:
+        raise OutsidePrefix(
+            f"this key is limited to sessions of {who.session_prefix!r}, but this operation concerns all sessions"
+        )
+    if access is PrefixAccess.SESSION:
+        check_session(who, str(request.path_params["sid"]))
+
+
+def check_session(who: Caller, session: str) -> None:
+    """Raise NotFound, as for a session that does not exist, if the caller's key has no access to it."""
+    if not who.may_access(session):
+        raise NotFound(f"there is no session {session!r}", session=session)

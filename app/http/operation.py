@@ -24,10 +24,9 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from app.http import addresses
+from app.http.addresses import PrefixAccess, check_prefix, resolve_line
 from app.http.auth import authenticate_bearer
 from app.http.body import ParsedRequest
-from app.http.key_prefix import PrefixAccess, check_prefix
 from app.http.openapi import problems as responses_of
 from app.http.openapi import security_of
 from app.http.query import check_query
@@ -63,7 +62,7 @@ class Operation:
         check_prefix(request, who, self.access)
         await check_query(request)
         if self.resolves_line:
-            await addresses.resolve_line(request, who)
+            await resolve_line(request, who)
         request.scope[CALLER] = who
         return who
 

@@ -1,5 +1,7 @@
 """The protocol of a model that writes summaries, its errors, and the part that all clients share."""
 
+from collections.abc import Mapping
+from importlib.resources import files
 from typing import Final, Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
@@ -104,3 +106,16 @@ class SummarizerClient:
 
     async def _ask(self, ask: Prompt, seconds: float) -> Completion:
         raise NotImplementedError
+
+
+_SUFFIX: Final = ".md"
+
+
+def load_prompts() -> Mapping[str, str]:
+    """Read all prompts, by name and version, such as `structured.v1`. A version's text never changes."""
+    folder = files("app") / "prompts"
+    return {
+        entry.name.removesuffix(_SUFFIX): entry.read_text(encoding="utf-8")
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(_SUFFIX)
+    }

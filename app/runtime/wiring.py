@@ -11,9 +11,8 @@ from pydantic import SecretStr
 from app import tokenizers
 from app.core.tokens.counter import Tokenizer
 from app.core.tokens.models import parse_table
-from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
-from app.providers.summarizer import Summarizer
+from app.providers.summarizer import Summarizer, load_prompts
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.service import Assembly
 from app.resources.contexts.view_cache import ViewCache
@@ -189,7 +188,7 @@ def summarizing(settings: Settings) -> Summarizing:
     }
     return Summarizing(
         found,
-        prompts.load(),
+        load_prompts(),
         default=settings.summarizer,
         window_tokens=settings.summarizer_window_tokens,
         timeout=settings.summarizer_timeout_seconds,

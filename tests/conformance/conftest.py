@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from app import tokenizers
-from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.openai import OpenAI
+from app.providers.summarizer import load_prompts
 from app.resources.policies.service import Policies
 from app.resources.summaries.service import Compaction
 from app.resources.summaries.spending import Spending
@@ -62,7 +62,7 @@ async def running_worker(
     guarded = GuardedSummarizer(
         client, clock=time.monotonic, breaker_seconds=breaker_seconds, spend_tokens_max=spend_tokens_max
     )
-    summarizing = Summarizing({"openai": guarded}, prompts.load(), default="openai", timeout=seconds)
+    summarizing = Summarizing({"openai": guarded}, load_prompts(), default="openai", timeout=seconds)
     counting = Counting(tokenizers.load(Settings().tiktoken_cache_dir))
     work = run.Work(
         lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9)),

@@ -10,17 +10,16 @@ import pytest
 
 from app.core.compaction.gate import complaints
 from app.core.compaction.prompt import STRUCTURED, Completion, Prompt, history_ask, prefix_ask
-from app.providers import prompts
 from app.providers.answers import ANSWER_BYTES_MAX
 from app.providers.anthropic import Anthropic
 from app.providers.openai import OpenAI
-from app.providers.summarizer import ProviderError, Summarizer
+from app.providers.summarizer import ProviderError, Summarizer, load_prompts
 from tests.support import summarizers as stand_in
 from tests.support.bombs import Memory, bomb
 from tests.support.summarizers import Summarizers, summarizers
 
 ASK = history_ask(
-    prompts.load(),
+    load_prompts(),
     "[User]: Fix the build. Never touch app/main.py.",
     "",
     640,
@@ -99,7 +98,7 @@ async def test_a_request_may_name_another_model(servers: Summarizers, model: Sum
 
 
 async def test_the_stand_in_writes_a_valid_prefix_too(model: Summarizer) -> None:
-    answer = await model.summarize(prefix_ask(prompts.load(), "[User]: go", 400), timeout=LONG)
+    answer = await model.summarize(prefix_ask(load_prompts(), "[User]: go", 400), timeout=LONG)
     assert answer.text.startswith("## Original Request")
 
 

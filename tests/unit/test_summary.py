@@ -19,9 +19,9 @@ from app.core.compaction.prompt import (
     prefix_ask,
     retry_ask,
 )
-from app.providers import prompts
+from app.providers.summarizer import load_prompts
 
-PROMPTS = prompts.load()
+PROMPTS = load_prompts()
 
 
 def test_every_named_prompt_exists() -> None:

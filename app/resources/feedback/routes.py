@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.log.segments import session_of
 from app.http import paging
+from app.http.addresses import PrefixAccess
 from app.http.fields import Cursor, LenientText, Limit, NextCursor, Sid, StrictRequest, UpdatedAt
 from app.http.idempotency import Idempotent
-from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
 from app.resources.contexts.schemas import ContextIn
 from app.resources.feedback.service import Feedback, Report, Verdict

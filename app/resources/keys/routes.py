@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.log.events import SESSION_ID_PATTERN
 from app.http import paging
+from app.http.addresses import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, StrictRequest
-from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
 from app.services.tenants import KeyRequest, Tenants
 

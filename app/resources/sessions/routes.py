@@ -12,6 +12,7 @@ from app.core.errors import InvalidRequest
 from app.core.log.segments import ADDRESS_PATTERN, line_of, session_of
 from app.core.tokens.models import UNKNOWN, profile
 from app.http import paging
+from app.http.addresses import PrefixAccess
 from app.http.fields import (
     CreatedAt,
     Cursor,
@@ -31,7 +32,6 @@ from app.http.fields import (
     StrictRequest,
     ViewParameter,
 )
-from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
 from app.resources.policies.routes import PolicyGiven, PolicyRef
 from app.resources.sessions.service import Sessions, check_metadata

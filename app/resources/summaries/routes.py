@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from app.core.compaction.transcript import definition
 from app.core.render.formats.tools import NativeFormat
 from app.http import paging
+from app.http.addresses import PrefixAccess
 from app.http.fields import (
     CoveringSummary,
     CreatedAt,
@@ -27,7 +28,6 @@ from app.http.fields import (
     ToSeq,
     ViewParameter,
 )
-from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
 from app.resources.summaries.coverage import Coverage, CoverageProof
 from app.resources.summaries.requests import ENDED, CompactionQueries

@@ -9,8 +9,8 @@ from fastapi import Depends, Path, Query, Response
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http import paging
+from app.http.addresses import PrefixAccess
 from app.http.fields import Cursor, Limit, Moment, Sid
-from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
 from app.resources.contexts.recordings import Recordings

@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 
 from app.core import errors
 from app.http.access import TemplateRoute, bind_caller
+from app.http.addresses import check_session
 from app.http.auth import Forbidden, Unauthorized, authenticate, bind_content_key
 from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.http.concurrency import slot_of
 from app.http.errors import BodyTooLarge, InvalidJson, find_problem
-from app.http.key_prefix import check_session
 from app.services.tenants import Caller, digest
 from app.wings.gateway.bodies import Body, NoObject, parse
 from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Endpoint, NotBudgeted, conversation

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from app.core.audit.bill import Bill
 from app.core.lexicon.times import time_text
 from app.http import paging
+from app.http.addresses import PrefixAccess
 from app.http.fields import (
     CallEpoch,
     CallId,
@@ -27,7 +28,6 @@ from app.http.fields import (
     Sid,
     ViewParameter,
 )
-from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
 from app.wings.ledger.cache_use import LedgerLine

@@ -15,9 +15,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from app.http.access import TemplateRoute, bind_caller
-from app.http.addresses import session_of_client
+from app.http.addresses import PrefixAccess, check_session, session_of_client
 from app.http.body import parse_json
-from app.http.key_prefix import PrefixAccess, check_session
 from app.http.operation import Operation
 
 PATH: Final = "/mcp"

@@ -6,8 +6,8 @@ from typing import Annotated, Any, get_args
 from fastapi import Depends, Query
 
 from app.core.render.formats.tools import NativeFormat
+from app.http.addresses import PrefixAccess
 from app.http.fields import Sid
-from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
 from app.resources.lines.service import Lines
 from app.resources.summaries.routes import ToolsOut

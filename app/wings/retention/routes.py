@@ -10,9 +10,9 @@ from fastapi import Depends, Path, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.http import paging
+from app.http.addresses import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, SessionName, StrictRequest
 from app.http.idempotency import Key
-from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
 from app.wings.retention.erasures import UNEXPECTED_MAX, ErasureRequest, Erasures
 from app.wings.retention.rules import DAYS_MAX, DELIVERY_DAYS_MAX, Lifetimes

@@ -10,8 +10,8 @@ from fastapi import Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.http import paging
+from app.http.addresses import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, NextCursor, SessionName, StrictRequest, UpdatedAt
-from app.http.key_prefix import PrefixAccess
 from app.http.operation import Resource, Who, service
 from app.wings.webhooks.rules import URL_CHARS_MAX, WebhookEvent
 from app.wings.webhooks.service import Webhooks
