@@ -133,10 +133,10 @@ async def test_there_is_no_event_0(client: httpx.AsyncClient) -> None:
 
 
 NUL, LONE = "a\x00b", "a\ud800b"
-BODIES: list[tuple[str, str, Any]] = [
-    (method, path, body)
+BODIES: list[Any] = [
+    case
     for bad in (NUL, LONE)
-    for method, path, body in [
+    for case in [
         ("PUT", "/v1/sessions/t", {"model": bad}),
         ("PUT", "/v1/sessions/t", {"policy": bad}),
         ("PUT", "/v1/sessions/t", {"metadata": {"a": bad}}),
