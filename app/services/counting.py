@@ -1,9 +1,9 @@
 """Token counting by model, in a thread where a text is long."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Draft, EventType
@@ -14,8 +14,10 @@ from app.core.tokens.counter import Counter, Estimator, Tokenizer, estimator_for
 from app.core.tokens.models import profile
 
 OFF_LOOP_BYTES: Final = 32_768
-"""Bytes above which counting is done in a thread: it would delay other requests by some milliseconds."""
+"""Longer texts are counted and read in a thread: it would delay other requests by some milliseconds."""
 KEPT_MAX: Final = 1_024
+
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +68,21 @@ class Counting:
     async def prepare(self, drafts: Sequence[Draft], counter: Counter) -> tuple[list[str], list[int]]:
         """Return the bodies to store and the tokens of each event. Raises InvalidEvent."""
         bodies = [body_text(draft, index) for index, draft in enumerate(drafts)]
-
-        def count() -> list[int]:
-            return [counter.event(draft) for draft in drafts]
-
-        if sum(map(len, bodies)) > OFF_LOOP_BYTES:
-            return bodies, await asyncio.to_thread(count)
-        return bodies, count()
+        return bodies, await off_loop(lambda: [counter.event(draft) for draft in drafts], sum(map(len, bodies)))
 
     async def recount(self, events: Sequence[Event], counter: Counter) -> tuple[Event, ...]:
         """Count the events again, for a model with another estimator than the session's."""
+        return await off_loop(lambda: tuple(_recounted(one, counter) for one in events), bytes_of(events))
 
-        def count() -> tuple[Event, ...]:
-            return tuple(_recounted(event, counter) for event in events)
 
-        if sum(event.tokens for event in events) > OFF_LOOP_BYTES // 4:
-            return await asyncio.to_thread(count)
-        return count()
+async def off_loop(work: Callable[[], Done], size: int) -> Done:
+    """Do work on texts of `size` bytes, in a thread if they are long."""
+    return await asyncio.to_thread(work) if size > OFF_LOOP_BYTES else work()
+
+
+def bytes_of(events: Iterable[Event]) -> int:
+    """Estimate the size of events by their tokens."""
+    return 4 * sum(event.tokens for event in events)
 
 
 def _recounted(event: Event, counter: Counter) -> Event:

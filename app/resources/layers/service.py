@@ -11,7 +11,7 @@ from app.core.log.turns import turn_of
 from app.core.render.layers import Content, Layer, parse_content, visible_layers
 from app.core.tokens.counter import Counter
 from app.resources.contexts.view_cache import ViewCache
-from app.services.counting import OFF_LOOP_BYTES, Counting
+from app.services.counting import Counting, off_loop
 from app.store import event_log, layers, sessions, texts
 from app.store.engine import Connection, Database, acting_for
 from app.store.ids import first_id, last_id
@@ -89,13 +89,8 @@ def _prepare(raw: Json) -> tuple[Content, str]:
 
 async def count_tokens(shown: tuple[Layer, ...], counter: Counter) -> int:
     """Return the tokens of layers by `counter`; long layers are counted off the event loop."""
-
-    def count() -> int:
-        return sum(layer.tokens(counter) for layer in shown)
-
-    if sum(layer.size for layer in shown if not layer.counted(counter)) > OFF_LOOP_BYTES:
-        return await asyncio.to_thread(count)
-    return count()
+    size = sum(layer.size for layer in shown if not layer.counted(counter))
+    return await off_loop(lambda: sum(layer.tokens(counter) for layer in shown), size)
 
 
 async def sweep(database: Database) -> int:

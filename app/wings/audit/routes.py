@@ -104,6 +104,14 @@ async def get_event_history(
     return paging.page(found, limit, lambda item: item.call_id)
 
 
+Evicted = Annotated[
+    int | None,
+    Query(
+        ge=1,
+        le=2**63 - 1,
+        description="Seq of an event: return only calls that did not show it verbatim. Requires `session`.",
+    ),
+]
 LeastEvicted = Annotated[
     int,
     Query(

@@ -13,7 +13,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter
 from app.resources.policies.service import Policies
-from app.services.counting import OFF_LOOP_BYTES, Counting
+from app.services.counting import Counting, bytes_of, off_loop
 from app.store import event_log, sessions
 from app.store.engine import Database
 from app.store.sessions import SessionRow
@@ -158,8 +158,7 @@ class Recall:
         def give() -> recall.RecallAnswer:
             return recall.fill(wanted, bare, found.weights, asked.max_tokens, counter, asked.offset)
 
-        large = sum(event.tokens for event in wanted) > OFF_LOOP_BYTES // 4
-        bounded = await asyncio.to_thread(give) if large else give()
+        bounded = await off_loop(give, bytes_of(wanted))
         return bounded, [_item(one, by_seq, found.scores) for one in bounded.given]
 
 
