@@ -1,6 +1,6 @@
 """Wings: parts of the server that can be deleted with their folder.
 
-Each package in `app/wings` has a module `wing` with a value `WING`, which says what it adds. Nothing outside imports a
+Each package in `app/wings` has a module `wing` with a value `WING`: the parts that it adds. Nothing outside imports a
 wing, and no wing imports another.
 """
 
