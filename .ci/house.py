@@ -27,8 +27,8 @@ FUNCTION_LINES_MAX = 60
 WING_LINES_MAX = 2_000
 MAY_IMPORT_WINGS = {"wings", "main.py", "wiring.py", "runtime", "cli", "cli.py"}
 """Top-level parts of `app` that put the server together, and so may name a wing."""
-SHARDS = re.compile(r"_ON_SHARD|\.distributed\(\)")
-"""Code that has a second form for a distributed database."""
+SHARDS = re.compile(r"(?i)shard|citus|\bdistributed\b")
+"""Words, in code, names and comments, that only the wing of shards has a use for."""
 
 DIALECT = [
     re.compile(pattern)

@@ -33,7 +33,7 @@ from app.resources.turns import routes as turns
 from app.resources.visibility import routes as visibility
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.runtime.wing import installed, observers
+from app.runtime.wing import find_placement, installed, observers
 from app.store.engine import Database
 from app.version import VERSION
 
@@ -81,6 +81,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
             database_url,
             pool_size=settings.pool_size,
             pooler_url=settings.database_pooler_url,
+            find_placement=find_placement,
             on_wait=observers().pool_wait,
         )
         services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir))

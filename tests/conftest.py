@@ -17,6 +17,7 @@ from xdist.remote import Producer
 from app.main import create_app
 from app.runtime.serve import GC_THRESHOLDS, wire_limits
 from app.runtime.settings import Settings
+from app.runtime.wing import find_placement
 from app.store.engine import Database
 from app.worker import run
 from tests.support import databases, examples, pooler, wings
@@ -95,7 +96,7 @@ async def filled_database(
 ) -> AsyncIterator[str]:
     """Yield the name of a database for tests to copy, filled by `fill` over HTTP and as its owner."""
     async with migrated(postgres, template) as url:
-        owner = Database(url, pool_size=4, role=None)
+        owner = Database(url, pool_size=4, role=None, find_placement=find_placement)
         async with serving(Settings(), url) as base, httpx.AsyncClient(base_url=base, timeout=30, verify=False) as http:
             await fill(http, owner)
         await owner.close()
@@ -105,7 +106,7 @@ async def filled_database(
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     """A pool on the test's database as its owner, who sees the rows of every tenant."""
-    pool = Database(database_url, pool_size=4, role=None)
+    pool = Database(database_url, pool_size=4, role=None, find_placement=find_placement)
     yield pool
     await pool.close()
 
@@ -113,7 +114,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 async def application(database_url: str) -> AsyncIterator[Database]:
     """A pool on the test's database as the application, which sees only the rows of the current tenant."""
-    pool = Database(database_url, pool_size=4, pooler_url=pooler.address(database_url))
+    pool = Database(database_url, pool_size=4, pooler_url=pooler.address(database_url), find_placement=find_placement)
     yield pool
     await pool.close()
 

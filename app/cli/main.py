@@ -154,38 +154,6 @@ def migrate(
 
 
 @app.command()
-def distribute(
-    database_url: DatabaseUrl = None,
-    shards: Annotated[int, typer.Option(min=1, help="Number of shards; it cannot be changed later.")] = 32,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the statements and change nothing.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Show for a distributed database to which shards each hot statement goes.")
-    ] = False,
-) -> None:
-    """Distribute a migrated database's sessions over Citus workers, if every hot statement then uses one shard."""
-    from app.store import distribute as distributing
-
-    async def distributed() -> None:
-        await serving.prepare(url, upgrade=False)
-        try:
-            if check:
-                routes = await distributing.check(url)
-                for one in routes:
-                    typer.echo(f"{'one shard' if one.to_one_shard else 'ASTRAY   '}  {one.name}: {one.reason}")
-                if not all(one.to_one_shard for one in routes):
-                    stop("not every hot statement goes to one shard")
-            elif dry_run:
-                typer.echo("".join(f"{step};\n" for step in await distributing.planned(url, shards)), nl=False)
-            else:
-                await distributing.distribute(url, shards)
-        except distributing.CannotDistribute as error:
-            stop(str(error))
-
-    url = require_url(load_settings(database_url=database_url))
-    run(distributed())
-
-
-@app.command()
 def config(
     host: Host = None,
     port: Port = None,

@@ -13,6 +13,7 @@ from app.runtime import logs
 from app.runtime import serve as serving
 from app.runtime.database_wait import DatabaseUnreachable
 from app.runtime.settings import InvalidSetting, Settings, load
+from app.runtime.wing import find_placement
 
 if TYPE_CHECKING:
     from app.store.embedded import EmbeddedPostgres
@@ -87,7 +88,7 @@ def run_on_database(settings: Settings, use: "Callable[[Database], Awaitable[Non
             await tenant_isolation.check_owner(url)
         except tenant_isolation.TenantIsolationError as error:
             raise serving.CannotServe(str(error)) from None
-        database = Database(url, pool_size=1, role=None)
+        database = Database(url, pool_size=1, role=None, find_placement=find_placement)
         try:
             await use(database)
         finally:

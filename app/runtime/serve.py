@@ -25,7 +25,7 @@ from app.runtime import database_wait
 from app.runtime.database_wait import DatabaseUnreachable
 from app.runtime.settings import Settings
 from app.runtime.supervise import Role, Supervisor
-from app.runtime.wing import installed
+from app.runtime.wing import find_placement, installed
 
 if TYPE_CHECKING:
     from app.http.protocol import WireLimits
@@ -158,7 +158,7 @@ async def require_key_or_loopback(settings: Settings, database_url: str) -> None
 
     if _is_loopback(settings.host):
         return
-    database = Database(database_url, pool_size=1)
+    database = Database(database_url, pool_size=1, find_placement=find_placement)
     try:
         if not await Tenants(database, settings.api_key).needs_key():
             raise CannotServe(

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from app.resources.contexts.service import ContextAnswer
     from app.resources.feedback.service import Verdict
     from app.runtime.wiring import Services
-    from app.store.engine import Database
+    from app.store.driver import Driver
+    from app.store.engine import Database, FindPlacement, Placement
     from app.store.texts import ContentCiphers
     from app.worker.job_context import FollowUp, JobGroup
 
@@ -81,7 +82,8 @@ class Wing:
     `ciphers`: the ciphers of tenants' contents; at most one wing has them. `foreign_paths`: prefixes of paths for
     clients of other APIs, which find a problem in its member `error`. `start`: a context for a command that runs the
     server, entered before its modules are imported and its processes forked. `process`: a context for each process
-    that serves or works. `observers`: callbacks for metrics; at most one wing has them.
+    that serves or works. `observers`: callbacks for metrics; at most one wing has them. `find_placement`: returns the
+    placement of a database whose tables are not all on one server, None for another database.
     """
 
     settings: type[BaseModel] | None = None
@@ -97,6 +99,7 @@ class Wing:
     start: Callable[[Any], AbstractContextManager[None]] = _no_context
     process: Callable[[Any], AbstractContextManager[None]] = _no_context
     observers: Callable[[], Observers] | None = None
+    find_placement: "FindPlacement | None" = None
 
 
 @cache
@@ -113,3 +116,11 @@ def installed() -> tuple[Wing, ...]:
 def observers() -> Observers:
     """Return the observers of the wing that has them, or ones that do nothing."""
     return next((wing.observers() for wing in installed() if wing.observers is not None), Observers())
+
+
+async def find_placement(driver: "Driver", database: "Database") -> "Placement | None":
+    """Return the placement that a wing finds for a database, given a connection to it."""
+    for wing in installed():
+        if wing.find_placement is not None and (found := await wing.find_placement(driver, database)) is not None:
+            return found
+    return None

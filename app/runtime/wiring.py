@@ -35,7 +35,7 @@ from app.resources.summaries.summarizing import Summarizing
 from app.resources.turns.service import Turns
 from app.resources.visibility.service import Visibility
 from app.runtime.settings import Settings
-from app.runtime.wing import Observers, installed, observers
+from app.runtime.wing import Observers, find_placement, installed, observers
 from app.services.counting import Counting
 from app.services.idempotency import IdempotencyKeys
 from app.services.tenants import Tenants
@@ -153,6 +153,7 @@ def worker_work(settings: Settings) -> "Work":
         lambda database: compaction(settings, database, counting),
         settings.worker_heartbeat_seconds,
         settings.database_pooler_url,
+        find_placement,
         lambda database: ciphers(settings, database),
         [make for wing in installed() for make in wing.jobs(settings)],
         [make for wing in installed() for make in wing.after_compaction(settings)],

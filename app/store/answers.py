@@ -12,9 +12,8 @@ from app.store import texts
 from app.store.engine import Connection, Database
 
 _COLUMNS: Final = "session_id, tenant_id, key, request_sha256, answer"
-_STORE: Final = f"INSERT INTO appends ({_COLUMNS}) VALUES (:session_id, :tenant_id, :key, :request_sha256, :answer)"
-_FIND: Final = "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key"
-HOT: Final = {"the answer under a key": _STORE, "what was answered under a key": _FIND}
+STORE: Final = f"INSERT INTO appends ({_COLUMNS}) VALUES (:session_id, :tenant_id, :key, :request_sha256, :answer)"
+FIND: Final = "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key"
 _PRIMARY_KEY: Final = "appends_pkey"
 
 
@@ -47,7 +46,7 @@ class StoredAnswer:
 
 async def find(connection: Connection | Database, session_id: UUID, key: str) -> StoredAnswer | None:
     """Return the response stored under a key; None if there is none."""
-    row = await connection.fetchrow(_FIND, session_id=session_id, key=key)
+    row = await connection.fetchrow(FIND, session_id=session_id, key=key)
     return None if row is None else StoredAnswer(bytes(row["request_sha256"]), texts.loads(row["answer"]))
 
 
@@ -64,7 +63,7 @@ async def store(
 ) -> None:
     """Store a response. Raises asyncpg.UniqueViolationError if the key has been used."""
     await tx.execute(
-        _STORE,
+        STORE,
         session_id=session_id,
         tenant_id=tenant_id,
         key=key,
@@ -99,5 +98,5 @@ def store_parameters(claim: KeyClaim, answer: Mapping[str, object]) -> dict[str,
 
 
 def is_key_conflict(error: asyncpg.UniqueViolationError) -> bool:
-    """Return whether an error says that a key has been used. On a shard the constraint's name ends in a number."""
+    """Return whether an error says that a key has been used. A partition's constraint has a longer name."""
     return (error.constraint_name or "").startswith(_PRIMARY_KEY)

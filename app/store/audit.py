@@ -57,7 +57,7 @@ _OF_SESSION: Final = f"SELECT {COLUMNS} FROM model_calls WHERE session_id = :ses
 _FIND: Final = f"{_OF_SESSION} AND call_id = :call_id"
 # A view's calls are spread over its epochs. Walking the line's own order and skipping other views' calls is bounded by
 # the page unless the view is rarely read. With several lines, each is walked as far as the page may reach.
-_PAGE: Final = f"""
+PAGE: Final = f"""
 WITH found AS (
     SELECT c.session_id, c.call_id FROM unnest(:session_ids::uuid[]) AS l(id) CROSS JOIN LATERAL (
         SELECT session_id, call_id FROM model_calls WHERE session_id = l.id AND tenant_id = :tenant_id
@@ -68,12 +68,16 @@ WITH found AS (
 SELECT session_id, {COLUMNS} FROM found JOIN model_calls USING (session_id, call_id)
 WHERE tenant_id = :tenant_id ORDER BY call_id DESC
 """
-# With sessions in shards, each shard returns its newest calls.
-_PAGE_OF_SHARDS: Final = f"""
-SELECT session_id, {COLUMNS} FROM model_calls WHERE session_id = ANY(:session_ids::uuid[]) AND tenant_id = :tenant_id
-  AND call_id < CASE WHEN :before::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :before END
-  AND (:view::text IS NULL OR view = :view) ORDER BY call_id DESC LIMIT :limit
-"""
+CALLS: Final = "SELECT m.* FROM model_calls m WHERE m.tenant_id = :tenant_id::uuid"
+IDS: Final = "m.call_id BETWEEN :oldest_id::uuid AND :newest_id::uuid"
+NEWEST_ID: Final = "ORDER BY m.call_id DESC"
+OF_LINES: Final = (
+    "SELECT m.* FROM unnest(:session_ids::uuid[]) AS l(id) CROSS JOIN LATERAL "
+    f"({CALLS} AND m.session_id = l.id AND {IDS} {NEWEST_ID} LIMIT :most::int) m {NEWEST_ID}"
+)
+"""The newest calls of several lines, each of which is read as far as a page may reach."""
+NAME: Final = "(SELECT s.external_id FROM sessions s WHERE s.session_id = m.session_id) AS external_id"
+"""Column with the name of a call's session, None if the session was erased."""
 _SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
   AND (:view::text IS NULL OR view = :view) ORDER BY call_id LIMIT :limit
 """
@@ -103,8 +107,7 @@ async def page(
 ) -> list[tuple[UUID, CallRow]]:
     """Return the calls of some lines, newest first by id, each with the id of its line."""
     values = {"session_ids": list(session_ids), "tenant_id": tenant_id, "view": view, "before": before, "limit": limit}
-    sql = _PAGE_OF_SHARDS if await database.distributed() else _PAGE
-    return [(row["session_id"], decode_call(row)) for row in await database.fetch(sql, **values)]
+    return [(row["session_id"], decode_call(row)) for row in await database.fetch(PAGE, **values)]
 
 
 async def calls_since(

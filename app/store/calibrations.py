@@ -14,8 +14,6 @@ from app.store.engine import Connection, Database
 from app.store.rows import decode, parameters
 
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"
-FLOATS: Final = (1, 2, 7)
-"""Indexes of the float columns in COLUMNS."""
 
 
 def calibration(record: Iterable[Any]) -> Calibration:
@@ -34,10 +32,18 @@ async def of_model(connection: Connection | Database, tenant_id: UUID, model: st
     return tuple(map(calibration, rows))
 
 
-_ON_NODES: Final = 0x70616C696361  # the key of an advisory lock on the coordinator
+_FIELDS: Final = f"{COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples"
 _READ: Final = (
-    f"SELECT {COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples FROM calibrations c "
+    f"SELECT {_FIELDS} FROM calibrations c "
     "WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator"
+)
+LOCK: Final = f"{_READ} FOR UPDATE"
+LOCK_IF_FREE: Final = f"{LOCK} SKIP LOCKED"
+_ADD: Final = (
+    "INSERT INTO calibrations AS c (tenant_id, model, estimator, samples, reported, ratio, margin) "
+    "VALUES (:tenant_id, :model, :estimator, '[]', 0, 1, :margin) "
+    "ON CONFLICT (tenant_id, model, estimator) DO UPDATE SET updated_at = c.updated_at "
+    f"RETURNING {_FIELDS}"
 )
 
 
@@ -58,21 +64,12 @@ async def lock(
     `wait`: wait for the other transaction instead. Without samples the ratio is 1 and the margin the estimator's own.
     """
     key = {"tenant_id": tenant_id, "model": model, "estimator": estimator}
-    row = None
-    if await _try_lock(tx, wait):
-        row = await tx.fetchrow(f"{_READ} FOR UPDATE{'' if wait else ' SKIP LOCKED'}", **key)
+    row = await tx.fetchrow(LOCK if wait else LOCK_IF_FREE, **key)
     locked = row is not None
     if row is None and not wait:
         row = await tx.fetchrow(_READ, **key)
     if row is None:
-        await tx.execute(
-            "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin) "
-            "VALUES (:tenant_id, :model, :estimator, '[]', 0, 1, :margin) "
-            "ON CONFLICT (tenant_id, model, estimator) DO UPDATE SET updated_at = calibrations.updated_at",
-            **key,
-            margin=own_margin,
-        )
-        row, locked = await tx.fetchrow(f"{_READ} FOR UPDATE", **key), True
+        row, locked = await tx.fetchrow(_ADD, **key, margin=own_margin), True
     if row is None:
         raise RuntimeError("a calibration was deleted")
     *applied, accepted, accepted_at, claims, samples = row
@@ -83,15 +80,6 @@ async def lock(
         claims=tuple(Claim(*one) for one in json.loads(claims)),
     )
     return CalibrationSamples(known, tuple(_sample(*one) for one in json.loads(samples)), locked)
-
-
-async def _try_lock(tx: Connection, wait: bool) -> bool:
-    """Return whether to lock the row. With several nodes a lock is on the whole table, so transactions take turns."""
-    if not await tx.distributed():
-        return True
-    turn = "pg_advisory_xact_lock(:key) IS NOT NULL" if wait else "pg_try_advisory_xact_lock(:key)"
-    row = await tx.fetchrow(f"SELECT {turn} AS mine", key=_ON_NODES)
-    return bool(row and row["mine"])
 
 
 def _sample(counted: int, reported: int, least: int = 0, at: float = 0.0, source: str = "") -> Sample:

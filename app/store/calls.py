@@ -1,4 +1,4 @@
-"""Recording of calls and of the epochs they open: one statement, or one transaction where sessions are in shards."""
+"""Recording of calls and of the epochs they open, in one statement."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,11 +13,10 @@ from app.core.plan.state.frontier import to_json
 from app.core.record import manifest
 from app.core.record.evictions import eviction_row
 from app.core.render.formats import FORMATS
-from app.store import answers, compactions, notifications, texts
+from app.store import answers, compactions, texts
 from app.store.answers import AlreadyAnswered, KeyClaim
-from app.store.engine import Connection, Database
+from app.store.engine import Database
 from app.store.epochs import LEGIBLE
-from app.store.statements import numbered
 
 NewAnswer = tuple[KeyClaim, Mapping[str, object]]
 """The claim of a request, and the response to store under its key."""
@@ -41,23 +40,22 @@ _CALL: Final = (
 )
 _COLUMNS: Final = ", ".join((*_CALL, "expires_at"))
 _VALUES: Final = ", ".join((*(f":{column}" for column in _CALL), "now() + make_interval(days => :keep_days)"))
-# The session's id is taken from its row (`s`): with sessions in shards, rows made from a row are sent to its shard.
+# The session's id is taken from its row: rows made from a row are stored where it is.
 _SELECTED: Final = _VALUES.replace(":session_id", "s.session_id", 1)
 
 
 # A call has no foreign key to its session. Erasing a session deletes its row before its calls, so no call is added to a
 # session that is gone or was created again under the same name.
-_RECORD_CALL: Final = f"""
+RECORD_CALL: Final = f"""
 INSERT INTO model_calls AS added ({_COLUMNS}) SELECT {_SELECTED}
 FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
 FOR KEY SHARE RETURNING added.call_id
 """
-# The alias is needed because Citus renames the table, but not where RETURNING names it.
 
 # The conditions under which a context planned from a held view is current: the session's head and version, the view's
 # epoch and learned version, the version of the model's calibration, the last call's breakpoints if the request has any,
 # and the last seq of the summaries that may replace dropped events.
-_IF_CURRENT: Final = """
+IF_CURRENT: Final = """
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
   AND s.head = :head AND s.version = :version AND v.epoch = :held_epoch AND v.learned_version = :learned_version
@@ -70,20 +68,20 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
         WHERE c.session_id = :session_id AND c.cover_id = :cover_id AND c.status = 'live'), 0))
 FOR KEY SHARE OF s
 """
-_COMPACTING: Final = (
+COMPACTING: Final = (
     f"CASE WHEN :compacting::boolean THEN ({compactions.COMPACTION_STATE}) ELSE 'none' END AS compaction"
 )
-_RECORD_CALL_IF_CURRENT: Final = (
-    f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_SELECTED} {_IF_CURRENT} RETURNING {_COMPACTING}"
+RECORD_CALL_IF_CURRENT: Final = (
+    f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_SELECTED} {IF_CURRENT} RETURNING {COMPACTING}"
 )
 
 # An epoch is opened only on top of the one its plan started from; otherwise nothing is written and the plan is made
 # again.
-_MOVE: Final = """
+MOVE: Final = """
 INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
                    target, carry_tokens)
-SELECT $session_id, :tenant_id, :view, :view_policy_name, :view_policy_version, :view_model, :view_window_tokens,
-       CASE WHEN :current THEN :epoch ELSE 0 END, :epoch, :view_target, :carry_tokens $there
+SELECT :session_id, :tenant_id, :view, :view_policy_name, :view_policy_version, :view_model, :view_window_tokens,
+       CASE WHEN :current THEN :epoch ELSE 0 END, :epoch, :view_target, :carry_tokens FROM there
 ON CONFLICT (session_id, view) DO UPDATE SET epochs = excluded.epochs,
     policy_name = CASE WHEN :current THEN excluded.policy_name ELSE views.policy_name END,
     policy_version = CASE WHEN :current THEN excluded.policy_version ELSE views.policy_version END,
@@ -111,45 +109,30 @@ _EPOCH: Final = (
     ),
     *("kept", "stubbed", "folded", "evictions", "evicted", "changed_seq", "stable_tokens"),
 )
-_EPOCH_COLUMNS: Final = ", ".join(_EPOCH)
-_EPOCH_VALUES: Final = ", ".join(f":{column}" for column in _EPOCH).replace(":folded", ":folded::uuid[]")
-_IN_SESSION: Final = """
+EPOCH_COLUMNS: Final = ", ".join(_EPOCH)
+EPOCH_VALUES: Final = ", ".join(f":{column}" for column in _EPOCH).replace(":folded", ":folded::uuid[]")
+IN_SESSION: Final = """
 FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
 FOR KEY SHARE"""
 _OPEN: Final = f"""
-WITH there AS (SELECT $there), moved AS ({_MOVE.replace("$session_id", ":session_id").replace("$there", "FROM there")}
+WITH there AS (SELECT $there), moved AS ({MOVE}
 ), opened AS (
-    INSERT INTO epochs ({_EPOCH_COLUMNS}) SELECT {_EPOCH_VALUES} FROM moved
+    INSERT INTO epochs ({EPOCH_COLUMNS}) SELECT {EPOCH_VALUES} FROM moved
 ), called AS (
     INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} FROM moved
 )"""
-_OPEN_IN_SESSION: Final = _OPEN.replace("$there", _IN_SESSION)
-_OPEN_IF_CURRENT: Final = _OPEN.replace("$there", _IF_CURRENT)
-_RECORD_EPOCH: Final = f"{_OPEN_IN_SESSION} SELECT view FROM moved"
-_RECORD_EPOCH_IF_CURRENT: Final = f"{_OPEN_IF_CURRENT} SELECT {_COMPACTING} FROM moved"
+_OPEN_IN_SESSION: Final = _OPEN.replace("$there", IN_SESSION)
+_OPEN_IF_CURRENT: Final = _OPEN.replace("$there", IF_CURRENT)
+RECORD_EPOCH: Final = f"{_OPEN_IN_SESSION} SELECT view FROM moved"
+RECORD_EPOCH_IF_CURRENT: Final = f"{_OPEN_IF_CURRENT} SELECT {COMPACTING} FROM moved"
 
 # Variants for a request with an idempotency key: the call and its response are stored together or not at all.
 _ANSWER: Final = f", answered AS ({answers.store_cte('moved')}) SELECT"
-_KEYED: Final = {
-    _RECORD_CALL: f"WITH moved AS ({_RECORD_CALL}){_ANSWER} call_id FROM moved",
-    _RECORD_CALL_IF_CURRENT: f"WITH moved AS ({_RECORD_CALL_IF_CURRENT}){_ANSWER} compaction FROM moved",
-    _RECORD_EPOCH: f"{_OPEN_IN_SESSION}{_ANSWER} view FROM moved",
-    _RECORD_EPOCH_IF_CURRENT: f"{_OPEN_IF_CURRENT}{_ANSWER} {_COMPACTING} FROM moved",
-}
-
-# With sessions in shards, a statement is sent to a single shard only if it writes one table, takes the session id of
-# new rows from the session's row, and does not read the queue, which is on the coordinator. So each statement above
-# becomes several in one transaction.
-_CHECK_CURRENT: Final = (
-    f"SELECT {_COMPACTING.replace(compactions.COMPACTION_STATE, compactions.RUN_STATE)} {_IF_CURRENT}"
-)
-_MOVE_ON_SHARD: Final = _MOVE.replace("$session_id", "s.session_id").replace("$there", _IN_SESSION)
-_OPEN_ON_SHARD: Final = f"INSERT INTO epochs ({_EPOCH_COLUMNS}) VALUES ({_EPOCH_VALUES})"
-HOT: Final = {
-    "a call": _RECORD_CALL,
-    "whether things stand so": _CHECK_CURRENT,
-    "an epoch: the view": _MOVE_ON_SHARD,
-    "an epoch": _OPEN_ON_SHARD,
+WITH_KEY: Final = {
+    RECORD_CALL: f"WITH moved AS ({RECORD_CALL}){_ANSWER} call_id FROM moved",
+    RECORD_CALL_IF_CURRENT: f"WITH moved AS ({RECORD_CALL_IF_CURRENT}){_ANSWER} compaction FROM moved",
+    RECORD_EPOCH: f"{_OPEN_IN_SESSION}{_ANSWER} view FROM moved",
+    RECORD_EPOCH_IF_CURRENT: f"{_OPEN_IF_CURRENT}{_ANSWER} {COMPACTING} FROM moved",
 }
 
 
@@ -167,9 +150,7 @@ async def record(
     AlreadyAnswered, and stores nothing, if the key has been used.
     """
     values, of_epoch = _values(call, loaded, tenant_id), {} if epoch is None else _epoch_values(epoch)
-    if (epoch is not None or answer is not None) and await database.distributed():
-        return await database.run_in_transaction(lambda tx: _record_on_shard(tx, values, of_epoch, answer))
-    sql = _RECORD_CALL if epoch is None else _RECORD_EPOCH
+    sql = RECORD_CALL if epoch is None else RECORD_EPOCH
     return await _one_statement(database, sql, values | of_epoch, answer) is not None
 
 
@@ -180,33 +161,11 @@ async def _one_statement(
     if answer is None:
         return await database.fetchrow(sql, **values)
     try:
-        return await database.fetchrow(_KEYED[sql], **values, **answers.store_parameters(*answer))
+        return await database.fetchrow(WITH_KEY[sql], **values, **answers.store_parameters(*answer))
     except asyncpg.UniqueViolationError as error:
         if answers.is_key_conflict(error):
             raise AlreadyAnswered from None
         raise
-
-
-async def _record_on_shard(
-    tx: Connection, values: Mapping[str, Any], of_epoch: Mapping[str, Any], answer: NewAnswer | None
-) -> bool:
-    """Record a call in statements that each go to the session's shard; `of_epoch` is empty if no epoch is opened."""
-    if of_epoch:
-        if await tx.fetchrow(_MOVE_ON_SHARD, **_parameters_of(_MOVE_ON_SHARD, values, of_epoch)) is None:
-            return False
-        await tx.execute(_OPEN_ON_SHARD, **_parameters_of(_OPEN_ON_SHARD, values, of_epoch))
-    recorded = await tx.fetchrow(_RECORD_CALL, **values) is not None
-    if of_epoch and recorded:
-        await notifications.notify_epoch_opened(tx, values["session_id"], values["view"], of_epoch["epoch"])
-    if answer is not None and recorded:
-        await answers.store_claimed(tx, *answer)
-    return recorded
-
-
-def _parameters_of(sql: str, *values: Mapping[str, object]) -> dict[str, object]:
-    """Return those of the values that are parameters of a statement."""
-    given = {name: value for some in values for name, value in some.items()}
-    return {name: given[name] for name in numbered(sql)[1]}
 
 
 async def record_if_current(
@@ -238,31 +197,9 @@ async def record_if_current(
         "cover_id": covered[0] if covered else None,
         "covered_to": covered[1] if covered else None,
     }
-    if await database.distributed():
-        return await database.run_in_transaction(
-            lambda tx: _record_on_shard_if_current(tx, values, of_epoch, conditions, answer)
-        )
-    sql = _RECORD_CALL_IF_CURRENT if epoch is None else _RECORD_EPOCH_IF_CURRENT
+    sql = RECORD_CALL_IF_CURRENT if epoch is None else RECORD_EPOCH_IF_CURRENT
     row = await _one_statement(database, sql, values | of_epoch | conditions, answer)
     return None if row is None else str(row["compaction"])
-
-
-async def _record_on_shard_if_current(
-    tx: Connection,
-    values: Mapping[str, Any],
-    of_epoch: Mapping[str, object],
-    conditions: Mapping[str, object],
-    answer: NewAnswer | None,
-) -> str | None:
-    """Record a call if the held view is current, in statements that each go to the session's shard."""
-    row = await tx.fetchrow(_CHECK_CURRENT, **_parameters_of(_CHECK_CURRENT, values, of_epoch, conditions))
-    if row is None or not await _record_on_shard(tx, values, of_epoch, answer):
-        return None
-    return (
-        await compactions.compaction_state(tx, values["session_id"], row["compaction"])
-        if conditions["compacting"]
-        else "none"
-    )
 
 
 def _epoch_values(epoch: NewEpoch) -> dict[str, object]:

@@ -37,15 +37,16 @@ def _links(bodies: Sequence[str], start: bytes) -> list[Link]:
     return links(map(texts.loads, bodies), start)
 
 
-_ADD: Final = (
+ADD: Final = (
     "INSERT INTO chain (session_id, line, seq, tenant_id, number, hash) "
     "SELECT s.session_id, :line_session_id, l.seq, s.tenant_id, :number + l.n, l.hash FROM sessions s, "
     "unnest(:seqs::bigint[], :hashes::bytea[]) WITH ORDINALITY AS l(seq, hash, n) "
     "WHERE s.session_id = :session_id"
 )
-_EXTEND: Final = (
+EXTEND: Final = (
     "UPDATE sessions SET chained_seq = :head, chained = :chained, chain_tip = :tip WHERE session_id = :line_session_id"
 )
+ADD_AND_EXTEND: Final = f"WITH added AS ({ADD}) {EXTEND}"
 
 
 async def add(
@@ -53,13 +54,17 @@ async def add(
 ) -> SessionRow:
     """Add the newest links of a line, which chain it up to `head`; return the line with its new tip."""
     tip = Tip(head, row.tip.number + len(seqs), hashes[-1] if hashes else row.tip.hash)
-    links = {"session_id": root, "number": row.tip.number, "seqs": list(seqs), "hashes": list(hashes)}
-    to = {"line_session_id": row.session_id, "head": head, "chained": tip.number, "tip": tip.hash}
-    if await tx.distributed():  # the line may be in another shard than the chain, which is in the session's
-        await tx.execute(_ADD, line_session_id=row.session_id, **links)
-        await tx.execute(_EXTEND, **to)
-    else:
-        await tx.execute(f"WITH added AS ({_ADD}) {_EXTEND}", **links, **to)
+    await tx.execute(
+        ADD_AND_EXTEND,
+        session_id=root,
+        line_session_id=row.session_id,
+        number=row.tip.number,
+        seqs=list(seqs),
+        hashes=list(hashes),
+        head=head,
+        chained=tip.number,
+        tip=tip.hash,
+    )
     return replace(row, tip=tip)
 
 
@@ -72,7 +77,7 @@ class Found:
     number: int
 
 
-_LONGEST: Final = (
+LONGEST: Final = (
     "WITH found AS (SELECT line, seq, number FROM chain "
     "WHERE session_id = :session_id AND hash = ANY(:hashes::bytea[])) "
     "SELECT line, seq, number FROM found WHERE number = (SELECT max(number) FROM found)"
@@ -81,7 +86,7 @@ _LONGEST: Final = (
 
 async def find_longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequence[Found]:
     """Return where the longest of the conversations with these hashes ends; empty if none is found."""
-    rows = await tx.fetch(_LONGEST, session_id=root, hashes=list(hashes))
+    rows = await tx.fetch(LONGEST, session_id=root, hashes=list(hashes))
     return [Found(row["line"], row["seq"], row["number"]) for row in rows]
 
 
@@ -108,18 +113,10 @@ async def unchained_lines(tx: Connection, tenant_id: UUID, root: UUID) -> list[s
     return [row["external_id"] for row in rows]
 
 
-_TIP: Final = (
+TIP: Final = (
     "SELECT number, hash FROM chain WHERE session_id = :session_id AND line = :line AND seq <= :seq "
     "ORDER BY seq DESC LIMIT 1"
 )
-
-
-HOT: Final = {
-    "a whole list: its links": _ADD,
-    "a whole list: how far its line is chained": _EXTEND,
-    "a whole list: where it is found": _LONGEST,
-    "a whole list: a line's tip": _TIP,
-}
 
 
 async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, seq: int) -> Tip:
@@ -128,7 +125,7 @@ async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: Session
         return row.tip
     most = seq
     async for line in _line_and_parents(tx, tenant_id, root, row):
-        found = await tx.fetchrow(_TIP, session_id=root.session_id, line=line.session_id, seq=most)
+        found = await tx.fetchrow(TIP, session_id=root.session_id, line=line.session_id, seq=most)
         if found is not None:
             return Tip(seq, found["number"], bytes(found["hash"]))
         most = min(most, line.parent[1]) if line.parent else 0

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.store import jobs, notifications, texts
+from app.store import jobs, texts
 from app.store.engine import Connection, Database
 from app.store.rows import decode, parameters
 from app.tracing import tracer
@@ -24,27 +24,18 @@ REQUESTED_COLUMNS: Final = f"""
         AS requested_error"""
 """SQL columns: the last seq summarized on request, and the error of the last run if that failed on request."""
 
-_NOW: Final = """
+QUEUED: Final = """
+              OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session_id::uuid
+                         AND q.status IN ('queued', 'picked'))"""
+"""SQL condition in COMPACTION_STATE: a job of the session's is queued or running."""
+COMPACTION_STATE: Final = f"""
     CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'running') THEN 'running'
-         WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'scheduled')$queue
+         WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'scheduled'){QUEUED}
               THEN 'scheduled'
          WHEN (SELECT c.state FROM compactions c WHERE c.session_id = :session_id AND c.reason <> 'redo'
                AND c.state IN ('succeeded', 'failed') ORDER BY c.finished_at DESC LIMIT 1) = 'failed' THEN 'failed'
          ELSE 'none' END"""
-COMPACTION_STATE: Final = _NOW.replace(
-    "$queue",
-    """
-              OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session_id::uuid
-                         AND q.status IN ('queued', 'picked'))""",
-)
 """SQL of a session's compaction state: running, scheduled, failed (the last run) or none."""
-RUN_STATE: Final = _NOW.replace("$queue", "")
-"""NOW without jobs that have no run yet, for a shard, which has no queue; `compaction_state` looks these jobs up."""
-
-
-async def compaction_state(connection: Connection | Database, session_id: UUID, runs: str) -> str:
-    """Return COMPACTION_STATE, given the value of RUN_STATE."""
-    return "scheduled" if runs in ("none", "failed") and await jobs.has_compaction(connection, session_id) else runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +66,13 @@ class WaitingContext:
     tightened: bool = False
 
 
+SCHEDULE: Final = (
+    "INSERT INTO compactions (session_id, tenant_id, id, state, reason, focus, view, window_tokens, "
+    "policy_name, policy_version) VALUES (:session_id, :tenant_id, :id, 'scheduled', :reason, :focus, :view, "
+    ":window_tokens, :policy_name, :policy_version) ON CONFLICT (session_id, id) DO NOTHING"
+)
+
+
 async def schedule(
     tx: Connection,
     session_id: UUID,
@@ -89,24 +87,19 @@ async def schedule(
     for the provider (`jobs.run_now`)."""
     await _lock(tx, session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
-
-    async def insert(on: Connection | Database) -> str:
-        return await on.execute(
-            "INSERT INTO compactions (session_id, tenant_id, id, state, reason, focus, view, window_tokens, "
-            "policy_name, policy_version) VALUES (:session_id, :tenant_id, :id, 'scheduled', :reason, :focus, :view, "
-            ":window_tokens, :policy_name, :policy_version) ON CONFLICT (session_id, id) DO NOTHING",
-            session_id=session_id,
-            tenant_id=tenant_id,
-            id=id,
-            reason=reason,
-            focus=None if focus is None else texts.seal_text(focus),
-            view=wanted.view if wanted else None,
-            window_tokens=wanted.window_tokens if wanted else None,
-            policy_name=policy_name,
-            policy_version=policy_version,
-        )
-
-    if await notifications.change_runs(tx, session_id, [id], insert) != "INSERT 0 0":
+    status = await tx.execute(
+        SCHEDULE,
+        session_id=session_id,
+        tenant_id=tenant_id,
+        id=id,
+        reason=reason,
+        focus=None if focus is None else texts.seal_text(focus),
+        view=wanted.view if wanted else None,
+        window_tokens=wanted.window_tokens if wanted else None,
+        policy_name=policy_name,
+        policy_version=policy_version,
+    )
+    if status != "INSERT 0 0":
         await enqueue(tx, session_id, tenant_id)
         if reason == REQUESTED:
             await jobs.run_now(tx, session_id)
@@ -122,25 +115,17 @@ async def schedule_requested(
         await schedule(tx, session_id, tenant_id, id, REQUESTED, focus=focus)
 
 
+ENQUEUE: Final = (
+    "WITH s AS (SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE) "
+    "SELECT palimpsest_compact(:session_id, :tenant_id) AS queued FROM s"
+)
+
+
 async def enqueue(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
     """Queue a job for a session, unless one is queued."""
-    if await connection.distributed():
-        await connection.run_in_transaction(lambda tx: _wake(tx, session_id, tenant_id))
-        return
-    row = await connection.fetchrow(
-        "WITH s AS (SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE) "
-        "SELECT palimpsest_compact(:session_id, :tenant_id) AS queued FROM s",
-        session_id=session_id,
-        tenant_id=tenant_id,
-    )
+    row = await connection.fetchrow(ENQUEUE, session_id=session_id, tenant_id=tenant_id)
     if row is not None and row["queued"]:
         await jobs.store_trace_context(connection, session_id, tracer().link_headers())
-
-
-async def _wake(tx: Connection, session_id: UUID, tenant_id: UUID) -> None:
-    """Queue a job in separate statements: the session is on a shard, the queue on the coordinator."""
-    if await _lock(tx, session_id):
-        await jobs.enqueue_compaction(tx, session_id, tenant_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +150,11 @@ def demand(row: asyncpg.Record) -> CompactionBasis:
     return CompactionBasis(row["head"], row["narrowest_tokens"], row["last_reported"], row["learned"])
 
 
-async def _lock(tx: Connection, session_id: UUID) -> bool:
-    """Lock a session's row, as everything that queues work does; return False if it is gone."""
-    row = await tx.fetchrow(
+async def _lock(tx: Connection, session_id: UUID) -> None:
+    """Lock a session's row, as everything that queues work does."""
+    await tx.fetchrow(
         "SELECT session_id FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE", session_id=session_id
     )
-    return row is not None
 
 
 async def release_session(tx: Connection, session_id: UUID, job_id: int, seen: CompactionBasis | None) -> bool:
@@ -219,65 +203,53 @@ def _wanted(row: asyncpg.Record) -> WaitingContext | None:
     return WaitingContext(row["view"], row["window_tokens"], policy, tightened=row["reason"] == "overflow")
 
 
+BEGIN: Final = (
+    "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at, tokens_before) "
+    "VALUES (:session_id, :tenant_id, :id, 'running', :reason, now(), :tokens_before) "
+    "ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
+    "started_at = coalesce(compactions.started_at, excluded.started_at), tokens_before = "
+    "CASE WHEN compactions.state = 'running' THEN compactions.tokens_before ELSE :tokens_before END "
+    f"WHERE compactions.state IN {OPEN}"
+)
+
+
 async def begin(
     connection: Connection | Database, session_id: UUID, tenant_id: UUID, id: UUID, reason: str, tokens_before: int
 ) -> None:
     """Record the start of a run, scheduled before or not; `tokens_before` is the main view's."""
+    await connection.execute(
+        BEGIN, session_id=session_id, tenant_id=tenant_id, id=id, reason=reason, tokens_before=tokens_before
+    )
 
-    async def upsert(on: Connection | Database) -> str:
-        return await on.execute(
-            "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at, tokens_before) "
-            "VALUES (:session_id, :tenant_id, :id, 'running', :reason, now(), :tokens_before) "
-            "ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
-            "started_at = coalesce(compactions.started_at, excluded.started_at), tokens_before = "
-            "CASE WHEN compactions.state = 'running' THEN compactions.tokens_before ELSE :tokens_before END "
-            f"WHERE compactions.state IN {OPEN}",
-            session_id=session_id,
-            tenant_id=tenant_id,
-            id=id,
-            reason=reason,
-            tokens_before=tokens_before,
-        )
 
-    await notifications.change_runs(connection, session_id, [id], upsert)
+RESCHEDULE: Final = (
+    "UPDATE compactions SET state = 'scheduled', attempts = attempts + 1, error = :error "
+    "WHERE session_id = :session_id AND id = :id RETURNING attempts"
+)
 
 
 async def reschedule(connection: Connection | Database, session_id: UUID, id: UUID, error: str) -> int:
     """Schedule a run again after a failed attempt; return the number of its failed attempts."""
-
-    async def update(on: Connection | Database) -> asyncpg.Record | None:
-        return await on.fetchrow(
-            "UPDATE compactions SET state = 'scheduled', attempts = attempts + 1, error = :error "
-            "WHERE session_id = :session_id AND id = :id RETURNING attempts",
-            session_id=session_id,
-            id=id,
-            error=error,
-        )
-
-    row = await notifications.change_runs(connection, session_id, [id], update)
+    row = await connection.fetchrow(RESCHEDULE, session_id=session_id, id=id, error=error)
     return 0 if row is None else int(row["attempts"])
+
+
+END: Final = (
+    "WITH s AS (SELECT session_id FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE), ended AS ("
+    "UPDATE compactions c SET state = :state, error = :error, summaries = :summaries, from_seq = :from_seq, "
+    "to_seq = :to_seq, tokens_read = :tokens_read, tokens_before = :tokens_before, "
+    "tokens_after = :tokens_after, finished_at = now() FROM s "
+    "WHERE c.session_id = s.session_id AND c.session_id = :session_id AND c.id = ANY(:ids) "
+    f"AND c.state IN {OPEN} RETURNING c.session_id, c.reason) "
+    "UPDATE sessions SET version = version + 1 WHERE session_id = :session_id "
+    f"AND EXISTS (SELECT FROM ended e WHERE e.session_id = :session_id AND e.reason = '{REQUESTED}')"
+)
 
 
 async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
     """Record the outcome of runs that have not ended yet. A requested run changes its views' next contexts, so it
     raises the session's version: held views are read again."""
-
-    async def update(on: Connection | Database) -> str:
-        return await on.execute(
-            "WITH s AS (SELECT session_id FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE), ended AS ("
-            "UPDATE compactions c SET state = :state, error = :error, summaries = :summaries, from_seq = :from_seq, "
-            "to_seq = :to_seq, tokens_read = :tokens_read, tokens_before = :tokens_before, "
-            "tokens_after = :tokens_after, finished_at = now() FROM s "
-            "WHERE c.session_id = s.session_id AND c.session_id = :session_id AND c.id = ANY(:ids) "
-            f"AND c.state IN {OPEN} RETURNING c.session_id, c.reason) "
-            "UPDATE sessions SET version = version + 1 WHERE session_id = :session_id "
-            f"AND EXISTS (SELECT FROM ended e WHERE e.session_id = :session_id AND e.reason = '{REQUESTED}')",
-            session_id=session_id,
-            ids=list(ids),
-            **parameters(outcome),
-        )
-
-    await notifications.change_runs(connection, session_id, ids, update)
+    await connection.execute(END, session_id=session_id, ids=list(ids), **parameters(outcome))
 
 
 async def in_cooldown(database: Database, session_id: UUID, seconds: float, seconds_max: float) -> bool:
@@ -359,19 +331,16 @@ async def page(
     return [decode(CompactionRow, row, focus=_focus(row)) for row in rows]
 
 
+RETRY: Final = (
+    "UPDATE compactions SET state = 'scheduled', attempts = 0, finished_at = NULL "
+    "WHERE session_id = :session_id AND id = :id AND state IN ('failed', 'skipped') RETURNING id"
+)
+
+
 async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> bool:
     """Schedule a failed or skipped run again; return False if there is no such run."""
     await _lock(tx, session_id)
-
-    async def update(on: Connection | Database) -> asyncpg.Record | None:
-        return await on.fetchrow(
-            "UPDATE compactions SET state = 'scheduled', attempts = 0, finished_at = NULL "
-            "WHERE session_id = :session_id AND id = :id AND state IN ('failed', 'skipped') RETURNING id",
-            session_id=session_id,
-            id=id,
-        )
-
-    row = await notifications.change_runs(tx, session_id, [id], update)
+    row = await tx.fetchrow(RETRY, session_id=session_id, id=id)
     if row is not None:
         await enqueue(tx, session_id, tenant_id)
     return row is not None

@@ -37,14 +37,3 @@ async def json_as_text(driver: Driver) -> None:
 
 async def skip_reset(_: Driver) -> None:
     """Skip the reset of a connection: outside a transaction only its tenant is set, and it remembers that."""
-
-
-async def is_distributed(driver: Driver) -> bool:
-    """Return whether the sessions of a database are in shards. Tables are distributed together, in one transaction."""
-    if await driver.fetchval("SELECT to_regclass('pg_dist_partition')") is None:
-        return False
-    return bool(
-        await driver.fetchval(
-            "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('sessions'))"
-        )
-    )

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -21,7 +21,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from app.core.errors import SessionGone, StoreUnavailable
 from app.store.connecting import UNREACHABLE, connect
-from app.store.driver import Driver, TenantConnection, is_distributed, json_as_text, skip_reset, tenant_setting
+from app.store.driver import Driver, TenantConnection, json_as_text, skip_reset, tenant_setting
 from app.store.statements import bind
 from app.tracing import tracer
 
@@ -41,18 +41,6 @@ SERVER_SETTINGS: Final = {
     "lock_timeout": str(LOCK_MS),
     "application_name": "palimpsest",
 }
-
-# With shards, a statement's shard is known only by its values, so it is planned with them; and the tenant set for a
-# transaction must be set on the shard as well. Citus hides shards from the catalog with a filter that makes the
-# driver's look-up of a type take seconds.
-SHARD_SETTINGS: Final = {
-    "plan_cache_mode": "force_custom_plan",
-    "citus.propagate_set_commands": "local",
-    "citus.override_table_visibility": "off",
-}
-
-QUEUE_CONNECTIONS: Final = 2
-"""Additional connections of each process to a distributed database, for the queue alone."""
 
 _TOO_LONG: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
@@ -106,22 +94,38 @@ STATEMENTS_PREPARED_MAX: Final = 100
 Result = TypeVar("Result")
 
 
-class Connection:
-    """A borrowed driver connection inside one transaction.
+class Placement(Protocol):
+    """A way to run the store's statements on a database whose tables are not all on the server that is connected to.
 
-    `queue` runs statements about the workers' queue. It is this connection or, with a distributed database, a pool for
-    the coordinator, where each statement is a transaction committed before this one. A single transaction across nodes
-    would commit on the shard first, and a crash before its commit on the coordinator would lose a job. Code that adds
-    or releases a job therefore holds the lock on the session's row, which is freed only after the queue has changed.
+    Found once per database, with its first connection. Without one, a statement is sent as it is.
     """
 
-    def __init__(self, driver: Driver, queue: "Database | None" = None) -> None:
-        self._driver = driver
-        self.queue: Connection | Database = queue or self
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings of connections, in addition to SERVER_SETTINGS."""
 
-    async def distributed(self) -> bool:
-        """Return whether sessions are in shards (docs/scaling.md)."""
-        return self.queue is not self
+    def transaction_settings(self, settings: Mapping[str, str], tenant: str) -> Sequence[str]:
+        """Return statements that set a transaction's settings; `tenant` is the one that sets its tenant."""
+
+    async def run(self, on: "Connection | Database", method: str, sql: str, values: Mapping[str, object]) -> object:
+        """Return the result of a statement, as the driver's `method` (fetch, fetchrow, execute) would.
+
+        It may send other statements, with `Connection.send`, in the transaction or in one of its own.
+        """
+
+    async def aclose(self) -> None:
+        """Close the placement's own connections."""
+
+
+FindPlacement = Callable[[Driver, "Database"], Awaitable[Placement | None]]
+"""Returns the placement of a database, given a connection to it; None if it needs none."""
+
+
+class Connection:
+    """A borrowed driver connection inside one transaction."""
+
+    def __init__(self, driver: Driver, placement: Placement | None = None) -> None:
+        self._driver, self._placement = driver, placement
 
     async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
         """Return all rows."""
@@ -140,8 +144,14 @@ class Connection:
         return await work(self)
 
     async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
+        if self._placement is not None:
+            return await self._placement.run(self, method, sql, values)
         with tracer().statement_span(sql):
             return await getattr(self._driver, method)(*bind(sql, values))
+
+    async def send(self, method: str, sql: str, values: Mapping[str, object]) -> object:
+        """Run a statement as it is, by the driver's `method`."""
+        return await Connection(self._driver)._run(method, sql, values)
 
 
 class PoolState(NamedTuple):
@@ -175,9 +185,8 @@ class Database:
     Connections are opened when first needed, so a server starts even while the database is down. They act as `role`;
     None is the login itself, which as the tables' owner sees every tenant's rows. `pooler_url` is a transaction pooler
     (PgBouncer) for the same database: through it each transaction may get another connection, so each makes all its
-    settings itself. The same holds for a distributed database, which passes only such settings to the shards; the first
-    connection finds out whether it is one. `on_wait` is called with the seconds that each connection took to get from
-    the driver's pool.
+    settings itself, and so it does with a placement, which the first connection looks for with `find_placement`.
+    `on_wait` is called with the seconds that each connection took to get from the driver's pool.
     """
 
     def __init__(
@@ -187,14 +196,15 @@ class Database:
         pool_size: int,
         role: str | None = ROLE,
         pooler_url: str | None = None,
+        find_placement: FindPlacement | None = None,
         on_wait: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._on_wait = on_wait
         self._url, self._role, self._pooler_url = url, role, pooler_url
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
-        self._distributed: bool | None = None
-        self._queue: Database | None = None
+        self._find_placement = find_placement
+        self._placement: Placement | None = None
         self._full_until = 0.0
         self._idle: list[PoolConnectionProxy] = []
         self._waiting = 0
@@ -233,25 +243,14 @@ class Database:
         driver = await own._borrow()
         try:
             async with driver.transaction():
-                if own._pooled or own._distributed:
+                if own._pooled or own._placement is not None:
                     for settings in own._local_settings(_tenant.get()):
                         await driver.execute(settings)
-                yield Connection(driver, own._queue)
+                yield Connection(driver, own._placement)
         except BaseException as error:
             await own._release_failed(driver, error)
             raise
         await own._release(driver)
-
-    async def distributed(self) -> bool:
-        """Return whether sessions are in shards (docs/scaling.md)."""
-        if self._distributed is None:
-            await self._release(await self._borrow())
-        return bool(self._distributed)
-
-    @property
-    def queue(self) -> "Database":
-        """The pool for statements about the workers' queue (`Connection.queue`)."""
-        return self._queue or self
 
     def pool(self) -> PoolState:
         """Return the numbers of this process's connections, and of statements that wait for one."""
@@ -280,8 +279,12 @@ class Database:
             self._sweep.cancel()
             self._release_idle()
         await self._pool.close()
-        if self._queue is not None:
-            await self._queue.close()
+        if self._placement is not None:
+            await self._placement.aclose()
+
+    def another(self, pool_size: int) -> "Database":
+        """Return a further pool for this database, which runs statements as they are."""
+        return Database(self._url, pool_size=pool_size, role=self._role, pooler_url=self._pooler_url)
 
     async def run_in_transaction(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run `work` in a transaction of its own, and again if that was rolled back by a conflict."""
@@ -294,8 +297,12 @@ class Database:
 
     async def _run_alone(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         """Run one statement in a transaction of its own, and again if that was rolled back by a conflict."""
-        statement = bind(sql, values)
         own = _copy.get() or self
+        if own._find_placement is not None:
+            await own._release(await own._borrow())
+        if own._placement is not None:
+            return await own._placement.run(own, method, sql, values)
+        statement = bind(sql, values)
 
         async def attempt() -> object:
             with tracer().statement_span(sql):
@@ -304,9 +311,7 @@ class Database:
         return await _retry(attempt)
 
     async def _attempt(self, method: str, statement: tuple[Any, ...]) -> object:
-        if self._distributed is None:
-            await self.distributed()
-        if self._pooled or self._distributed:
+        if self._pooled:
             async with self.transaction() as tx:
                 return await getattr(tx._driver, method)(*statement)
         driver = await self._borrow()
@@ -318,26 +323,24 @@ class Database:
         await self._release(driver)
         return result
 
-    def _local_settings(self, tenant_id: UUID | None) -> tuple[str, ...]:
+    def _local_settings(self, tenant_id: UUID | None) -> Sequence[str]:
         """Return the statements with which a transaction makes its settings, one round trip each."""
         tenant = tenant_setting(tenant_id).replace("SET", "SET LOCAL", 1)
-        ours = self._settings.items() if self._pooled else ()
-        if not self._distributed:
-            return ("; ".join((*(f"SET LOCAL {name} = '{value}'" for name, value in ours), tenant)),)
-        # Citus repeats a SET LOCAL on the nodes, but not this call: as our role, the nodes would find no rows for the
-        # functions that read across tenants as the tables' owner.
-        here = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in ours)
-        return (*((f"SELECT {here}",) if here else ()), f"SET LOCAL lock_timeout = '{LOCK_MS}'; {tenant}")
+        ours = self._settings if self._pooled else {}
+        if self._placement is not None:
+            return self._placement.transaction_settings(ours, tenant)
+        return ("; ".join((*(f"SET LOCAL {name} = '{value}'" for name, value in ours.items()), tenant)),)
 
     async def _prepare(self, driver: Driver) -> None:
         """Prepare a new connection."""
-        if self._distributed is None and await is_distributed(driver):
-            self._settings = {**self._settings, **SHARD_SETTINGS}
-            self._queue = Database(self._url, pool_size=QUEUE_CONNECTIONS, role=self._role, pooler_url=self._pooler_url)
-            self._queue._distributed = False  # its statements are for the coordinator
-        self._distributed = self._queue is not None
-        if self._distributed and not self._pooled:
-            await driver.execute("; ".join(f"SET {name} = '{value}'" for name, value in SHARD_SETTINGS.items()))
+        if self._find_placement is not None:
+            found = await self._find_placement(driver, self)
+            if self._find_placement is not None and found is not None:  # no other connection was faster
+                self._placement, self._settings = found, {**self._settings, **found.settings}
+            self._find_placement = None
+        if self._placement is not None and not self._pooled:
+            settings = self._placement.settings
+            await driver.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
         await json_as_text(driver)
 
     async def _borrow(self) -> PoolConnectionProxy:
@@ -347,7 +350,7 @@ class Database:
         except Exception as error:
             self._translate(error)
             raise
-        if not self._pooled and not self._distributed:
+        if not self._pooled and self._placement is None:
             try:
                 await cast(TenantConnection, driver).set_to(_tenant.get())
             except BaseException as error:

@@ -1,9 +1,9 @@
 """Reads of a session's log, wherever its events are stored. No other module of the store knows of segments.
 
-A fork's log begins with a part of its parent's, which is read where it is stored (core/log/segments.py). Ancestors may
-be on other shards, so each segment is read by a statement of its own, and only if the read extends into it. Logs have
-no gaps: if a session's own events do not reach back far enough, the rest belongs to its ancestors. An ordinary session
-is therefore read in one statement. Shared events change only by redaction, so no read takes a lock.
+A fork's log begins with a part of its parent's, which is read where it is stored (core/log/segments.py). Each
+segment is read by a statement of its own, and only if the read extends into it, as ancestors may be stored elsewhere.
+Logs have no gaps: if a session's own events do not reach back far enough, the rest belongs to its ancestors. An
+ordinary session is therefore read in one statement. Shared events change only by redaction, so no read takes a lock.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -74,9 +74,9 @@ async def owner(connection: Connection | Database, log: SessionLog, seq: int) ->
     return next((part.session_id for part in await owners(connection, log) if seq <= part.to_seq), log.session_id)
 
 
-_RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session_id AND seq BETWEEN :first AND :last"
+RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session_id AND seq BETWEEN :first AND :last"
 _SEQS: Final = "SELECT {columns} FROM events WHERE session_id = :session_id AND seq = ANY(:seqs::bigint[])"
-_READ: Final = f"{_RANGE} UNION ALL {_SEQS}"
+READ: Final = f"{RANGE} UNION ALL {_SEQS}"
 
 
 async def read(
@@ -115,7 +115,7 @@ async def _part(
     seqs = sorted(seq for seq in others if part.from_seq <= seq <= part.to_seq)
     if low > high and not seqs:
         return []
-    sql = f"{_READ if seqs else _RANGE} ORDER BY seq".format(columns=columns)
+    sql = f"{READ if seqs else RANGE} ORDER BY seq".format(columns=columns)
     named = {"seqs": seqs, **values} if seqs else values
     return list(await connection.fetch(sql, session_id=part.session_id, first=low, last=high, **named))
 
@@ -158,7 +158,7 @@ async def events_without_bodies(connection: Connection | Database, log: SessionL
     return tuple(found)
 
 
-_NEWEST: Final = (
+NEWEST: Final = (
     f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after AND cum_tokens > "
     "(SELECT tokens FROM sessions WHERE session_id = :session_id) - :tokens ORDER BY seq"
 )
@@ -166,7 +166,7 @@ _NEWEST: Final = (
 
 async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
     """Return the events after `after` that are within the last `tokens` tokens of the log."""
-    found = await decoded(await connection.fetch(_NEWEST, session_id=log.session_id, after=after, tokens=tokens))
+    found = await decoded(await connection.fetch(NEWEST, session_id=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
     log = await with_segments(connection, log)
@@ -257,15 +257,9 @@ async def by_type_or_author(
     return found
 
 
-_BY_IDS: Final = (
+BY_IDS: Final = (
     f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session_id AND event_id = ANY(:event_ids::text[])"
 )
-HOT: Final = {
-    "events in order": f"{_RANGE} ORDER BY seq".format(columns=EVENT_COLUMNS),
-    "events in order and by their seqs": f"{_READ} ORDER BY seq".format(columns=EVENT_COLUMNS),
-    "the newest events": _NEWEST,
-    "events by their client ids": _BY_IDS,
-}
 
 
 async def by_ids(
@@ -276,7 +270,7 @@ async def by_ids(
     found: dict[str, StoredEvent] = {}
     for part in reversed(await owners(connection, log, SEQ_MAX if own else log.shared_to)):
         missing = [one for one in event_ids if one not in found]
-        rows = await connection.fetch(_BY_IDS, session_id=part.session_id, event_ids=missing) if missing else ()
+        rows = await connection.fetch(BY_IDS, session_id=part.session_id, event_ids=missing) if missing else ()
         found |= {row["event_id"]: stored_event(tuple(row.values())) for row in rows if row["seq"] <= part.to_seq}
     return found
 

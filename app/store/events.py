@@ -17,8 +17,6 @@ EVENT_COLUMNS: Final = (
     "seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,"
     " extract(epoch FROM created_at)::float8, body"
 )
-EVENT_FLOATS: Final = (12,)
-"""Index of the float column in EVENT_COLUMNS."""
 WITHOUT_BODIES: Final = EVENT_COLUMNS.removesuffix("body") + "NULL AS body"
 WITH_SOME_BODIES: Final = (
     EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY(:bodiless::bigint[]) THEN NULL ELSE body END"

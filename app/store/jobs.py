@@ -8,7 +8,6 @@ from uuid import UUID
 
 from app.store.engine import Connection, Database
 from app.store.rows import decode
-from app.tracing import tracer
 
 KINDS: Final = ("compact", "deliver", "erase")
 """Kinds of jobs: compaction of a session, delivery of a webhook, an erasure."""
@@ -31,7 +30,7 @@ class Queue:
     overdue_seconds: float = 0.0
 
 
-_QUEUES: Final = """
+QUEUES: Final = """
 SELECT entrypoint AS kind, count(*) FILTER (WHERE status = 'queued') AS waiting,
        count(*) FILTER (WHERE status = 'picked' AND heartbeat > now() - interval '5 minutes') AS running,
        count(*) FILTER (WHERE status <> 'queued' AND (status <> 'picked' OR heartbeat <= now() - interval '5 minutes'))
@@ -45,70 +44,57 @@ FROM pgqueuer GROUP BY entrypoint
 
 async def queues(database: Database) -> list[Queue]:
     """Return the numbers of each kind, including kinds without jobs."""
-    found = [decode(Queue, row) for row in await database.queue.fetch(_QUEUES)]
+    found = [decode(Queue, row) for row in await database.fetch(QUEUES)]
     return [next((one for one in found if one.kind == kind), Queue(kind)) for kind in KINDS]
 
 
-async def enqueue_compaction(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> bool:
-    """Queue a session's compaction, unless its job waits or runs; return whether it was queued.
-
-    The caller must hold the lock on the session's row and have written the work to do: a job that is running looks for
-    it again under that lock before it releases the session.
-    """
-    row = await connection.queue.fetchrow(
-        "SELECT palimpsest_compact(:session_id, :tenant_id) AS queued", session_id=session_id, tenant_id=tenant_id
-    )
-    queued = row is not None and bool(row["queued"])
-    if queued:
-        await store_trace_context(connection, session_id, tracer().link_headers())
-    return queued
+RUN_NOW: Final = (
+    "UPDATE pgqueuer SET execute_after = now() WHERE dedupe_key = :key AND status = 'queued' AND execute_after > now()"
+)
 
 
 async def run_now(connection: Connection | Database, session_id: UUID) -> None:
     """Run a session's compaction now if it waits for a provider."""
-    await connection.queue.execute(
-        "UPDATE pgqueuer SET execute_after = now() "
-        "WHERE dedupe_key = :key AND status = 'queued' AND execute_after > now()",
-        key=f"compact:{session_id}",
-    )
+    await connection.execute(RUN_NOW, key=f"compact:{session_id}")
+
+
+RELEASE: Final = "UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id"
 
 
 async def release_session(connection: Connection | Database, job_id: int) -> None:
     """Allow the next job of a session to be queued while this one, which is about to end, still runs."""
-    await connection.queue.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id", job_id=job_id)
+    await connection.execute(RELEASE, job_id=job_id)
 
 
-async def has_compaction(connection: Connection | Database, session_id: UUID) -> bool:
-    """Return whether a session's compaction is queued or running."""
-    row = await connection.queue.fetchrow(
-        "SELECT FROM pgqueuer WHERE dedupe_key = :key AND status IN ('queued', 'picked')", key=f"compact:{session_id}"
-    )
-    return row is not None
+QUEUED_SECONDS: Final = (
+    "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created)), 0)::float8 AS seconds FROM pgqueuer "
+    "WHERE dedupe_key = :key AND status IN ('queued', 'picked')"
+)
 
 
 async def queued_seconds(database: Database, session_id: UUID) -> float:
     """Return the seconds since a session's compaction was queued; 0 if none is queued or running."""
-    row = await database.queue.fetchrow(
-        "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created)), 0)::float8 AS seconds FROM pgqueuer "
-        "WHERE dedupe_key = :key AND status IN ('queued', 'picked')",
-        key=f"compact:{session_id}",
-    )
+    row = await database.fetchrow(QUEUED_SECONDS, key=f"compact:{session_id}")
     return 0.0 if row is None else max(0.0, row["seconds"])
+
+
+STORE_TRACE: Final = (
+    "UPDATE pgqueuer SET headers = jsonb_build_object('otel', :fields::jsonb) "
+    "WHERE dedupe_key = :dedupe_key AND status IN ('queued', 'picked') AND headers IS NULL"
+)
 
 
 async def store_trace_context(connection: Connection | Database, session_id: UUID, fields: Mapping[str, str]) -> None:
     """Add the trace context of the request that queued a session's job to the job; does nothing if it is empty. A
     worker may have started the job already: it reads the context at its end."""
     if fields:
-        await connection.queue.execute(
-            "UPDATE pgqueuer SET headers = jsonb_build_object('otel', :fields::jsonb) "
-            "WHERE dedupe_key = :dedupe_key AND status IN ('queued', 'picked') AND headers IS NULL",
-            fields=json.dumps(dict(fields)),
-            dedupe_key=f"compact:{session_id}",
-        )
+        await connection.execute(STORE_TRACE, fields=json.dumps(dict(fields)), dedupe_key=f"compact:{session_id}")
+
+
+TRACE: Final = "SELECT headers -> 'otel' AS fields FROM pgqueuer WHERE id = :id"
 
 
 async def trace_context(database: Database, job: int) -> Mapping[str, str]:
     """Return the trace context of the request that queued a job; empty if it was not traced."""
-    row = await database.queue.fetchrow("SELECT headers -> 'otel' AS fields FROM pgqueuer WHERE id = :id", id=job)
+    row = await database.fetchrow(TRACE, id=job)
     return {} if row is None or row["fields"] is None else dict(json.loads(row["fields"]))

@@ -11,7 +11,6 @@ from app.core.log.events import LAYERS, Json
 from app.core.render.layers import Layer
 from app.store import texts
 from app.store.engine import Connection, Database
-from app.store.lists import Lists
 from app.store.rows import columns, decode
 
 DECODE_ON_LOOP_TOKENS: Final = 32_768
@@ -22,19 +21,18 @@ _CURRENT: Final = f"""
         SELECT * FROM layers l WHERE l.session_id = :session_id AND l.kind = kind.kind ORDER BY version DESC LIMIT 1
     ) l WHERE l.content IS NOT NULL"""
 
-_LAYER: Final = "kind, version, content, turn"
+COLUMNS: Final = "kind, version, content, turn"
 
 
-def current_of(form: Lists, session: str) -> str:
+def current_of(session: str) -> str:
     """Return the SQL columns of a session's layers and their version, for a statement that has the session's row.
     Nothing is looked up for a session that never had a layer."""
-    columns = _LAYER.replace("content", form.text("content"))
-    listed = form.of(columns, f"FROM ({_CURRENT}) c")
+    listed = f"ARRAY(SELECT ROW({COLUMNS}) FROM ({_CURRENT}) c)"
     return f"CASE WHEN {session}.layers_version > 0 THEN {listed} END AS layers, {session}.layers_version"
 
 
 def _layer(kind: str, version: int, content: str, turn: int | None) -> Layer:
-    """Decode the values of _LAYER."""
+    """Decode the values of COLUMNS."""
     return Layer(kind, version, texts.loads(content), turn)
 
 
@@ -56,7 +54,7 @@ class StoredLayer:
 async def current(connection: Connection | Database, session_id: UUID) -> tuple[StoredLayer, ...]:
     """Return the newest version of each kind with content, including one whose turn is over."""
     rows = await connection.fetch(
-        f"SELECT ROW({_LAYER}) AS layer, tokens, created_at FROM ({_CURRENT}) c", session_id=session_id
+        f"SELECT ROW({COLUMNS}) AS layer, tokens, created_at FROM ({_CURRENT}) c", session_id=session_id
     )
 
     def decoded() -> tuple[StoredLayer, ...]:
@@ -124,7 +122,7 @@ async def forget(tx: Connection, session_id: UUID, content: Json) -> None:
 async def named(database: Database, session_id: UUID, versions: Sequence[int]) -> tuple[Layer, ...]:
     """Return the layers of these versions, in the order in which they are shown."""
     rows = await database.fetch(
-        f"SELECT {_LAYER} FROM layers WHERE session_id = :session_id AND kind = ANY(:kinds) "
+        f"SELECT {COLUMNS} FROM layers WHERE session_id = :session_id AND kind = ANY(:kinds) "
         "AND version = ANY(:versions) AND content IS NOT NULL",
         session_id=session_id,
         kinds=list(LAYERS),

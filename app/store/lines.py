@@ -54,23 +54,15 @@ async def names(database: Database, tenant_id: UUID, name: str) -> dict[UUID, st
     return {row["session_id"]: row["external_id"] for row in rows}
 
 
-_CALLED: Final = "SELECT call_id FROM model_calls WHERE session_id = :session_id AND call_id = :call_id"
-HOT: Final = {"an outcome: whether its call is the name's own": _CALLED}
+OF_CALL: Final = (
+    "SELECT s.external_id FROM model_calls m JOIN sessions s ON s.session_id = m.session_id "
+    f"WHERE m.session_id IN ({LINE_KEYS}) AND m.call_id = :call_id ORDER BY s.number DESC"
+)
 
 
 async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
     """Return the id of the line of a session on which a call was made; None if there is no such call."""
-    if await database.distributed():  # further lines may be in any shard, and few sessions have one
-        session_id = session_key(tenant_id, name)
-        if await database.fetchrow(_CALLED, session_id=session_id, call_id=call_id) is not None:
-            return line_of(name)
-    rows = await database.fetch(
-        "SELECT s.external_id FROM model_calls m JOIN sessions s ON s.session_id = m.session_id "
-        f"WHERE m.session_id IN ({LINE_KEYS}) AND m.call_id = :call_id ORDER BY s.number DESC",
-        session_id=session_key(tenant_id, name),
-        tenant_id=tenant_id,
-        call_id=call_id,
-    )
+    rows = await database.fetch(OF_CALL, session_id=session_key(tenant_id, name), tenant_id=tenant_id, call_id=call_id)
     return await _first(database, tenant_id, name, [row["external_id"] for row in rows])
 
 

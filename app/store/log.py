@@ -1,23 +1,19 @@
 """Writes to the log: an append in one statement, a redaction in place. Reads are in event_log.py."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-import asyncpg
-
 from app.core.compaction.next_span import Readiness
-from app.core.lexicon.times import to_seconds
 from app.core.log.event import Batch, LogEnd, tombstone
 from app.core.log.events import EventType
 from app.core.log.turns import TurnState, moves_state
-from app.store import answers, jobs, texts
+from app.store import jobs, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import LEGIBLE
-from app.store.notifications import notify_stream
 from app.store.sessions import open_calls
 from app.tracing import tracer
 
@@ -51,7 +47,7 @@ class AppendSettings:
 # updated, so concurrent writers cannot come between. The row's values before the batch are computed from the updated
 # row: reading them first, under a lock, would lock the row in a second way, and with two ways appends that began before
 # the row's last change can deadlock.
-_MOVE: Final = """
+MOVE: Final = """
 UPDATE sessions s SET head = s.head + :count, turns = s.turns + :turns_begun, tokens = s.tokens + :batch_tokens,
     turn_id = CASE WHEN :moves_turn THEN :turn_id_after ELSE s.turn_id END,
     awaits_user = CASE WHEN :moves_turn THEN :awaits_user_after ELSE s.awaits_user END,
@@ -69,7 +65,6 @@ UPDATE sessions s SET head = s.head + :count, turns = s.turns + :turns_begun, to
     pinned_seqs = CASE WHEN cardinality(:pinned_ns::int[]) = 0 THEN s.pinned_seqs
                        ELSE s.pinned_seqs || ARRAY(SELECT s.head + n FROM unnest(:pinned_ns::int[]) n) END,
     updated_at = now()
-$from
 WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id
   AND (:expected_head::bigint IS NULL OR s.head = :expected_head)
   AND (:awaits_user::boolean IS NULL OR (s.awaits_user = :awaits_user AND s.turn_id IS NOT DISTINCT FROM :turn_id))
@@ -78,48 +73,51 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id
   AND NOT (:current_line_only AND s.line IS NOT NULL)
   AND s.open_calls ?& :needs_open::text[] AND NOT s.open_calls ?| :starts::text[]
 RETURNING """
-_BEFORE: Final = (
+BEFORE: Final = (
     "s.head - :count AS head, s.turns - :turns_begun AS turns, s.tokens - :batch_tokens AS tokens, s.answered"
 )
-_BATCH: Final = """
+BATCH: Final = """
 SELECT * FROM ROWS FROM (
     json_to_recordset(:rows::json) AS (n int, turn_n int, type text, event_id text, call_id text, tool text,
         call_n int, author text, pinned bool, is_error bool, tokens int, cum bigint, gist text),
     unnest(:bodies::text[])
 ) AS b(n, turn_n, type, event_id, call_id, tool, call_n, author, pinned, is_error, tokens, cum, gist, body)
 """
-_INSERT: Final = """
+INSERT: Final = """
 INSERT INTO events (session_id, tenant_id, seq, turn, type, event_id, call_id, tool, call_seq, author, pinned,
                     is_error, tokens, cum_tokens, gist, body)
-SELECT $session_id, :tenant_id, old.head + b.n, old.turns + b.turn_n, b.type, b.event_id, b.call_id,
+SELECT :session_id, :tenant_id, old.head + b.n, old.turns + b.turn_n, b.type, b.event_id, b.call_id,
        CASE WHEN b.type = 'tool.result'
             THEN coalesce(b.tool, old.answered -> b.call_id ->> 'tool') ELSE b.tool END,
        CASE WHEN b.type = 'tool.result'
             THEN coalesce(old.head + b.call_n, (old.answered -> b.call_id ->> 'seq')::bigint) END,
        b.author, b.pinned, b.is_error, b.tokens, old.tokens + b.cum, b.gist, b.body::json
-FROM $old old, $batch b
+FROM old, batch b
 """
-_VIEW: Final = "coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens"
-_DUE: Final = """
-$tokens + coalesce(v.carry_tokens, 0) >= :ratio::float8 * coalesce(v.target, :first_target)
-             AND $tokens - $covered
+VIEW: Final = "coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens"
+DUE: Final = """
+old.tokens + :batch_tokens + coalesce(v.carry_tokens, 0) >= :ratio::float8 * coalesce(v.target, :first_target)
+             AND old.tokens + :batch_tokens - old.covered_tokens
                  >= least(:keep_tokens::float8, :keep::float8 * coalesce(v.target, :first_target))
                   + least(:least_tokens::float8, :least::float8 * coalesce(v.target, :first_target))"""
 
+STREAM_CHANNEL: Final = "palimpsest_stream"
+"""The channel of notifications of a session's additions, while it has a stream; each carries the session's id."""
+
 # One round trip. Only a session that is being streamed notifies (docs/decisions/0012: every notifying commit waits for
 # the one before it).
-_KEYLESS: Final = f"""
-WITH old AS ({_MOVE.replace("$from", "")} {_BEFORE}, s.covered_tokens, s.streamed_until
-), batch AS ({_BATCH}), inserted AS (
-    {_INSERT.replace("$session_id", ":session_id").replace("$old old", "old").replace("$batch b", "batch b")}
+APPEND: Final = f"""
+WITH old AS ({MOVE} {BEFORE}, s.covered_tokens, s.streamed_until
+), batch AS ({BATCH}), inserted AS (
+    {INSERT}
 )
-SELECT old.*, {_VIEW}, extract(epoch FROM now())::float8 AS stored_at,
-       CASE WHEN {_DUE.replace("$tokens", "old.tokens + :batch_tokens").replace("$covered", "old.covered_tokens")}
+SELECT old.*, {VIEW}, extract(epoch FROM now())::float8 AS stored_at,
+       CASE WHEN {DUE}
             THEN palimpsest_compact(:session_id, :tenant_id) END AS enqueued,
-       CASE WHEN old.streamed_until > now() THEN pg_notify('palimpsest_stream', :session_id::text) END AS told
+       CASE WHEN old.streamed_until > now() THEN pg_notify('{STREAM_CHANNEL}', :session_id::text) END AS told
 FROM old LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'
 """
-_KEYED: Final = _KEYLESS.replace(
+APPEND_WITH_KEY: Final = APPEND.replace(
     "), inserted AS (",
     """), kept_key AS (
     INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer)
@@ -130,26 +128,6 @@ _KEYED: Final = _KEYLESS.replace(
 ), inserted AS (""",
 )
 """The statement for a request with a key: it also stores the facts from which the response can be rebuilt."""
-
-# With sessions in shards, a statement is sent to a single shard only if it writes one table, whose session it takes
-# from a row. An append is then two statements, and a third with a key.
-_MOVE_ON_SHARD: Final = (
-    _MOVE.replace("$from", "FROM (SELECT) one LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'")
-    + f"{_BEFORE}, {_VIEW}, s.updated_at AS now, s.streamed_until, coalesce("
-    + _DUE.replace("$tokens", "s.tokens").replace("$covered", "s.covered_tokens")
-    + ", false) AS due"
-)
-_INSERT_ON_SHARD: Final = (
-    _INSERT.replace("$session_id", "old.session_id")
-    .replace("gist, body)", "gist, body, created_at)")
-    .replace("b.body::json", "b.body::json, old.updated_at")  # one time for all rows, whichever node's clock it is
-    .replace("$old", f"(SELECT s.session_id, {_BEFORE}, s.updated_at FROM sessions s WHERE s.session_id = :session_id)")
-    .replace("$batch", f"({_BATCH})")
-)
-HOT: Final = {
-    "append: the session": _MOVE_ON_SHARD,
-    "append: the events": _INSERT_ON_SHARD,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,47 +174,15 @@ async def append(
         "current_line_only": current_line_only,
     }
     events = {"rows": _rows(batch), "bodies": [texts.stored(body, clear=LEGIBLE) for body in bodies]}
-    if await connection.distributed():
-        return await connection.run_in_transaction(lambda tx: _append_on_shard(tx, moved, events, key, request_sha256))
     kept = {} if key is None else {"key": key, "request_sha256": request_sha256}
-    row = await connection.fetchrow(_KEYLESS if key is None else _KEYED, **moved, **events, **kept)
+    row = await connection.fetchrow(APPEND if key is None else APPEND_WITH_KEY, **moved, **events, **kept)
     if row is None:
         return None
     if row["enqueued"]:
         await jobs.store_trace_context(connection, session_id, tracer().link_headers())
-    return _result(row, row["stored_at"], row["enqueued"] is not None)
-
-
-async def _append_on_shard(
-    tx: Connection,
-    moved: Mapping[str, Any],
-    events: Mapping[str, object],
-    key: str | None,
-    request_sha256: bytes | None,
-) -> AppendResult | None:
-    """Append in statements that each go to the session's shard."""
-    row = await tx.fetchrow(_MOVE_ON_SHARD, **moved)
-    if row is None:
-        return None
-    session_id, tenant_id, count, tokens = (
-        moved[name] for name in ("session_id", "tenant_id", "count", "batch_tokens")
-    )
-    before = {"turns_begun": moved["turns_begun"], "count": count, "batch_tokens": tokens}
-    await tx.execute(_INSERT_ON_SHARD, session_id=session_id, tenant_id=tenant_id, **before, **events)
-    if key is not None and request_sha256 is not None:
-        answer = {"head": row["head"] + count, "first": row["head"] + 1, "turns": row["turns"], "epoch": row["epoch"]}
-        answer |= {"tokens": row["tokens"] + tokens + row["carry_tokens"], "target": row["target"]}
-        await answers.store(tx, session_id, tenant_id, key, request_sha256, answer)
-    if row["due"]:
-        await jobs.enqueue_compaction(tx, session_id, tenant_id)
-    if row["streamed_until"] is not None and row["streamed_until"] > row["now"]:
-        await notify_stream(tx, session_id)
-    return _result(row, to_seconds(row["now"]), row["due"])
-
-
-def _result(row: asyncpg.Record, stored_at: float, woke: bool) -> AppendResult:
     before = LogEnd(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
-    return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], stored_at, woke)
+    woke = row["enqueued"] is not None
+    return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
 
 
 def _changes(batch: Batch) -> dict[str, object]:

@@ -39,41 +39,34 @@ def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
     return decode(ReportedOutcome, row, error=None if row["error"] is None else texts.loads(row["error"]))
 
 
-_STORE: Final = (
+STORE: Final = (
     "UPDATE model_calls SET reported_at = now(), input_tokens = :input_tokens, "
     "cache_read_tokens = :cache_read_tokens, cache_write_tokens = :cache_write_tokens, "
     "output_tokens = :output_tokens, latency_ms = :latency_ms, error = :error, overflow = :overflow "
     "WHERE session_id = :session_id AND call_id = :call_id"
 )
-_LEARNED: Final = "SELECT learned FROM views WHERE session_id = :session_id AND view = :view FOR NO KEY UPDATE"
-_TEACH: Final = (
+LEARNED: Final = "SELECT learned FROM views WHERE session_id = :session_id AND view = :view FOR NO KEY UPDATE"
+TEACH: Final = (
     "UPDATE views SET learned = :learned, learned_version = learned_version + 1 "
     "WHERE session_id = :session_id AND view = :view RETURNING learned_version"
 )
-_SEEN: Final = (
+SEEN: Final = (
     "UPDATE views SET reported_call = :call_id, reported_epoch = :epoch, reported_head = :head, "
     "reported_tokens = :tokens, reported_counted = :counted, reported_outside = :outside "
     "WHERE session_id = :session_id AND view = :view AND (reported_call IS NULL OR reported_call < :call_id) "
     "RETURNING view"
 )
-_SET_TARGET: Final = (
+SET_TARGET: Final = (
     "UPDATE views SET target = :target WHERE session_id = :session_id AND view = :view "
     "AND policy_name = :policy_name AND policy_version = :policy_version "
     "AND model IS NOT DISTINCT FROM :model AND window_tokens = :window_tokens AND target <> :target"
 )
-HOT: Final = {
-    "an outcome": _STORE,
-    "an outcome: what the view has learned": _LEARNED,
-    "an outcome: what it has learned now": _TEACH,
-    "an outcome: its usage": _SEEN,
-    "an outcome: the view's target": _SET_TARGET,
-}
 
 
 async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: ReportedOutcome) -> None:
     """Store the outcome of a call."""
     await tx.execute(
-        _STORE,
+        STORE,
         session_id=session_id,
         call_id=call_id,
         **parameters(outcome) | {"error": None if outcome.error is None else texts.dumps(outcome.error)},
@@ -82,19 +75,19 @@ async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: Report
 
 async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned | None, bool]:
     """Lock a view; return the calibration it has learned, None if none yet, and whether the view exists."""
-    row = await tx.fetchrow(_LEARNED, session_id=session_id, view=view)
+    row = await tx.fetchrow(LEARNED, session_id=session_id, view=view)
     return (None, False) if row is None else (calibrations.learned(row["learned"]), True)
 
 
 async def store_learned(tx: Connection, session_id: UUID, view: str, now: Learned) -> int:
     """Store the calibration that a view has learned; return its new version, 0 if the view is gone."""
-    row = await tx.fetchrow(_TEACH, session_id=session_id, view=view, learned=calibrations.learned_json(now))
+    row = await tx.fetchrow(TEACH, session_id=session_id, view=view, learned=calibrations.learned_json(now))
     return 0 if row is None else int(row["learned_version"])
 
 
 async def store_usage(tx: Connection, session_id: UUID, view: str, reported: Reported) -> bool:
     """Store the usage of a view's last call; return False if a later call has reported already."""
-    row = await tx.fetchrow(_SEEN, session_id=session_id, view=view, **parameters(reported))
+    row = await tx.fetchrow(SEEN, session_id=session_id, view=view, **parameters(reported))
     return row is not None
 
 
@@ -102,7 +95,7 @@ async def set_target(tx: Connection, session_id: UUID, call: CallRecord, window:
     """Store the new target of a call's view, if the view still has the call's settings."""
     policy_name, policy_version = call.policy
     await tx.execute(
-        _SET_TARGET,
+        SET_TARGET,
         session_id=session_id,
         view=call.view,
         policy_name=policy_name,

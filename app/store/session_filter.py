@@ -72,7 +72,7 @@ def scan_conditions(filters: SessionFilter, floor: ListPosition | None) -> tuple
     """Return the SQL of the other conditions, for sessions down to `floor`, and its parameters.
 
     It selects all matching sessions and more; `SessionFilter.holds` decides. If a session's current line is another
-    row, which may be in another shard, the session's own row has neither its model nor its metadata.
+    row, which may be stored elsewhere, the session's own row has neither its model nor its metadata.
     """
     sql, values = "", dict[str, object]()
     if floor is not None:

@@ -1,7 +1,7 @@
 """Sessions: their rows, their names, and the order in which they are locked."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -81,23 +81,21 @@ SELECT s.session_id, s.external_id, s.policy_name, s.policy_version, s.model, s.
        s.line, s.root, s.chained_seq, s.chained, s.chain_tip
 FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main'
 """
-_ONE: Final = f"{_SELECT} WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id"
-_TENANTS: Final = "s.tenant_id = :tenant_id"
-# Citus would compare the tenant with the policy's before it reads any row, which it cannot do under an outer join.
-_TENANTS_IN_SHARDS: Final = "s.tenant_id = ANY(ARRAY[:tenant_id::uuid])"
-HOT: Final = {"a session's row": _ONE}
-"""The statements that appends and contexts execute, by purpose; likewise in the other modules with a `HOT`."""
+ONE: Final = f"{_SELECT} WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id"
+WITH_LINES: Final = f"{_SELECT} WHERE s.session_id = ANY(:keys::uuid[]) AND s.tenant_id = :tenant_id"
+LISTED: Final = f"{_SELECT} WHERE s.tenant_id = :tenant_id AND "
+"""The beginning of a page's statement."""
 
 
 async def find(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
     """Return a session by its key; None if there is none."""
-    row = await connection.fetchrow(_ONE, session_id=session_id, tenant_id=tenant_id)
+    row = await connection.fetchrow(ONE, session_id=session_id, tenant_id=tenant_id)
     return None if row is None else _row(row)
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
     """Return a session, locked against changes and appends until the transaction ends; None if there is none."""
-    row = await tx.fetchrow(f"{_ONE} FOR NO KEY UPDATE OF s", session_id=session_id, tenant_id=tenant_id)
+    row = await tx.fetchrow(f"{ONE} FOR NO KEY UPDATE OF s", session_id=session_id, tenant_id=tenant_id)
     return None if row is None else _row(row)
 
 
@@ -136,17 +134,6 @@ async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
     return str(row["external_id"])
 
 
-async def names(database: Database, tenant_id: UUID, session_ids: Collection[UUID]) -> Mapping[UUID, str]:
-    """Return the external ids of these sessions by their keys, without erased ones."""
-    rows = await database.fetch(
-        "SELECT session_id, external_id FROM sessions WHERE session_id = ANY(:session_ids::uuid[]) "
-        "AND tenant_id = :tenant_id",
-        session_ids=list(session_ids),
-        tenant_id=tenant_id,
-    )
-    return {row["session_id"]: row["external_id"] for row in rows}
-
-
 async def count(tx: Connection, tenant_id: UUID, most: int) -> int:
     """Count a tenant's sessions, up to `most`; all lines of a session count as one. Other transactions that count them
     wait for this one to end, so that each sees the sessions created before it."""
@@ -174,7 +161,7 @@ async def page(
         sql, values = scan_end(tenant_id, after, filters)
         row = await database.fetchrow(sql, **values)
         floor = None if row is None else (row["created_at"], row["session_id"])
-    sql, values = listing(tenant_id, limit, after, filters, floor, distributed=await database.distributed())
+    sql, values = listing(tenant_id, limit, after, filters, floor)
     own = [_row(row) for row in await database.fetch(sql, **values)]
     pairs = zip(own, await _with_current_lines(database, tenant_id, own), strict=True)
     rows = [now for named, now in pairs if filters.holds(now.model, now.metadata, named.metadata)]
@@ -188,12 +175,7 @@ async def _with_current_lines(database: Database, tenant_id: UUID, rows: list[Se
     lines = {session_key(tenant_id, row.line): row for row in rows if row.line is not None}
     if not lines:
         return rows
-    tenants = _TENANTS_IN_SHARDS if await database.distributed() else _TENANTS
-    found = await database.fetch(
-        f"{_SELECT} WHERE s.session_id = ANY(:keys::uuid[]) AND {tenants}",
-        keys=list(lines),
-        tenant_id=tenant_id,
-    )
+    found = await database.fetch(WITH_LINES, keys=list(lines), tenant_id=tenant_id)
     current = {lines[row["session_id"]].session_id: _row(row) for row in found}
     return [
         replace(current[row.session_id], created_at=row.created_at) if row.session_id in current else row
@@ -207,15 +189,12 @@ def listing(
     after: ListPosition | None,
     filters: SessionFilter = ALL,
     floor: ListPosition | None = None,
-    *,
-    distributed: bool = False,
 ) -> tuple[str, dict[str, object]]:
     """Return the SQL of a page and its parameters."""
     sql, values = conditions(filters, after)
     more, others = scan_conditions(filters, floor)
     values |= {**others, "tenant_id": tenant_id, "limit": limit}
-    tenants = _TENANTS_IN_SHARDS if distributed else _TENANTS
-    return f"{_SELECT} WHERE {tenants} AND {sql}{more} {ORDER} LIMIT :limit", values
+    return f"{LISTED}{sql}{more} {ORDER} LIMIT :limit", values
 
 
 def scan_end(tenant_id: UUID, after: ListPosition | None, filters: SessionFilter) -> tuple[str, dict[str, object]]:

@@ -1,14 +1,9 @@
-"""The statements that read a view: one for all that a context needs, one for the changes since an earlier read.
-
-Each has a second form for a distributed database, which is sent to the session's shard. Its lists are JSON, and the
-queue, which is on the coordinator, is read by a statement of its own.
-"""
+"""The statements that read a view: one for all that a context needs, one for the changes since an earlier read."""
 
 from typing import Final
 
 from app.store import calibrations, compactions, event_log, layers, summaries, visibility
 from app.store.events import EVENT_COLUMNS
-from app.store.lists import ARRAYS, JSON, Lists
 
 _LEARNED: Final = """
     v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted, v.reported_outside,
@@ -150,37 +145,34 @@ _TAIL_COLUMNS: Final = """
     t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
     t.seq = ANY(coalesce(:pinned::bigint[], h.pinned_seqs)), t.is_error, t.gist,
     extract(epoch FROM t.created_at)::float8, $body"""
-_TAIL_BODY: Final = """
+TAIL_BODY: Final = """
     CASE WHEN t.seq = ANY(e.stubbed) AND t.seq <> ALL(coalesce(:pinned::bigint[], h.pinned_seqs))
               AND t.seq <> ALL(ARRAY(SELECT seq FROM decided WHERE action = 'show'))
          THEN NULL ELSE t.body END"""
 
 
-def _form(sql: str, lists: Lists, compaction: str, session: str) -> str:
-    """Return a statement with its lists in one form; `session` is the alias of the session's row."""
+def _rows(columns: str, source: str) -> str:
+    """Return the SQL of a list of rows: an array of records is the fastest form."""
+    return f"ARRAY(SELECT ROW({columns}) {source})"
+
+
+def _filled(sql: str, session: str) -> str:
+    """Return a statement with its lists; `session` is the alias of the session's row."""
     parts = {
-        "$decided": lists.of(visibility.COLUMNS, "FROM decided ORDER BY seq"),
-        "$compaction": compaction,
+        "$decided": _rows(visibility.COLUMNS, "FROM decided ORDER BY seq"),
+        "$compaction": compactions.COMPACTION_STATE,
         "$asked_for": compactions.REQUESTED_COLUMNS,
-        "$cover": lists.of(summaries.COLUMNS, _LIVE),
-        "$layers": layers.current_of(lists, session),
-        "$calibrations": lists.of(calibrations.COLUMNS, _CALIBRATIONS.replace("$model", _model(session))),
-        "$folded": lists.of(summaries.COLUMNS, _FOLDED),
-        "$tail": lists.of(_TAIL_COLUMNS.replace("$body", lists.text(_TAIL_BODY)), "FROM tail t ORDER BY t.seq"),
-        "$new": lists.of(EVENT_COLUMNS.replace("body", lists.text("body")), _NEW),
+        "$cover": _rows(summaries.COLUMNS, _LIVE),
+        "$layers": layers.current_of(session),
+        "$calibrations": _rows(calibrations.COLUMNS, _CALIBRATIONS.replace("$model", _model(session))),
+        "$folded": _rows(summaries.COLUMNS, _FOLDED),
+        "$tail": _rows(_TAIL_COLUMNS.replace("$body", TAIL_BODY), "FROM tail t ORDER BY t.seq"),
+        "$new": _rows(EVENT_COLUMNS, _NEW),
     }
     for name, part in parts.items():
         sql = sql.replace(name, part)
     return sql
 
 
-LOAD: Final = _form(_LOAD, ARRAYS, compactions.COMPACTION_STATE, "h")
-LOAD_ON_SHARD: Final = _form(_LOAD, JSON, compactions.RUN_STATE, "h")
-CHANGES: Final = _form(_NEWS, ARRAYS, compactions.COMPACTION_STATE, "s")
-NEWS_ON_SHARD: Final = _form(_NEWS, JSON, compactions.RUN_STATE, "s")
-HOT: Final = {
-    "a view, whole": LOAD_ON_SHARD,
-    "a view, what is new": NEWS_ON_SHARD,
-    "a view's last call": LAST_CALL,
-    "a view as of an earlier seq": AS_OF,
-}
+LOAD: Final = _filled(_LOAD, "h")
+CHANGES: Final = _filled(_NEWS, "s")

@@ -1,7 +1,6 @@
 """Views as contexts need them: loaded, or brought up to date."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
@@ -15,7 +14,6 @@ from app.core.tokens.calibration import Reported
 from app.store import (
     ancestors,
     calibrations,
-    compactions,
     event_log,
     layers,
     summaries,
@@ -25,23 +23,14 @@ from app.store import (
 )
 from app.store.engine import Database
 from app.store.event_log import SessionLog
-from app.store.events import EVENT_FLOATS, decoded, event
-from app.store.lists import read as listed
+from app.store.events import decoded, event
 from app.store.rows import Row
 from app.store.sessions import session_key
 
-LISTS: Final[Mapping[str, Sequence[int]]] = {
-    **dict.fromkeys(("decided", "cover", "folded", "layers"), ()),
-    "calibrations": calibrations.FLOATS,
-    "events": EVENT_FLOATS,
-}
-"""The lists of a view's row, with the indexes of their float columns."""
 _AS_READ: Final = frozenset(
     {"session_id", "estimator", "created_at", "head", "real_head", "turn", "epoch", "epoch_head", "redactions"}
 )
 """The columns of a whole view's row that are fields of a LoadedView as they are."""
-PARSE_ON_LOOP_CHARS: Final = 100_000
-"""Parsing more characters than this would delay other requests by more than a millisecond."""
 
 
 async def load(
@@ -61,10 +50,8 @@ async def load(
     limits the events read that are newer than the epoch.
     """
     epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, session_id, view, at)
-    row = await _read(
-        database,
+    row = await database.fetchrow(
         view_reads.LOAD,
-        view_reads.LOAD_ON_SHARD,
         session_id=session_id,
         tenant_id=tenant_id,
         view=view,
@@ -99,23 +86,6 @@ async def load(
         layers=layers.listed(row["layers"]) if row["head"] == row["real_head"] else (),
     )
     return await _with_shared(database, view, row, loaded, at, bound_tokens) if row["lineage_ids"] else loaded
-
-
-async def _read(database: Database, sql: str, on_shard: str, *, session_id: UUID, **values: object) -> Row | None:
-    """Return a view's row, read by the statement's form for this database."""
-    if not await database.distributed():
-        return await database.fetchrow(sql, session_id=session_id, **values)
-    row = await database.fetchrow(on_shard, session_id=session_id, **values)
-    if row is None:
-        return None
-    lists = {name: (row[name], floats) for name, floats in LISTS.items() if row.get(name) is not None}
-
-    def read() -> dict[str, object]:
-        return {name: listed(text, floats) for name, (text, floats) in lists.items()}
-
-    large = sum(len(text) for text, _ in lists.values()) > PARSE_ON_LOOP_CHARS
-    now = await compactions.compaction_state(database, session_id, row["compaction"])
-    return {**row, **(await asyncio.to_thread(read) if large else read()), "compaction": now}
 
 
 async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tuple[int, Sequence[int], Sequence[int]]:
@@ -196,10 +166,8 @@ async def refresh(
     database: Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
 ) -> LoadedView | None:
     """Return a held view brought up to date; None if it must be loaded again."""
-    row = await _read(
-        database,
+    row = await database.fetchrow(
         view_reads.CHANGES,
-        view_reads.NEWS_ON_SHARD,
         session_id=held.session_id,
         tenant_id=tenant_id,
         view=view,

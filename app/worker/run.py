@@ -20,7 +20,7 @@ from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import SummarizerUnavailable
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
-from app.store.engine import ROLE, SERVER_SETTINGS, Database
+from app.store.engine import ROLE, SERVER_SETTINGS, Database, FindPlacement
 from app.store.purges import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.store.texts import ContentCiphers
 from app.worker.health import APPLICATION_NAME
@@ -51,12 +51,14 @@ class Work:
     """The optional work of a worker: factories of its services, of the wings' jobs and of what follows a compaction,
     called with its database.
 
-    A job without a heartbeat for `heartbeat_seconds` goes to another worker. For `pooler_url` see Database.
+    A job without a heartbeat for `heartbeat_seconds` goes to another worker. For `pooler_url` and `find_placement` see
+    Database.
     """
 
     compaction: Callable[[Database], Compaction] | None = None
     heartbeat_seconds: float = 30.0
     pooler_url: str | None = None
+    find_placement: FindPlacement | None = None
     ciphers: Callable[[Database], ContentCiphers] = lambda _: ContentCiphers()
     jobs: Sequence[Callable[[Database], JobGroup]] = ()
     after_compaction: Sequence[Callable[[Database], FollowUp]] = ()
@@ -68,7 +70,9 @@ NOTHING_ELSE: Final = Work()
 async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE) -> None:
     """Work until `stop` is set; reconnect whenever the database is lost."""
     log = structlog.get_logger()
-    database = Database(database_url, pool_size=POOL_SIZE, pooler_url=work.pooler_url)
+    database = Database(
+        database_url, pool_size=POOL_SIZE, pooler_url=work.pooler_url, find_placement=work.find_placement
+    )
     compaction = None if work.compaction is None else work.compaction(database)
     groups = [make(database) for make in work.jobs]
     lost = False

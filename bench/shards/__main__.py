@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.runtime.settings import Settings
-from app.store import distribute, migrate
+from app.store import migrate
 from app.store.dsn import normalize
+from app.wings.shards import distribute
 from bench.http import Http
 from bench.speed.__main__ import EVENT_TEXT, MODEL, WINDOW_TOKENS, Operation, closed_loop, figures
 from bench.speed.servers import serve

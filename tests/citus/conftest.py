@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import pytest
 
-from app.store import distribute, migrate
+from app.store import migrate
 from app.store.dsn import normalize
 from tests.citus import nodes
 
@@ -42,6 +42,8 @@ async def shards_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
     """Return a distributed database, shared by the tests of a module."""
     url = await cluster.make("of_shards")
     await migrate.upgrade(normalize(url))
+    from app.wings.shards import distribute
+
     connection = await asyncpg.connect(url)
     async with connection.transaction():
         await distribute.distribute_tables(connection, shards=4)

@@ -12,7 +12,7 @@ from tests.acceptance.conftest import Commands
 from tests.support.processes import outcome, palimpsest
 from tests.support.walk import POLICY, TALE
 
-pytestmark = pytest.mark.citus
+pytestmark = [pytest.mark.citus, pytest.mark.wing("shards")]
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from app.store import distribute, migrate, sessions
-from app.store.distribute import CannotDistribute
+from app.store import migrate, sessions
 from app.store.dsn import normalize
+from app.wings.shards import distribute
+from app.wings.shards.distribute import CannotDistribute
 
-pytestmark = pytest.mark.citus
+pytestmark = [pytest.mark.citus, pytest.mark.wing("shards")]
 
 SHARDS = 4
 ACME, OTHER = UUID(int=1), UUID(int=2)
@@ -142,7 +143,7 @@ async def test_every_hot_statement_goes_to_one_shard(spread: asyncpg.Connection,
 async def test_a_hot_statement_for_many_shards_aborts_the_distribution(
     migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distribute, "HOT", {**sessions.HOT, "all": "SELECT count(*) FROM sessions"})
+    monkeypatch.setattr(distribute, "HOT", {"one": sessions.ONE, "all": "SELECT count(*) FROM sessions"})
     connection = await connect(migrated_url)
     before = [row["name"] for row in await connection.fetch(HELD)]
     with pytest.raises(CannotDistribute, match="all would not go to one shard: 4 tasks"):
@@ -155,7 +156,7 @@ async def test_a_hot_statement_for_many_shards_aborts_the_distribution(
 
 
 async def test_distributing_again_changes_nothing(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distribute, "HOT", sessions.HOT)
+    monkeypatch.setattr(distribute, "HOT", {"one": sessions.ONE})
     assert len(await distribute.planned(migrated_url, SHARDS)) > 60
     await distribute.distribute(migrated_url, SHARDS)
     assert [one.to_one_shard for one in await distribute.check(migrated_url)] == [True]

@@ -11,14 +11,16 @@ import httpx
 import pytest
 
 from app.runtime.settings import Settings
+from app.runtime.wing import find_placement
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.store import compactions, distribute, jobs, migrate, sessions
+from app.store import compactions, migrate, sessions
 from app.store.dsn import normalize
 from app.store.engine import Connection, Database, acting_for
+from app.wings.shards import distribute
 from tests.citus import nodes
 from tests.conftest import serving
 
-pytestmark = pytest.mark.citus
+pytestmark = [pytest.mark.citus, pytest.mark.wing("shards")]
 
 Json = dict[str, Any]
 TURNS = 6
@@ -41,7 +43,7 @@ async def live_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
 @pytest.fixture(scope="module")
 async def http(live_url: str) -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of a server on it, for one of two tenants."""
-    owner = Database(live_url, pool_size=2, role=None)
+    owner = Database(live_url, pool_size=2, role=None, find_placement=find_placement)
     ours, theirs = [(await Tenants(owner, None).create_key(name, "k", SCOPES)).secret for name in ("acme", "other")]
     await owner.close()
     headers = {"Authorization": f"Bearer {ours}"}
@@ -153,14 +155,14 @@ async def test_no_tenant_sees_or_writes_anothers_rows(http: httpx.AsyncClient, l
     body = {"events": [{"type": "user.message", "content": "other"}]}
     appended = await http.post("/v1/sessions/mine/events", json=body, headers=OTHERS)
     assert appended.json()["head"] == 1, "a session of their own, of the same name"
-    database = Database(live_url, pool_size=2)
+    database = Database(live_url, pool_size=2, find_placement=find_placement)
     tenants = await _as_owner(live_url, "SELECT tenant_id FROM tenants WHERE name IN ('acme', 'other') ORDER BY name")
     for tenant in tenants:
         with acting_for(tenant["tenant_id"]):
             seen = await database.fetch("SELECT DISTINCT tenant_id FROM events")
             assert [row["tenant_id"] for row in seen] == [tenant["tenant_id"]]
     assert await database.fetch("SELECT FROM sessions") == []
-    assert await database.distributed()
+    assert await _as_owner(live_url, "SELECT FROM pg_dist_partition WHERE logicalrelid = 'sessions'::regclass")
     await database.close()
 
 
@@ -182,7 +184,7 @@ async def test_while_a_node_is_down_sessions_on_others_continue(
 @pytest.fixture
 async def database(live_url: str) -> AsyncIterator[Database]:
     """Return a pool of few connections, as in a process that queues jobs."""
-    pool = Database(live_url, pool_size=2)
+    pool = Database(live_url, pool_size=2, find_placement=find_placement)
     with acting_for(DEFAULT_TENANT):
         yield pool
     await pool.close()
@@ -227,19 +229,20 @@ async def test_a_waiter_for_a_finishing_job_queues_the_next(database: Database, 
     assert await _jobs(live_url, f"compact:{session_id}") == ["queued"]
 
 
-async def test_all_connections_at_work_do_not_keep_jobs_from_being_made(database: Database) -> None:
+async def test_all_connections_at_work_do_not_keep_jobs_from_being_made(database: Database, live_url: str) -> None:
     """The queue has other connections: waiting for one of the same pool would be a deadlock."""
     ids = [await new_session(database, f"full-{number}") for number in range(4)]
     both = asyncio.Barrier(2)
 
-    async def work(session_id: UUID) -> bool:
-        async def inside(tx: Connection) -> bool:
+    async def work(session_id: UUID) -> list[str]:
+        async def inside(tx: Connection) -> None:
             await both.wait()
-            return await jobs.enqueue_compaction(tx, session_id, DEFAULT_TENANT)
+            await compactions.enqueue(tx, session_id, DEFAULT_TENANT)
 
-        return await database.run_in_transaction(inside)
+        await database.run_in_transaction(inside)
+        return await _jobs(live_url, f"compact:{session_id}")
 
-    assert await asyncio.gather(*map(work, ids)) == [True] * 4
+    assert await asyncio.gather(*map(work, ids)) == [["queued"]] * 4
 
 
 async def _as_owner(url: str, sql: str, *values: object) -> list[asyncpg.Record]:

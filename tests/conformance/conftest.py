@@ -18,6 +18,7 @@ from app.resources.summaries.spending import Spending
 from app.resources.summaries.summarizing import Summarizing
 from app.runtime import wiring
 from app.runtime.settings import Settings
+from app.runtime.wing import find_placement
 from app.services.counting import Counting
 from app.worker import run
 from tests.conformance.agent import WAIT_MS, Json
@@ -66,6 +67,7 @@ async def running_worker(
     counting = Counting(tokenizers.load(Settings().tiktoken_cache_dir))
     work = run.Work(
         lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9)),
+        find_placement=find_placement,
         ciphers=lambda database: wiring.ciphers(Settings(), database),
     )
     stop = asyncio.Event()

@@ -13,6 +13,7 @@ from app.providers.summarizer import ProviderError, Summarizer
 from app.resources.summaries.spending import Spending
 from app.runtime import wiring
 from app.runtime.settings import Settings
+from app.runtime.wing import find_placement
 from app.services.tenants import DEFAULT_TENANT
 from app.store import spending, summaries
 from app.store.engine import Database, acting_for
@@ -63,7 +64,7 @@ async def account(database: Database) -> tuple[int, int, int]:
 
 async def test_two_processes_together_stay_within_the_limit(database_url: str) -> None:
     """Forty concurrent requests from two pools share an account with room for seven."""
-    pools = [Database(database_url, pool_size=4) for _ in range(2)]
+    pools = [Database(database_url, pool_size=4, find_placement=find_placement) for _ in range(2)]
     model = Model(Completion("fine", "m", input_tokens=COST - 60, output_tokens=60))
     paid = [Spending(pool, COST * 7 + COST // 2).charge_to(DEFAULT_TENANT, model) for pool in pools]
     try:

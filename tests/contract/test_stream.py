@@ -16,7 +16,7 @@ from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import compactions, dsn, keys
 from app.store.engine import Database
-from app.store.notifications import STREAM_CHANNEL
+from app.store.log import STREAM_CHANNEL
 from app.store.sessions import session_key
 from app.wings.stream import routes as route
 from app.wings.stream import service, store

@@ -1,15 +1,17 @@
 """Connections of the pool: lent to one caller at a time, always given back, and returned to the driver when free."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from uuid import UUID
 
 import pytest
 from sqlalchemy.engine import make_url
 
 from app.core.errors import StoreUnavailable
+from app.runtime.wing import find_placement
 from app.store import connecting
-from app.store.engine import Database, reading_from
+from app.store.engine import Connection, Database, acting_for, reading_from
 
 WHO = "SELECT pg_backend_pid() AS pid"
 LONG = "SELECT pg_sleep(60)"
@@ -19,7 +21,7 @@ RUNS = "SELECT FROM pg_stat_activity WHERE query = :query AND state = 'active'"
 @pytest.fixture
 async def single(database_url: str) -> AsyncIterator[Database]:
     """Return a pool of one connection."""
-    one = Database(database_url, pool_size=1, role=None)
+    one = Database(database_url, pool_size=1, role=None, find_placement=find_placement)
     yield one
     await one.close()
 
@@ -36,7 +38,7 @@ async def test_all_waiters_get_the_single_connection(single: Database) -> None:
 
 
 async def test_a_transaction_has_a_connection_to_itself(database_url: str) -> None:
-    two = Database(database_url, pool_size=2)
+    two = Database(database_url, pool_size=2, find_placement=find_placement)
     async with two.transaction() as first, two.transaction() as second:
         rows = [await one.fetchrow(WHO) for one in (first, second)]
     assert len({row["pid"] for row in rows if row}) == 2
@@ -151,3 +153,59 @@ async def test_unreachable_hosts_are_a_retryable_failure() -> None:
     with pytest.raises(StoreUnavailable):
         await absent.fetch("SELECT 1")
     await absent.close()
+
+
+class Recording:
+    """A placement that records each statement, and runs it as it is in a transaction."""
+
+    settings: Mapping[str, str] = {"application_name": "placed"}
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.closed = False
+
+    def transaction_settings(self, settings: Mapping[str, str], tenant: str) -> Sequence[str]:
+        return [tenant]
+
+    async def run(self, on: Connection | Database, method: str, sql: str, values: Mapping[str, object]) -> object:
+        self.statements.append(sql)
+        return await on.run_in_transaction(lambda tx: tx.send(method, sql, values))
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_a_placement_is_found_once_and_runs_every_statement(database_url: str) -> None:
+    found, tenant = [], UUID(int=7)
+
+    async def find(driver: object, database: Database) -> Recording:
+        found.append(Recording())
+        return found[0]
+
+    placed = Database(database_url, pool_size=2, find_placement=find)
+    where = "SELECT current_setting('application_name') AS name, current_setting('palimpsest.tenant') AS tenant"
+    with acting_for(tenant):
+        row = await placed.fetchrow(where)
+        async with placed.transaction() as tx, placed.transaction() as other:
+            await tx.execute("SELECT 1")
+            await other.fetch("SELECT :n::int", n=2)
+    assert row is not None and tuple(row.values()) == ("placed", str(tenant))
+    assert len(found) == 1 and found[0].statements == [where, "SELECT 1", "SELECT :n::int"]
+    await placed.close()
+    assert found[0].closed
+
+
+async def test_a_pool_looks_for_its_placement_until_it_is_known(database_url: str) -> None:
+    asked = []
+
+    async def find(driver: object, database: Database) -> None:
+        asked.append(driver)
+        if len(asked) == 1:
+            raise ConnectionResetError
+
+    one = Database(database_url, pool_size=1, find_placement=find)
+    with pytest.raises(StoreUnavailable):
+        await one.fetchrow(WHO)
+    own = await pid(one)
+    assert await pid(one) == own and len(asked) == 2
+    await one.close()

@@ -62,7 +62,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
     )
     written = await explain(
         application,
-        calls._RECORD_CALL_IF_CURRENT,
+        calls.RECORD_CALL_IF_CURRENT,
         **calls._values(call, loaded, DEFAULT_TENANT),
         held_epoch=loaded.epoch,
         version=loaded.version,

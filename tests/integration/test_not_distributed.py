@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.store.engine import Database
 
+pytestmark = pytest.mark.wing("shards")
+
 EVERYTHING = (
     "SELECT (SELECT count(*) FROM pg_constraint) AS constraints, (SELECT count(*) FROM pg_trigger) AS triggers,"
     " (SELECT count(*) FROM pg_extension) AS extensions, (SELECT rolcanlogin FROM pg_roles"

@@ -110,7 +110,7 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     )
     check_bounded(news, rows_max=10)
 
-    sql = f"{event_log._READ} ORDER BY seq".format(columns="seq, body")
+    sql = f"{event_log.READ} ORDER BY seq".format(columns="seq, body")
     read = await explain(
         application, sql, session_id=session_id, first=EVENTS - 500, last=EVENTS, seqs=[1, EVENTS // 2]
     )

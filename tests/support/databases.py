@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.store import distribute, embedded, migrate
+from app.store import embedded, migrate
 from app.store.dsn import for_asyncpg, normalize
 from app.store.engine import Database
 from tests.citus import nodes
@@ -217,6 +217,8 @@ class DistributedCopies(Copies):
         self._cluster = cluster
 
     async def _prepare(self, name: str, url: str) -> None:
+        from app.wings.shards import distribute
+
         await self._cluster.join(name)
         await migrate.upgrade(url)
         await distribute.distribute(url, SHARDS)

@@ -12,11 +12,16 @@ class Queryable(Protocol):
     async def fetch(self, sql: str, /) -> Sequence[Any]: ...
 
 
+async def is_distributed(database: Queryable) -> bool:
+    """Return whether a database is on several nodes of Citus."""
+    return bool((await database.fetch(_NODES))[0]["several"])
+
+
 async def count_waiting(database: Queryable, words: str = "") -> int:
     """Return the number of waiting statements on this database whose text contains `words`."""
-    several = (await database.fetch(_NODES))[0]["several"]
+    activity = f"{'citus' if await is_distributed(database) else 'pg'}_stat_activity"
     rows = await database.fetch(
-        f"SELECT FROM {'citus' if several else 'pg'}_stat_activity WHERE wait_event_type = 'Lock' "
+        f"SELECT FROM {activity} WHERE wait_event_type = 'Lock' "
         f"AND datname = current_database() AND query LIKE '%{words}%'"
     )
     return len(rows)

@@ -13,7 +13,7 @@ from uuid import UUID
 from app.core.errors import InvalidRequest
 from app.core.log.segments import is_line
 from app.store import lines, sessions
-from app.store.audit import COLUMNS, CallRow, decode_call
+from app.store.audit import CALLS, COLUMNS, IDS, NAME, NEWEST_ID, OF_LINES, CallRow, decode_call
 from app.store.engine import Database
 from app.store.ids import first_id, last_id
 
@@ -117,65 +117,53 @@ class _Statement:
         return f":{name}::{kind}"
 
 
-def statement(
-    tenant_id: UUID, filters: Filters, limit: int, *, distributed: bool = False
-) -> tuple[str, dict[str, object]]:
-    """Return the SQL of one page and its parameters. With sessions in shards, it omits session names, which cannot be
-    looked up per row there."""
+def statement(tenant_id: UUID, filters: Filters, limit: int) -> tuple[str, dict[str, object]]:
+    """Return the SQL of one page and its parameters."""
     built = _Statement()
-    scan, order = _scan(built, tenant_id, filters, distributed=distributed)
-    name = "(SELECT s.external_id FROM sessions s WHERE s.session_id = m.session_id) AS external_id"
+    scan, order = _scan(built, tenant_id, filters)
     wanted = _where(built, filters)
     # The inner query already has the outer one's order, so the outer one stops as soon as it is full. The limit is a
     # parameter, so that the planner does not expect to read that many rows and sort them.
     sql = (
-        f"SELECT {COLUMNS}, {'m.session_id' if distributed else name} "
-        f"FROM ({scan} LIMIT {built.arg('most', SCAN_MAX, 'int')}) m{wanted} {order} "
+        f"SELECT {COLUMNS}, {NAME} FROM ({scan} LIMIT {built.arg('most', SCAN_MAX, 'int')}) m{wanted} {order} "
         f"LIMIT {built.arg('page', limit, 'int')}"
     )
     return sql, built.values
 
 
-def scan_end(tenant_id: UUID, filters: Filters, *, distributed: bool = False) -> tuple[str, dict[str, object]]:
+def scan_end(tenant_id: UUID, filters: Filters) -> tuple[str, dict[str, object]]:
     """Return the SQL of the position where an unfilled page ended; it gives no row if no calls were left to scan."""
     built = _Statement()
-    scan, order = _scan(built, tenant_id, filters, distributed=distributed)
+    scan, order = _scan(built, tenant_id, filters)
     most = built.arg("most", SCAN_MAX, "int")
     sql = f"SELECT created_at, call_id FROM ({scan} LIMIT {most}) m {order} OFFSET {most} - 1 LIMIT 1"
     return sql, built.values
 
 
-def _scan(built: _Statement, tenant_id: UUID, filters: Filters, *, distributed: bool) -> tuple[str, str]:
+def _scan(built: _Statement, tenant_id: UUID, filters: Filters) -> tuple[str, str]:
     """Return the SQL of the calls in the order of one index, and its ORDER BY clause."""
-    start = f"SELECT m.* FROM model_calls m WHERE m.tenant_id = {built.arg('tenant_id', tenant_id, 'uuid')}"
+    built.values["tenant_id"] = tenant_id
     if filters.session_ids is not None:
-        order = "ORDER BY m.call_id DESC"
         newest = filters.newest_id
         if filters.before is not None:
             newest = min(newest, UUID(int=max(0, filters.before[1].int - 1)))
-        ids = (
-            f"BETWEEN {built.arg('oldest_id', filters.oldest_id, 'uuid')} AND {built.arg('newest_id', newest, 'uuid')}"
-        )
-        if len(filters.session_ids) == 1:
-            session = built.arg("session_id", filters.session_ids[0], "uuid")
-            return f"{start} AND m.session_id = {session} AND m.call_id {ids} {order}", order
-        if distributed:  # each shard's newest
-            lines = built.arg("session_ids", list(filters.session_ids), "uuid[]")
-            return f"{start} AND m.session_id = ANY({lines}) AND m.call_id {ids} {order}", order
-        each = f"{start} AND m.session_id = l.id AND m.call_id {ids} {order} LIMIT {built.arg('most', SCAN_MAX, 'int')}"
-        lines = built.arg("session_ids", list(filters.session_ids), "uuid[]")
-        return f"SELECT m.* FROM unnest({lines}) AS l(id) CROSS JOIN LATERAL ({each}) m {order}", order
+        built.values |= {"oldest_id": filters.oldest_id, "newest_id": newest}
+        if len(filters.session_ids) != 1:
+            built.values |= {"session_ids": list(filters.session_ids), "most": SCAN_MAX}
+            return OF_LINES, NEWEST_ID
+        session = built.arg("session_id", filters.session_ids[0], "uuid")
+        return f"{CALLS} AND m.session_id = {session} AND {IDS} {NEWEST_ID}", NEWEST_ID
     within = _time_range(built, filters)
     if filters.overflow:
-        return f"{start} AND m.overflow{within} {_ORDER}", _ORDER
+        return f"{CALLS} AND m.overflow{within} {_ORDER}", _ORDER
     if filters.min_evicted_tokens > 0:
         lowest = built.arg("lowest", filters.min_evicted_tokens.bit_length(), "int")
         own = f"{within} AND m.evicted_class > 0 {_ORDER}"
-        ways = (f"({start} AND {n} >= {lowest} AND m.evicted_class = {n}{own})" for n in range(1, CLASSES_MAX + 1))
+        ways = (f"({CALLS} AND {n} >= {lowest} AND m.evicted_class = {n}{own})" for n in range(1, CLASSES_MAX + 1))
         return f"SELECT * FROM ({' UNION ALL '.join(ways)}) m {_ORDER}", _ORDER
     if filters.model is not None:
-        return f"{start} AND m.model = {built.arg('model', filters.model, 'text')}{within} {_ORDER}", _ORDER
-    return f"{start}{within} {_ORDER}", _ORDER
+        return f"{CALLS} AND m.model = {built.arg('model', filters.model, 'text')}{within} {_ORDER}", _ORDER
+    return f"{CALLS}{within} {_ORDER}", _ORDER
 
 
 def _time_range(built: _Statement, filters: Filters) -> str:
@@ -227,17 +215,12 @@ async def page(
         if newest is None:
             return [], None
         filters = replace(filters, newest_id=newest)
-    distributed = await database.distributed()
-    sql, values = statement(tenant_id, filters, limit + 1, distributed=distributed)
+    sql, values = statement(tenant_id, filters, limit + 1)
     rows = await database.fetch(sql, **values)
-    if distributed:
-        names = await sessions.names(database, tenant_id, {row["session_id"] for row in rows})
-        found = [(names.get(row["session_id"]), decode_call(row)) for row in rows[:limit]]
-    else:
-        found = [(row["external_id"], decode_call(row)) for row in rows[:limit]]
+    found = [(row["external_id"], decode_call(row)) for row in rows[:limit]]
     if len(rows) > limit:
         return found, (rows[limit - 1]["created_at"], rows[limit - 1]["call_id"])
-    sql, values = scan_end(tenant_id, filters, distributed=distributed)
+    sql, values = scan_end(tenant_id, filters)
     row = await database.fetchrow(sql, **values)
     return found, None if row is None else (row["created_at"], row["call_id"])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BaseModel, Field, SecretStr, ValidationInfo, field_validator
 
-from app.runtime.wing import SENSITIVE, Wing
+from app.runtime.wing import SENSITIVE, Wing, find_placement
 from app.store import dsn
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _services(settings: ReplicaSettings, kernel: "Services") -> Iterable[object]
     from app.wings.replica.store import Replica
 
     connections = kernel.database.pool().limit
-    copy = Database(settings.read_database_url, pool_size=connections)
+    copy = Database(settings.read_database_url, pool_size=connections, find_placement=find_placement)
     replica = Replica(kernel.database, copy, settings.read_behind_seconds_max)
     yield ReplicaReads(replica, max(1, connections // READS_SHARE), kernel.observers.replica_read)
 

@@ -20,7 +20,7 @@ from app.store import event_log
 from app.store.engine import Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent, stored_event
-from app.store.notifications import STREAM_CHANNEL
+from app.store.log import STREAM_CHANNEL
 
 APPLICATION_NAME: Final = "palimpsest stream"
 RECONNECT_SECONDS: Final = 1.0
@@ -98,7 +98,7 @@ async def lease(database: Database, session_id: UUID, tenant_id: UUID, seconds: 
     return row is not None and bool(row["held"])
 
 
-# One array per column: arrays of rows do not pass between the nodes of a distributed database.
+# One array per column: an array of rows without a named type cannot be sent from one server to another.
 _NEWS: Final = """
 SELECT s.head, e.*, c.* FROM sessions s, LATERAL (
     SELECT array_agg(seq ORDER BY seq) AS seqs, array_agg(event_id ORDER BY seq) AS event_ids,

@@ -7,19 +7,23 @@ later migrations have added.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 from uuid import uuid4
 
 import asyncpg
+import typer
 
-from app.store import answers, calls, chain, event_log, lines, log, outcomes, sessions, view_reads
-from app.store.driver import is_distributed
+from app.cli.options import DatabaseUrl, load_settings, require_url, run, stop
+from app.runtime import serve as serving
 from app.store.dsn import for_asyncpg
-from app.store.engine import ROLE, SHARD_SETTINGS
+from app.store.engine import ROLE
 from app.store.statements import numbered
+from app.wings.shards.placement import SHARD_SETTINGS
+from app.wings.shards.statements import HOT
+from app.wings.shards.wing import is_distributed
 
 ROOT: Final = "sessions"
 """The table that a session's other tables are colocated with."""
@@ -52,7 +56,7 @@ _LIVE_CONSTRAINT: Final = (
 )
 # These triggers write the queue and notify, which must happen on the coordinator; with shards they would run on a
 # worker.
-_NOTIFYING_TRIGGERS: Final = (
+NOTIFYING_TRIGGERS: Final = (
     "epochs_change ON epochs",
     "compactions_change ON compactions",
     "compactions_change_begun ON compactions",
@@ -207,23 +211,10 @@ async def _first_steps(connection: asyncpg.Connection) -> list[str]:
         "ALTER TABLE sessions DROP CONSTRAINT IF EXISTS sessions_tenant_id_external_id_key",
         "ALTER TABLE summaries DROP CONSTRAINT summaries_live_excl",
         _LIVE_CONSTRAINT,
-        *(f"DROP TRIGGER IF EXISTS {trigger}" for trigger in _NOTIFYING_TRIGGERS),
+        *(f"DROP TRIGGER IF EXISTS {trigger}" for trigger in NOTIFYING_TRIGGERS),
         _ISOLATION_FUNCTION,
     ]
 
-
-HOT: Final[Mapping[str, str]] = {
-    **sessions.HOT,
-    **log.HOT,
-    **answers.HOT,
-    **view_reads.HOT,
-    **calls.HOT,
-    **event_log.HOT,
-    **chain.HOT,
-    **lines.HOT,
-    **outcomes.HOT,
-}
-"""The statements that appends and contexts execute, at least once per request."""
 
 _SAMPLES: Final = {
     "boolean": "true",
@@ -264,3 +255,33 @@ async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Route:
     counts, failed = _COUNT.findall(plan), "Error:" in plan  # one shard's error
     said = "its shard refuses it" if failed else f"{' + '.join(counts) or 'no'} tasks"
     return Route(name, counts == ["1"] and not failed, said)
+
+
+def command(
+    database_url: DatabaseUrl = None,
+    shards: Annotated[int, typer.Option(min=1, help="Number of shards; it cannot be changed later.")] = SHARDS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the statements and change nothing.")] = False,
+    only_check: Annotated[
+        bool, typer.Option("--check", help="Show for a distributed database to which shards each hot statement goes.")
+    ] = False,
+) -> None:
+    """Distribute a migrated database's sessions over Citus workers, if every hot statement then uses one shard."""
+
+    async def distributed() -> None:
+        await serving.prepare(url, upgrade=False)
+        try:
+            if only_check:
+                routes = await check(url)
+                for one in routes:
+                    typer.echo(f"{'one shard' if one.to_one_shard else 'ASTRAY   '}  {one.name}: {one.reason}")
+                if not all(one.to_one_shard for one in routes):
+                    stop("not every hot statement goes to one shard")
+            elif dry_run:
+                typer.echo("".join(f"{step};\n" for step in await planned(url, shards)), nl=False)
+            else:
+                await distribute(url, shards)
+        except CannotDistribute as error:
+            stop(str(error))
+
+    url = require_url(load_settings(database_url=database_url))
+    run(distributed())

@@ -1,0 +1,1 @@
+"""Sessions in shards over the nodes of a distributed database (docs/scaling.md)."""
