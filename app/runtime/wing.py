@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from app.resources.contexts.service import ContextAnswer
     from app.resources.feedback.service import Verdict
     from app.runtime.wiring import Services
-    from app.store.driver import Driver
-    from app.store.engine import Database, FindPlacement, Placement
+    from app.store.driver import Driver, FindPlacement, Placement
+    from app.store.engine import Database
     from app.store.texts import ContentCiphers
     from app.worker.job_context import FollowUp, JobGroup
 

@@ -1,9 +1,14 @@
-"""The driver's connections: their preparation, and the tenant each is set to."""
+"""The driver's connections: their preparation, the tenant each is set to, and where their statements are sent."""
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
+
+if TYPE_CHECKING:
+    from app.store.engine import Connection, Database
 
 Driver = asyncpg.Connection | PoolConnectionProxy
 
@@ -37,3 +42,30 @@ async def json_as_text(driver: Driver) -> None:
 
 async def skip_reset(_: Driver) -> None:
     """Skip the reset of a connection: outside a transaction only its tenant is set, and it remembers that."""
+
+
+class Placement(Protocol):
+    """A way to run the store's statements on a database whose tables are not all on the server that is connected to.
+
+    Found once per database, with its first connection. Without one, a statement is sent as it is.
+    """
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings of connections, in addition to SERVER_SETTINGS."""
+
+    def transaction_settings(self, settings: Mapping[str, str], tenant: str) -> Sequence[str]:
+        """Return statements that set a transaction's settings; `tenant` is the one that sets its tenant."""
+
+    async def run(self, on: "Connection | Database", method: str, sql: str, values: Mapping[str, object]) -> object:
+        """Return the result of a statement, as the driver's `method` (fetch, fetchrow, execute) would.
+
+        It may send other statements, with `Connection.send`, in the transaction or in one of its own.
+        """
+
+    async def aclose(self) -> None:
+        """Close the placement's own connections."""
+
+
+FindPlacement = Callable[[Driver, "Database"], Awaitable[Placement | None]]
+"""Returns the placement of a database, given a connection to it; None if it needs none."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -21,7 +21,15 @@ from asyncpg.pool import PoolConnectionProxy
 
 from app.core.errors import SessionGone, StoreUnavailable
 from app.store.connecting import UNREACHABLE, connect
-from app.store.driver import Driver, TenantConnection, json_as_text, skip_reset, tenant_setting
+from app.store.driver import (
+    Driver,
+    FindPlacement,
+    Placement,
+    TenantConnection,
+    json_as_text,
+    skip_reset,
+    tenant_setting,
+)
 from app.store.statements import bind
 from app.tracing import tracer
 
@@ -92,33 +100,6 @@ STATEMENTS_PREPARED_MAX: Final = 100
 
 
 Result = TypeVar("Result")
-
-
-class Placement(Protocol):
-    """A way to run the store's statements on a database whose tables are not all on the server that is connected to.
-
-    Found once per database, with its first connection. Without one, a statement is sent as it is.
-    """
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """The settings of connections, in addition to SERVER_SETTINGS."""
-
-    def transaction_settings(self, settings: Mapping[str, str], tenant: str) -> Sequence[str]:
-        """Return statements that set a transaction's settings; `tenant` is the one that sets its tenant."""
-
-    async def run(self, on: "Connection | Database", method: str, sql: str, values: Mapping[str, object]) -> object:
-        """Return the result of a statement, as the driver's `method` (fetch, fetchrow, execute) would.
-
-        It may send other statements, with `Connection.send`, in the transaction or in one of its own.
-        """
-
-    async def aclose(self) -> None:
-        """Close the placement's own connections."""
-
-
-FindPlacement = Callable[[Driver, "Database"], Awaitable[Placement | None]]
-"""Returns the placement of a database, given a connection to it; None if it needs none."""
 
 
 class Connection:

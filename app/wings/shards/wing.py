@@ -7,8 +7,8 @@ from app.runtime.wing import Wing
 if TYPE_CHECKING:
     import typer
 
-    from app.store.driver import Driver
-    from app.store.engine import Database, Placement
+    from app.store.driver import Driver, Placement
+    from app.store.engine import Database
 
 
 async def is_distributed(driver: "Driver") -> bool:
