@@ -122,7 +122,7 @@ def _converted_errors() -> Iterator[None]:
     import asyncpg
 
     from app.store import migrate, tenant_isolation
-    from app.store.connecting import UNREACHABLE
+    from app.store.driver import UNREACHABLE
 
     refusals = (
         *(migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, migrate.UnknownRevision),
@@ -140,7 +140,7 @@ def _converted_errors() -> Iterator[None]:
 
 def _is_temporary(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, means that the database is unreachable for now."""
-    from app.store.connecting import UNREACHABLE
+    from app.store.driver import UNREACHABLE
 
     while error is not None:
         if isinstance(error, ssl.SSLError):  # an OSError too, but retrying does not fix a certificate

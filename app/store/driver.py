@@ -1,14 +1,20 @@
-"""The driver's connections: their preparation, the tenant each is set to, and where their statements are sent."""
+"""The driver: connections to the first host that accepts one, the tenant each is set to, and named parameters."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from app.store import dsn
+
 if TYPE_CHECKING:
     from app.store.engine import Connection, Database
+
 
 Driver = asyncpg.Connection | PoolConnectionProxy
 
@@ -69,3 +75,54 @@ class Placement(Protocol):
 
 FindPlacement = Callable[[Driver, "Database"], Awaitable[Placement | None]]
 """Returns the placement of a database, given a connection to it; None if it needs none."""
+
+
+STATEMENTS_KNOWN_MAX: Final = 1_000
+PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
+"""A name after one colon: neither a cast (`::bigint`), nor part of a word or a number (`HH24:MI`)."""
+
+
+@lru_cache(maxsize=STATEMENTS_KNOWN_MAX)
+def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Return a statement with its parameters numbered, as the protocol wants them, and their names in that order."""
+    names = tuple(dict.fromkeys(PARAMETER.findall(sql)))
+    return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
+
+
+def bind(sql: str, values: Mapping[str, object]) -> tuple[Any, ...]:
+    """Return the driver's arguments for a statement. Raises TypeError unless `values` has exactly its parameters."""
+    text, names = numbered(sql)
+    if len(values) != len(names) or not all(map(values.__contains__, names)):
+        raise TypeError(f"the statement has the parameters {sorted(names)}, given were {sorted(values)}")
+    return text, *map(values.__getitem__, names)
+
+
+CONNECT_SECONDS: Final = 10.0
+HOST_SECONDS: Final = 3.0
+"""Time limit of each host if there are several: two silent ones leave time for the third."""
+
+UNREACHABLE: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.ObjectNotInPrerequisiteStateError,  # a database that takes no connections (ALLOW_CONNECTIONS false)
+    asyncpg.TooManyConnectionsError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InternalClientError,  # use of a half-closed connection; a host that takes no writes
+)
+"""Errors by which a host cannot be used now, but may be later."""
+
+
+async def connect(url: str, **options: Any) -> asyncpg.Connection:
+    """Open a connection to the first host that accepts one, as libpq does it.
+
+    The driver's own search has one time limit for all hosts: one that is gone without a word would use it up, and the
+    one that was promoted in its place would never be tried. Raises the last host's error, or one no host would cure.
+    """
+    *others, last = dsn.hosts(url)
+    for one in others:
+        with suppress(*UNREACHABLE):
+            return await asyncpg.connect(one, timeout=HOST_SECONDS, **options)
+    return await asyncpg.connect(last, timeout=HOST_SECONDS if others else CONNECT_SECONDS, **options)

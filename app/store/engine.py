@@ -20,17 +20,18 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from app.core.errors import SessionGone, StoreUnavailable
-from app.store.connecting import UNREACHABLE, connect
 from app.store.driver import (
+    UNREACHABLE,
     Driver,
     FindPlacement,
     Placement,
     TenantConnection,
+    bind,
+    connect,
     json_as_text,
     skip_reset,
     tenant_setting,
 )
-from app.store.statements import bind
 from app.tracing import tracer
 
 ACQUIRE_SECONDS: Final = 10.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import asyncpg
 
 import migrations
-from app.store.connecting import connect
+from app.store.driver import connect
 
 if TYPE_CHECKING:
     from alembic.config import Config

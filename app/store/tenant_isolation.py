@@ -4,7 +4,7 @@ from typing import Final
 
 import asyncpg
 
-from app.store.connecting import connect
+from app.store.driver import connect
 from app.store.engine import ROLE
 
 _OURS: Final = "polname = 'palimpsest_tenant'"

@@ -5,7 +5,7 @@ from typing import Final
 
 import asyncpg
 
-from app.store.connecting import UNREACHABLE, connect
+from app.store.driver import UNREACHABLE, connect
 
 _NAME_CHARACTERS_MAX: Final = 63  # Postgres truncates longer names; names of containers differ at their end
 _WORKER: Final = "palimpsest worker on "

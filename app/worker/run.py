@@ -19,8 +19,7 @@ from app.resources.layers import service as layers
 from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import SummarizerUnavailable
 from app.store import compactions, summaries
-from app.store.connecting import UNREACHABLE, connect
-from app.store.driver import FindPlacement
+from app.store.driver import UNREACHABLE, FindPlacement, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.purges import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.store.texts import ContentCiphers

@@ -41,11 +41,11 @@ from app.store import (
     spending,
     summaries,
 )
+from app.store.driver import PARAMETER
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.sessions import session_key
-from app.store.statements import PARAMETER
 from app.wings.recall import store as search
 from app.wings.replica.store import Replica
 from app.wings.retention import jobs as worker_retention

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import statements
+from app.store.driver import bind
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
@@ -61,7 +61,7 @@ async def filled(application: Database, monkeypatch: pytest.MonkeyPatch) -> Asyn
 async def explain(database: Database, sql: str, **values: object) -> dict[str, Any]:
     """Return the generic plan that the server uses for a prepared statement."""
     with acting_for(DEFAULT_TENANT):
-        return await _explain(database, *statements.bind(sql, values))
+        return await _explain(database, *bind(sql, values))
 
 
 async def _explain(database: Database, sql: str, *args: object) -> dict[str, Any]:

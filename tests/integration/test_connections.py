@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 
 from app.core.errors import StoreUnavailable
 from app.runtime.wing import find_placement
-from app.store import connecting
+from app.store import driver
 from app.store.engine import Connection, Database, acting_for, reading_from
 
 WHO = "SELECT pg_backend_pid() AS pid"
@@ -137,15 +137,15 @@ async def over_tcp(database_url: str) -> AsyncIterator[int]:
 async def test_a_host_that_hangs_is_passed_over(
     silent: int, over_tcp: int, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "HOST_SECONDS", 0.5)
+    monkeypatch.setattr(driver, "HOST_SECONDS", 0.5)
     ours = make_url(database_url)
     login = f"{ours.username}:{ours.password or ''}"
     url = f"postgresql://{login}@127.0.0.1:{silent},127.0.0.1:{over_tcp}/{ours.database}?sslmode=disable"
-    connection = await connecting.connect(url)
+    connection = await driver.connect(url)
     assert await connection.fetchval("SELECT 1") == 1
     await connection.close()
     with pytest.raises(TimeoutError):
-        await connecting.connect(f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{silent}/any")
+        await driver.connect(f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{silent}/any")
 
 
 async def test_unreachable_hosts_are_a_retryable_failure() -> None:

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from app.store import answers, audit, calls, log, sessions, view_reads
-from app.store.statements import numbered
+from app.store.driver import numbered
 from app.wings.shards import statements
 from app.wings.shards.placement import Shards
 from app.wings.shards.statements import rewritten

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import app.store
-from app.store.statements import bind, numbered
+from app.store.driver import bind, numbered
 from migrations.tables import metadata
 
 COMPARED = re.compile(r"(\w+) (?:=|<>|IS NOT DISTINCT FROM) :(\w+)")

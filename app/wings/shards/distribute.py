@@ -18,9 +18,9 @@ import typer
 
 from app.cli.options import DatabaseUrl, load_settings, require_url, run, stop
 from app.runtime import serve as serving
+from app.store.driver import numbered
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE
-from app.store.statements import numbered
 from app.wings.shards.placement import SHARD_SETTINGS
 from app.wings.shards.statements import HOT
 from app.wings.shards.wing import is_distributed

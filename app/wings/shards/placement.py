@@ -18,9 +18,9 @@ import asyncpg
 
 from app.core.lexicon.times import to_seconds
 from app.store import answers, audit, calibrations, calls, chain, compactions, jobs, lines, log
+from app.store.driver import numbered
 from app.store.engine import LOCK_MS, Connection, Database
 from app.store.rows import Row
-from app.store.statements import numbered
 from app.tracing import tracer
 from app.wings.shards import statements
 from app.wings.shards.statements import rewritten

@@ -24,8 +24,8 @@ from app.store import (
     sessions,
     view_reads,
 )
+from app.store.driver import STATEMENTS_KNOWN_MAX
 from app.store.events import EVENT_COLUMNS
-from app.store.statements import STATEMENTS_KNOWN_MAX
 
 
 def _with(sql: str, replacements: Mapping[str, str]) -> str:
