@@ -150,13 +150,13 @@ def worker_work(settings: Settings) -> "Work":
 
     counting = Counting(tokenizers.load(settings.tiktoken_cache_dir))
     return Work(
-        lambda database: compaction(settings, database, counting),
-        settings.worker_heartbeat_seconds,
-        settings.database_pooler_url,
-        find_placement,
-        lambda database: ciphers(settings, database),
-        [make for wing in installed() for make in wing.jobs(settings)],
-        [make for wing in installed() for make in wing.after_compaction(settings)],
+        compaction=lambda database: compaction(settings, database, counting),
+        heartbeat_seconds=settings.worker_heartbeat_seconds,
+        pooler_url=settings.database_pooler_url,
+        find_placement=find_placement,
+        ciphers=lambda database: ciphers(settings, database),
+        jobs=[make for wing in installed() for make in wing.jobs(settings)],
+        after_compaction=[make for wing in installed() for make in wing.after_compaction(settings)],
     )
 
 
