@@ -39,7 +39,8 @@ _KEY: Final = (
 def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """Return the document with servers, security scheme, tags and descriptions of responses added."""
     document["servers"] = [{"url": "/", "description": "The server that this document comes from."}]
-    document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
+    used = {tag for operations in document["paths"].values() for one in operations.values() for tag in one["tags"]}
+    document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
     components = document["components"]
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer", "description": _KEY}}
     reads = {route.operation_id for route in routes if isinstance(route, APIRoute) and _may_be_late(route)}

@@ -23,7 +23,7 @@ from tests.support.receiver import receiving
 from tests.support.statements import ServerLog
 from tests.support.walk import walk
 
-pytestmark = [pytest.mark.citus, pytest.mark.wing("shards"), pytest.mark.wing("webhooks")]
+pytestmark = [pytest.mark.citus, pytest.mark.wing("all")]  # the walk uses them
 
 
 @pytest.fixture(autouse=True)

@@ -262,6 +262,7 @@ async def test_options_and_environment(server: str, monkeypatch: pytest.MonkeyPa
         assert other._transport.http is client._transport.http
 
 
+@pytest.mark.wing("telemetry")
 async def test_raw_and_streamed_answers(server: str) -> None:
     def blocking() -> tuple[int, str, str]:
         with Palimpsest(base_url=server) as client:

@@ -51,6 +51,7 @@ def operations_of(kind: type[Any]) -> dict[str, Any]:
 OPERATIONS = {described["operationId"]: (method, path, described) for method, path, described in documented()}
 
 
+@pytest.mark.wing("all")
 @pytest.mark.parametrize("twins", [(Palimpsest, Session), (AsyncPalimpsest, AsyncSession)])
 def test_every_operation_has_exactly_one_method(twins: tuple[type[Any], type[Any]]) -> None:
     names = [name for kind in twins for name in operations_of(kind)]

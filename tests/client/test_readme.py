@@ -37,6 +37,7 @@ def run(blocks: list[str]) -> str:
     return printed.getvalue()
 
 
+@pytest.mark.wing("all")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_it_runs_as_printed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

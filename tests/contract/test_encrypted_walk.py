@@ -17,7 +17,7 @@ from tests.support.receiver import receiving
 from tests.support.tenants import tenant
 from tests.support.walk import SECRET_WORD, walk
 
-pytestmark = pytest.mark.wing("webhooks")  # and all others, which the walk uses
+pytestmark = pytest.mark.wing("all")  # the walk uses them
 
 
 @asynccontextmanager

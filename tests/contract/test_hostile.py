@@ -28,8 +28,8 @@ LISTS = [
     pytest.param("/v1/audit/calls", marks=pytest.mark.wing("audit")),
     "/v1/calibrations",
     "/v1/policies",
-    "/v1/webhooks",
-    "/v1/webhooks/w/deliveries",
+    pytest.param("/v1/webhooks", marks=pytest.mark.wing("webhooks")),
+    pytest.param("/v1/webhooks/w/deliveries", marks=pytest.mark.wing("webhooks")),
 ]
 CURSORS: list[Any] = [
     True, False, 0, -1, 1.5, 2**31, 2**63, 10**40, "", "x", "\x00", "\ud800", "'; --", [], {}, [1, 2], [None, None],
@@ -94,7 +94,7 @@ async def test_odd_cursors(client: httpx.AsyncClient, path: str) -> None:
         ("GET", "/v1/sessions?parent=a%00"),
         ("GET", "/v1/sessions/%00"),
         ("GET", "/v1/policies/%00"),
-        ("PUT", "/v1/webhooks/%00"),
+        pytest.param("PUT", "/v1/webhooks/%00", marks=pytest.mark.wing("webhooks")),
     ],
 )
 async def test_odd_parameters(client: httpx.AsyncClient, method: str, path: str) -> None:
@@ -151,7 +151,12 @@ BODIES: list[Any] = [
         ("POST", "/v1/sessions/s/turns/end", {"turn_id": bad}),
         ("PATCH", "/v1/sessions/s/visibility", {"hide": [{"path": bad}]}),
         ("PATCH", "/v1/sessions/s/visibility", {"hide": [{"seq": 1, "replacement": bad}]}),
-        ("PUT", "/v1/webhooks/v", {"url": "http://a/" + bad, "events": ["compaction.finished"]}),
+        pytest.param(
+            "PUT",
+            "/v1/webhooks/v",
+            {"url": "http://a/" + bad, "events": ["compaction.finished"]},
+            marks=pytest.mark.wing("webhooks"),
+        ),
         ("PUT", "/v1/sessions/t", {bad: 1}),
         ("POST", "/v1/sessions/t/events", {bad: 1}),
     ]

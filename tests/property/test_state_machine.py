@@ -4,6 +4,7 @@ Each request goes to either of two servers on one database. This is a short form
 `tests/long/test_state_machine.py` draws new ones.
 """
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ async def run(servers: Servers, database: Database, program: Program, seed: int)
         await compaction.aclose()
 
 
+@pytest.mark.wing("audit")
 @settings(
     max_examples=3,
     database=None,

@@ -1,7 +1,8 @@
 """Tests of wings: left out where a wing that they need has been removed.
 
 A file needs the wings that it imports, and those that its `pytestmark` names: `pytest.mark.wing("webhooks")`. A single
-test may be marked as well. With `--wing NAME` only the tests of that wing run.
+test may be marked as well. What compares the whole product with its pages, or needs its repository, is marked with
+"all". With `--wing NAME` only the tests of that wing run.
 """
 
 import re
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 WINGS = Path(__file__).parents[2] / "app" / "wings"
+ALL = ("audit", "gateway", "ledger", "recall", "replica", "retention", "sealing", "stream", "telemetry", "webhooks")
+"""The wings of the whole product."""
 PROBES = ("/healthz", "/readyz", *(["/metrics"] if (WINGS / "telemetry" / "wing.py").exists() else []))
 """The paths of the operations that are never limited nor logged, except at `debug`."""
 _NEEDED = re.compile(r"app\.wings\.(\w+)|^pytestmark = .*\bmark\.wing\(\"(\w+)\"\)", re.MULTILINE)
@@ -45,4 +48,4 @@ def _wings(item: pytest.Item) -> frozenset[str]:
 
 
 def _exists(wing: str) -> bool:
-    return (WINGS / wing / "wing.py").exists()
+    return all(map(_exists, ALL)) if wing == "all" else (WINGS / wing / "wing.py").exists()

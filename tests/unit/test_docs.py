@@ -88,6 +88,7 @@ def names_in(text: str) -> list[tuple[str, list[str]]]:
     return [(module, parts) for module, parts in names if parts[0] not in ("py", "md")]
 
 
+@pytest.mark.wing("all")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_names_on_a_page_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -234,6 +235,7 @@ def test_the_names_that_are_installed_are_found(text: str, names: str) -> None:
     assert list(named_to_install(text)) == names.split()
 
 
+@pytest.mark.wing("all")
 def test_pages_install_only_known_packages() -> None:
     """The names `palimpsest` and `palimpsest-client` belong to others on the index."""
     assert {"palimpsest-context", "palimpsest-context-client", "palimpsest-context-tools"} == OURS
@@ -261,6 +263,7 @@ FRAGMENTS = ("CONTRIBUTING.md", "docs/architecture.md", "docs/guides/", "tests/"
 """Pages for contributors, whose blocks are fragments of the code."""
 
 
+@pytest.mark.wing("all")
 def test_every_command_of_a_page_is_run_or_gives_a_reason() -> None:
     listed = tracked("*.md")
     left = []
