@@ -11,7 +11,7 @@ from palimpsest import Palimpsest
 
 from tests.client.wire import TOO_LONG, Provider, ScriptedError, ScriptedReply, provider
 
-pytestmark = pytest.mark.wing("audit")
+pytestmark = [pytest.mark.wing("audit"), pytest.mark.wing("recall")]
 
 ORDERS = 40
 WINDOW = 8_000

@@ -8,8 +8,6 @@ import pytest
 
 from app.core.policy.presets import PRESETS
 
-pytestmark = pytest.mark.wing("audit")
-
 FIRST, *OTHERS = PRESETS
 SESSIONS = 6
 WINDOWS = range(45, 900, 19)
@@ -25,8 +23,8 @@ async def test_i2_no_target_from_the_named_minimum_on_is_refused(client: httpx.A
         refused: list[int] = []
         taken: list[int] = []
         for window in WINDOWS:
-            asked = {"format": "openai", "max_tokens": window}
-            answer = await client.post(f"/v1/sessions/{number}/context:preview", json=asked)
+            asked = {"format": "openai", "max_tokens": window, "view": f"of-{window}"}
+            answer = await client.post(f"/v1/sessions/{number}/context", json=asked)
             body = answer.json()
             if answer.status_code == 422:
                 assert body["type"] == "/problems/context-infeasible", body
@@ -49,7 +47,7 @@ async def test_i2_the_newest_round_is_part_of_the_minimum_however_little_is_load
     assert posted.status_code == 201, posted.text
     named = set()
     for window in range(60, 600, 60):
-        answer = await client.post("/v1/sessions/s/context:preview", json={"format": "openai", "max_tokens": window})
+        answer = await client.post("/v1/sessions/s/context", json={"format": "openai", "max_tokens": window})
         assert answer.status_code == 422, answer.text
         named.add(answer.json()["minimum_tokens"])
     assert len(named) == 1

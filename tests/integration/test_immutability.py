@@ -13,8 +13,6 @@ from app.store.sessions import session_key
 from tests.conftest import filled_database
 from tests.support.databases import migrated
 
-pytestmark = pytest.mark.wing("recall")  # it fills the search index
-
 IMMUTABLE = ("events", "epochs", "policies", "layers")
 EVENTS = {"events": [{"type": "user.message", "content": "hello"}, {"type": "assistant.message", "content": "hi"}]}
 
@@ -27,10 +25,10 @@ SUMMARY = """
 
 
 async def record(client: httpx.AsyncClient, database: Database) -> None:
-    """Create sessions `a` and `b`, each with every kind of row that a session can have."""
+    """Create sessions `a` and `b`, each with every kind of row that a session can have with the wings there are."""
     hook = {"url": "https://example.com/", "events": ["compaction.scheduled"]}
     answer = await client.put("/v1/webhooks/h", json=hook)
-    assert answer.status_code == 201, answer.text
+    assert answer.status_code in (201, 404), answer.text
     for name in ("a", "b"):
         answer = await client.put(f"/v1/sessions/{name}", json={"policy": {"reserve_tokens": 1000}})
         assert answer.status_code == 201, answer.text
@@ -48,7 +46,7 @@ async def record(client: httpx.AsyncClient, database: Database) -> None:
         answer = await client.delete(f"/v1/sessions/{name}/events/2")
         assert answer.status_code == 204, answer.text
         answer = await client.post(f"/v1/sessions/{name}/recall", json={"query": "hello"})
-        assert answer.status_code == 200, answer.text
+        assert answer.status_code in (200, 404), answer.text
         answer = await client.put(f"/v1/sessions/{name}/layers/sources", json={"content": "read"})
         assert answer.status_code == 200, answer.text
         await database.execute(SUMMARY, key=session_key(DEFAULT_TENANT, name), tenant=DEFAULT_TENANT)
@@ -125,6 +123,8 @@ async def test_deleting_a_session_without_naming_it_as_erased_is_refused(recorde
     assert len(await rows(recorded, "sessions")) == 2
 
 
+@pytest.mark.wing("recall")
+@pytest.mark.wing("webhooks")
 async def test_erasing_takes_one_session_with_all_that_derives_from_it(recorded: Database) -> None:
     before = await of_session(recorded, "b")
     assert before == await of_session(recorded, "a")
@@ -196,7 +196,6 @@ async def test_a_redaction_changes_only_the_content(recorded: Database) -> None:
         await recorded.execute("UPDATE events SET body = '{}'")
 
 
-@pytest.mark.wing("audit")
 @pytest.mark.parametrize(
     "statement",
     [
