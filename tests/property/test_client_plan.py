@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import example, given
 
 from app.core.assembly.visibility import VisibilityRequest
 from app.core.audit.client_plan import ClientPlan, client_plan
@@ -14,6 +14,15 @@ from app.core.policy.policy import Policy
 from app.core.render.request import arrange
 from tests.property.builders import Raw, logs, policies
 from tests.property.steps import asked, batches, random_logs, shares, steps, target_of
+
+OVER_A_DROPPED_MESSAGE: list[Raw] = [
+    {"type": "tool.call", "call_id": "a", "tool": "read"},
+    {"type": "agent.note", "content": ""},
+    {"type": "user.message", "content": "", "ttl_turns": 1},
+    {"type": "tool.result", "call_id": "a"},
+    {"type": "user.message", "content": ""},
+]
+"""A note within a round whose result follows a message that is no longer shown."""
 
 Shown = tuple[str, int | str | None, str | None]
 
@@ -73,6 +82,7 @@ def _words(block: Block) -> str:
 
 
 @random_logs
+@example(OVER_A_DROPPED_MESSAGE, [1], 2.0, Policy(), [])
 @given(logs(), batches, shares, policies, asked)
 def test_a_plan_applied_shows_what_the_layout_shows(
     raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]

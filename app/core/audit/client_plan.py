@@ -166,6 +166,8 @@ def _summaries(blocks: Sequence[Block], state: Frontier, before: int) -> list[In
 def _between(units: Sequence[Unit], index_of: Mapping[int, int], start: int) -> list[Inserted]:
     """Return the log's content between the client's messages that the client lacks: notes and pending results."""
     known = sorted(index_of)
+    items = (item for unit in units for item in unit.all_items)
+    shown = {index_of[item.event.seq] for item in items if item.shown and item.event.seq in index_of}
     found: list[Inserted] = []
 
     def position_after(seq: int) -> int:
@@ -185,7 +187,8 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], start: int) -> 
         seqs = [item.event.seq for item in unit.all_items if item.event.seq in index_of]
         end = max([end, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late_results)])
         for place in sorted(index_of[seq] for seq in unit.late_results if seq in index_of):
-            end += place == end  # unless another message of the client is in between
+            if shown.isdisjoint(range(end, place)):  # no other message that is shown is in between
+                end = max(end, place + 1)
         waiting = unit.open_calls
         found += [Inserted(end, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]
     return found
