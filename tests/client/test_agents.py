@@ -9,7 +9,7 @@ import pytest
 from tests.client.agents import Asynchronous, Blocking
 from tests.client.wire import ANTHROPIC_TOO_LONG, SIGNED, TOO_LONG, ScriptedError, ScriptedReply, provider, scripted
 
-pytestmark = pytest.mark.wing("recall")
+pytestmark = [pytest.mark.wing("audit"), pytest.mark.wing("recall")]
 
 Agent = type[Blocking] | type[Asynchronous]
 AGENTS = pytest.mark.parametrize("agent", [Blocking, Asynchronous])

@@ -78,6 +78,7 @@ async def test_results_of_every_kind(server: str) -> None:
     assert [event.is_error for event in events] == [None, None, None, True, None]
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.wing("recall")
 async def test_the_prompt_and_tools_are_appended_once_and_again_when_changed(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
@@ -123,6 +124,7 @@ async def test_whole_conversations_lines_and_rewinds(server: str) -> None:
     assert lines[0].head == 3
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.wing("recall")
 async def test_evictions_are_described_in_words(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:

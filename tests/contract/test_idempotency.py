@@ -145,6 +145,7 @@ async def test_a_context_whose_key_is_not_stored_is_not_recorded(
     assert len(await calls(servers[0])) == 1
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.wing("recall")
 async def test_a_repeated_context_lists_what_its_failed_attempt_appended(servers: Servers, database: Database) -> None:
     first, other = servers

@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 WINGS = Path(__file__).parents[2] / "app" / "wings"
-ALL = ("audit", "gateway", "ledger", "recall", "replica", "retention", "sealing", "stream", "telemetry", "webhooks")
+ALL = (
+    "audit",
+    "gateway",
+    "ledger",
+    "recall",
+    "replica",
+    "retention",
+    "sealing",
+    "shards",
+    "stream",
+    "telemetry",
+    "webhooks",
+)
 """The wings of the whole product."""
 PROBES = ("/healthz", "/readyz", *(["/metrics"] if (WINGS / "telemetry" / "wing.py").exists() else []))
 """The paths of the operations that are never limited nor logged, except at `debug`."""
