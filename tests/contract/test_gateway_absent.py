@@ -48,6 +48,7 @@ def has_prompt(asked: ReceivedRequest) -> bool:
     return PROMPT in asked.raw.decode()
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("form", sorted(PATHS))
 @pytest.mark.parametrize("titled", [MESSAGES, OTHERS], ids=["the same messages", "more messages"])
 async def test_a_call_without_prompt_and_tools_is_sent_none(

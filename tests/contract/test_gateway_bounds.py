@@ -32,6 +32,7 @@ async def raw_bytes(http: httpx.AsyncClient, path: str, **more: Any) -> tuple[ht
         return answer, b"".join([piece async for piece in answer.aiter_raw()])
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("code", [400, 200])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_a_body_that_unpacks_to_a_gigabyte_is_forwarded_without_being_held(
@@ -55,6 +56,7 @@ async def test_a_body_that_unpacks_to_a_gigabyte_is_forwarded_without_being_held
         assert "not read to its end" in error["message"]
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("encoding", ["br", "gzip", "gzip, gzip"])
 @pytest.mark.parametrize("code", [400, 200])
 async def test_a_body_that_cannot_be_decoded_is_forwarded(
@@ -81,6 +83,7 @@ async def test_a_compressed_or_long_error_is_read(http: httpx.AsyncClient, provi
         assert len(provider.requests) == 2
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("path", sorted(URLS))
 @pytest.mark.parametrize("large", ["z" * JSON_BYTES_MAX, "z" * 3 * JSON_BYTES_MAX, [[]] * 60_000], ids=len)
 async def test_an_event_over_the_limit_is_forwarded_and_the_reply_is_partial(
@@ -98,6 +101,7 @@ async def test_an_event_over_the_limit_is_forwarded_and_the_reply_is_partial(
     assert said["metadata"] == {"partial": True}
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("path", sorted(URLS))
 async def test_a_response_over_the_limit_is_forwarded_and_not_parsed(
     http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, path: str
@@ -111,6 +115,7 @@ async def test_a_response_over_the_limit_is_forwarded_and_not_parsed(
     assert classify(record["outcome"]["error"]["message"]) is None
 
 
+@pytest.mark.wing("audit")
 async def test_a_stream_that_cannot_be_parsed_reaches_the_client(
     http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
