@@ -93,17 +93,15 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     policies = Policies(database)
     view_cache = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
-    snapshots = SessionSnapshots(database, counting)
     forks = Forks(database, policies, quota)
     lines = Lines(database, forks, settings.session_lines_max)
-    ingest = Ingest(database, counting, policies, view_cache, quota, snapshots, lines)
+    ingest = Ingest(database, counting, policies, view_cache, quota, SessionSnapshots(database, counting), lines)
     caches = parse_table(settings.cache_table)
     summarizer, kept_days = compaction(settings, database, counting), settings.calls_retention_days
     assembly = Assembly(
         database, counting, policies, view_cache, caches, summarizer, lines, kept_days, on_outcome=observe.context
     )
     rates = EventRates(settings.tenant_events_per_second)
-    tenants = Tenants(database, settings.api_key)
     kernel = Services(
         database=database,
         counting=counting,
@@ -112,7 +110,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         reading=Reading(database),
         assembly=assembly,
         policies=policies,
-        tenants=tenants,
+        tenants=Tenants(database, settings.api_key),
         compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
         redaction=Redaction(database, view_cache),

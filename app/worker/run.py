@@ -48,11 +48,9 @@ REDO_SESSIONS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The optional work of a worker: factories of its services, of the wings' jobs and of what follows a compaction,
-    called with its database.
+    """The optional work of a worker: factories that are called with its database, and that database's options.
 
-    A job without a heartbeat for `heartbeat_seconds` goes to another worker. For `pooler_url` and `find_placement` see
-    Database.
+    A job without a heartbeat for `heartbeat_seconds` goes to another worker.
     """
 
     compaction: Callable[[Database], Compaction] | None = None
