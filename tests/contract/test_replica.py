@@ -98,6 +98,8 @@ async def test_many_audits_leave_connections_to_agents(database_url: str, monkey
         await owner.close()
 
 
+@pytest.mark.wing("audit")
+@pytest.mark.wing("ledger")
 def test_the_document_names_the_operations_that_may_be_late() -> None:
     document = json.loads(DOCUMENT.read_text())
     operations = [one for path in document["paths"].values() for one in path.values()]
