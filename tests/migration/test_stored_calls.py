@@ -2,6 +2,7 @@
 
 import asyncpg
 import httpx
+import pytest
 
 from app.runtime.settings import Settings
 from app.store import migrate
@@ -13,6 +14,7 @@ CALLS = """
 """
 
 
+@pytest.mark.wing("audit")
 async def test_every_stored_call_renders_again(url: str, earlier_database: asyncpg.Connection) -> None:
     await migrate.upgrade(url)
     calls = await earlier_database.fetch(CALLS)

@@ -80,6 +80,7 @@ def test_the_shared_parts_of_the_files_are_equal(compose: dict[str, Any], citus:
     assert theirs["proxy"] == {**ours["proxy"], "environment": plain}
 
 
+@pytest.mark.wing("shards")
 def test_a_database_is_distributed_before_it_is_served(citus: dict[str, Any]) -> None:
     services = citus["services"]
     once = {"condition": "service_completed_successfully"}
