@@ -52,6 +52,7 @@ async def sides(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Floor,
         base.stop()
 
 
+@pytest.mark.wing("telemetry")
 async def test_agents_are_served_at_a_fair_share_of_the_floors_pace(sides: tuple[Floor, Ours]) -> None:
     """Every context of ours is checked against its target, and each agent's last one against its provider's rules."""
     lives = lives_of(load(SAMPLES), ASK.form)

@@ -53,6 +53,7 @@ async def test_an_api_process_loads_only_what_it_uses(commands: Commands, databa
     assert resident < FRESH_MAX, f"{resident / MEGABYTE:.0f} MB"
 
 
+@pytest.mark.wing("webhooks")  # with httpx2
 @pytest.mark.usefixtures("_telling_imports")
 async def test_a_server_on_a_migrated_database_does_not_load_migrations(commands: Commands, database_url: str) -> None:
     server = await commands.start_fresh("serve", DATABASE_URL=database_url)

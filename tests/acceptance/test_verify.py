@@ -1,9 +1,12 @@
 """`palimpsest verify`: every recorded call of a running server rendered again, by the real command."""
 
 import httpx
+import pytest
 
 from app.store.engine import Database
 from tests.acceptance.transfers import command
+
+pytestmark = pytest.mark.wing("audit")
 
 CALLS = 5
 LONG = "what the file says, line by line, and then some more of it\n" * 40
