@@ -113,9 +113,8 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.state.foreign_paths = tuple(path for wing in installed() for path in wing.foreign_paths)
     _add_middleware(app, settings)
     errors.install(app)
-    routers = (module.router for module in _BUSIEST_FIRST)
     schemas: list[type[BaseModel]] = []
-    for part in chain(routers, *(wing.routes(settings) for wing in installed())):
+    for part in chain((module.router for module in _BUSIEST_FIRST), *(wing.routes(settings) for wing in installed())):
         # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend([part] if isinstance(part, BaseRoute) else part.routes)
         schemas += part.schemas if isinstance(part, Resource) else ()

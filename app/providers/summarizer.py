@@ -1,5 +1,6 @@
 """The protocol of a model that writes summaries, its errors, and the part that all clients share."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final, Literal, Protocol, TypeAlias
@@ -68,7 +69,7 @@ class Summarizer(Protocol):
         ...
 
 
-class SummarizerClient:
+class SummarizerClient(ABC):
     """A summarizer that calls `model` through a vendor's client, and traces its requests by OpenTelemetry's conventions
     for generative AI. `provider` is the vendor's name in these."""
 
@@ -104,8 +105,8 @@ class SummarizerClient:
             )
             return answer
 
-    async def _ask(self, ask: Prompt, seconds: float) -> Completion:
-        raise NotImplementedError
+    @abstractmethod
+    async def _ask(self, ask: Prompt, seconds: float) -> Completion: ...
 
 
 _SUFFIX: Final = ".md"

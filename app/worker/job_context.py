@@ -19,7 +19,7 @@ from app.store.texts import ContentCiphers, sealing_with
 from app.tracing import tracer
 
 FORGOTTEN_CRON: Final = "* * * * *"
-"""When work is looked for whose job was lost."""
+"""Schedule of the search for work whose job was lost."""
 
 
 FollowUp: TypeAlias = Callable[[UUID, UUID, int | None], Awaitable[object]]
