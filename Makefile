@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Three processes for two cores (tests/conftest.py says why).
 SPREAD := --numprocesses auto
 QUICK := "not slow and not long and not pages and not generators and not monitoring and not citus"
-PROPERTIES := tests/property tests/unit/test_economics.py
+PROPERTIES := tests/property tests/unit/plan/test_economics.py
 
 .PHONY: setup help run test test-more bench check format tables openapi lock clean
 
@@ -78,7 +78,7 @@ SUITE_citus-suite = $(PYTEST) --citus -m $(QUICK) -rs $(SPREAD) tests/contract t
 SUITE_generators = $(PYTEST) -m generators -rs tests/generators ## what two generators make of the API's document: a type for each error (TypeScript if node is there)
 SUITE_proxy = $(PYTEST) -rs tests/acceptance/test_proxy.py ## a server behind the example of a proxy, over TLS (Debian's caddy, and openssl)
 SUITE_image = bash tests/image/check.sh ## build the image and walk through it (needs root and Debian's buildah)
-SUITE_kubernetes = $(PYTEST) -rs -n 0 tests/unit/test_kubernetes.py tests/acceptance/test_kustomize.py ## the Kubernetes manifests, as kubectl puts them together (Debian's kubernetes-client, or any newer kubectl)
+SUITE_kubernetes = $(PYTEST) -rs -n 0 tests/unit/repository/test_kubernetes.py tests/acceptance/test_kustomize.py ## the Kubernetes manifests, as kubectl puts them together (Debian's kubernetes-client, or any newer kubectl)
 SUITE_monitoring = $(PYTEST) -m monitoring -rs tests/acceptance/test_monitoring.py ## alert rules and dashboard against a real Prometheus (needs Debian's prometheus)
 
 # A benchmark is a folder of bench/. `make bench` lists those whose docstring begins with `make bench NAME=folder`.

@@ -15,7 +15,7 @@ ROUNDS = 3
 """Acknowledged calls of each agent between two kills."""
 
 
-@pytest.mark.slow  # tests/contract/test_idempotency.py has the same without kills
+@pytest.mark.slow  # tests/contract/events/test_idempotency.py has the same without kills
 async def test_every_recorded_call_was_answered_when_the_server_is_killed_again_and_again(
     commands: Commands, database_url: str
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from app.store.engine import Database
 from tests.acceptance.conftest import Commands
-from tests.contract.test_webhooks import put, request_skipped_run, wait_for_deliveries
+from tests.contract.webhooks.test_webhooks import put, request_skipped_run, wait_for_deliveries
 from tests.support.receiver import SECRET, receiving
 
 pytestmark = pytest.mark.wing("webhooks")

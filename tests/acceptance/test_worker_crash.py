@@ -12,7 +12,7 @@ import pytest
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Command, Commands
 from tests.conformance.agent import Agent, Json
-from tests.contract.test_summaries import SMALL, append_turns, check_coverage
+from tests.contract.summaries.test_summaries import SMALL, append_turns, check_coverage
 from tests.support.queue import wait_until_idle
 from tests.support.summarizers import Summarizers, ok, slow
 

@@ -16,7 +16,7 @@ from app.services.tenants import SCOPES, Tenants
 from app.store.engine import Database
 from app.worker import run
 from tests.conftest import serving
-from tests.contract.test_tenant_isolation import SHARDS, in_the_code, normal
+from tests.contract.store.test_tenant_isolation import SHARDS, in_the_code, normal
 from tests.support import pooler
 from tests.support.deliveries import retrying
 from tests.support.receiver import receiving

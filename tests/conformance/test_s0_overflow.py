@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
-from tests.unit.test_overflow import TIMELINE
+from tests.unit.policy.test_overflow import TIMELINE
 
 TEXT = "word " * 80
 

@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs, request_text
 from tests.conformance.conftest import check_coverage, compact, preset, summaries
 from tests.support.summarizers import ReceivedRequest, Summarizers, a_summary, ok
-from tests.unit.test_tokens import png
+from tests.unit.tokens.test_tokens import png
 
 TEXT = "word " * 80
 LAYERS = "/v1/sessions/s/layers"

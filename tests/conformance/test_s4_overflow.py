@@ -7,7 +7,7 @@ from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs
 from tests.conformance.conftest import compact, runs
 from tests.conformance.session_course import worker_queue
 from tests.conformance.test_s0_overflow import report_outcome
-from tests.unit.test_overflow import THRESHOLD
+from tests.unit.policy.test_overflow import THRESHOLD
 
 TEXT = "word " * 80
 WINDOW = 12_000  # reserve 3,000: the threshold is 9,000, and 4,200 are kept

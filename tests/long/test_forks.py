@@ -14,7 +14,7 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.conformance.agent import Agent
-from tests.contract.test_forks import check_coverage, compact_until, stored_bytes
+from tests.contract.lines.test_forks import check_coverage, compact_until, stored_bytes
 
 FORKS = 200
 TURNS = 1_250

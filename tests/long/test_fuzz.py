@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.contract.test_fuzz import CALLERS, fuzzing
+from tests.contract.http.test_fuzz import CALLERS, fuzzing
 
 pytestmark = pytest.mark.long
 

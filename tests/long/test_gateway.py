@@ -10,7 +10,7 @@ import pytest
 from app.runtime.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
-from tests.contract.test_gateway_agents import run_agents
+from tests.contract.gateway.test_agents import run_agents
 from tests.support.provider import ProviderReply, ReceivedRequest, serving_provider
 
 pytestmark = [pytest.mark.long, pytest.mark.wing("gateway")]

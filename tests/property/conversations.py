@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.core.log.block import Block, Kind
 from tests.property.builders import arguments, contents
-from tests.unit.formats.layouts import layout_of_messages
+from tests.unit.render.formats.layouts import layout_of_messages
 
 Message = dict[str, Any]
 

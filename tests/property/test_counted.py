@@ -18,7 +18,7 @@ from tests.property.conversations import conversations
 from tests.support import recount
 from tests.support.examples import examples
 from tests.support.written_requests import write_in
-from tests.unit.formats.layouts import layout_of
+from tests.unit.render.formats.layouts import layout_of
 
 some = settings(
     max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

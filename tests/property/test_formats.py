@@ -22,7 +22,7 @@ from tests.property.conversations import conversations, mixed_blocks
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
 from tests.support.written_requests import chosen, write_in
-from tests.unit.formats.layouts import MEMBER, layout_of_messages, round_trip
+from tests.unit.render.formats.layouts import MEMBER, layout_of_messages, round_trip
 
 CHECKS = {
     "openai": check_openai,

@@ -25,10 +25,10 @@ PREFIX: Final = f"palimpsest_test_{uuid4().hex[:8]}"
 SHARDS: Final = 4
 DROPS_MAX: Final = 6
 NOT_DISTRIBUTED: Final[dict[str, str]] = {
-    "tests/contract/test_tenant_isolation.py::test_no_statement_loses_an_index_by_row_security": (
+    "tests/contract/store/test_tenant_isolation.py::test_no_statement_loses_an_index_by_row_security": (
         "reads plans of one Postgres; the coordinator's say what goes to which shard, which tests/citus looks at"
     ),
-    "tests/contract/test_reconcile.py::test_continuing_a_conversation_executes_four_statements": (
+    "tests/contract/events/test_reconcile.py::test_continuing_a_conversation_executes_four_statements": (
         "counts the statements of one Postgres; where there are shards, an append is more of them"
     ),
 }

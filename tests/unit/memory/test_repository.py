@@ -1,0 +1,83 @@
+"""Commits, branches, pushes and pull requests made by commands, and those undone."""
+
+import pytest
+
+from app.core.memory.digest.digest import appendix, digest_of, from_json, to_json, unite
+from app.core.memory.digest.files import repository_lines, undone_changes
+from tests.unit.builders import COUNTER, Log
+from tests.unit.memory.test_checks import add_run
+
+FIRST = ("git add a.go && git commit -m 'fix: the gauge'", "[main 94effc6] fix: the gauge\n 1 file changed")
+SECOND = ("git commit -m 'feat: the report'", "[main b5cf65b] feat: the report\n 2 files changed")
+
+
+def actions_of(*runs: tuple[str, str]) -> list[str]:
+    return list(repository_lines((command, "ok", output) for command, output in runs))
+
+
+def test_commits_pushes_branches_and_pull_requests_are_found_by_their_output() -> None:
+    assert actions_of(
+        ("git checkout -b tide", "Switched to a new branch 'tide'"),
+        FIRST,
+        ("git push -u origin tide 2>&1", "To github.com:a/b.git\n * [new branch]        tide -> tide"),
+        ("gh pr create --title 'Fix the gauge' --body x", "https://github.com/a/b/pull/201"),
+        ("git push", "Everything up-to-date"),
+        ("git log -1", "[main 1111111] not made here"),
+        ("cd /tmp/x && git init && git commit -m init", "[main (root-commit) 3f91520] init"),
+    ) == [
+        "created branch tide",
+        'committed 94effc6 "fix: the gauge"',
+        "pushed tide",
+        'created pull request #201 "Fix the gauge"',
+    ]
+
+
+def test_a_commit_that_was_undone_or_amended_is_left_out() -> None:
+    reset = ("git reset --hard HEAD~1 && git log -1", "HEAD is now at 9571a23 add tests")
+    assert actions_of(FIRST, reset) == []
+    assert actions_of(reset) == ["undone: 1 newest commits"]
+    amend = ("git commit --amend --no-edit", "[main 48e7f29] fix: the gauge\n Date: Mon")
+    assert actions_of(FIRST, amend) == ['committed 48e7f29 "fix: the gauge"']
+    assert actions_of(FIRST, SECOND, ("git reset --soft HEAD~1", "")) == ['committed 94effc6 "fix: the gauge"']
+    restored = ("git checkout tide/gauge.go", "Updated 1 path from the index")
+    assert actions_of(restored) == ["undone: uncommitted changes of tide/gauge.go"]
+    assert actions_of(restored, FIRST) == ['committed 94effc6 "fix: the gauge"']
+
+
+def test_a_commit_is_undone_across_spans_however_they_are_united() -> None:
+    log = Log()
+    for command, output in (FIRST, SECOND):
+        add_run(log, command, output)
+    add_run(log, "git reset --hard HEAD~2", "HEAD is now at 9571a23 add tests")
+    add_run(log, "git commit --amend --no-edit", "[main 48e7f29] add tests, too")
+    parts = [digest_of(log.events[at : at + 2]) for at in range(0, len(log.events), 2)]
+    assert unite(parts).made == ('committed 48e7f29 "add tests, too" (amended)',)
+    assert unite([parts[0], unite(parts[1:])]).made == unite(parts).made == digest_of(log.events).made
+    assert from_json(to_json(unite(parts))) == unite(parts)
+
+
+def test_the_appendix_lists_a_commit_once() -> None:
+    log = Log()
+    add_run(log, *FIRST)
+    text = appendix(digest_of(log.events), COUNTER, 1000)
+    assert '<repository>\ncommitted 94effc6 "fix: the gauge"\n</repository>' in text
+    assert "git commit" not in text
+
+
+@pytest.mark.parametrize(
+    ("command", "paths"),
+    [
+        ("git restore a.go b.go", ("a.go", "b.go")),
+        ("git checkout -- a.go", ("a.go",)),
+        ("git -C /srv checkout .", ()),
+        ("git stash", ()),
+        ("git checkout main", None),
+        ("git checkout -b a.b", None),
+        ("git restore --staged a.go", None),
+        ("git reset HEAD", None),
+        ("git stash pop", None),
+    ],
+)
+def test_paths_that_a_command_reverts(command: str, paths: tuple[str, ...] | None) -> None:
+    assert [one.paths for one in undone_changes(command, "ok")] == ([] if paths is None else [paths])
+    assert not list(undone_changes(command, "error"))
