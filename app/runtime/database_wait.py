@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final
@@ -36,7 +37,8 @@ async def wait_for(
 ) -> None:
     """Call `prepare` until it does not raise DatabaseUnreachable, and let any other error pass.
 
-    During the wait, requests on the listener get 503 (`/healthz` 200). `tell` prints the status, once.
+    During the wait, requests on the listener get 503 (`/healthz` 200), and SIGTERM and SIGINT raise SystemExit(0).
+    `tell` prints the status, once.
     """
     log = structlog.get_logger()
     clock = asyncio.get_running_loop().time
@@ -54,11 +56,42 @@ async def wait_for(
                 if first:
                     tell(STATUS)
                 if first and listener is not None:
+                    stack.enter_context(_ended_by_signals())
                     await stack.enter_async_context(_answer_probes(listener))
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
     if next_reminder:
         log.warning("the database is reachable; starting")
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Raise SystemExit(0) from the block after SIGTERM or SIGINT.
+
+    uvicorn logs whatever is raised while it runs a request, SystemExit too. A handler that raises would be ignored if
+    its signal came during a probe, so the loop handles signals here.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    received: list[int] = []
+
+    def end(number: int) -> None:
+        received.append(number)
+        if task is not None:
+            task.cancel()
+
+    for number in handlers:
+        loop.add_signal_handler(number, end, number)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if received:
+            raise SystemExit(0) from None
+        raise
+    finally:
+        for number, handler in handlers.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 @contextlib.asynccontextmanager
