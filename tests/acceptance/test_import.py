@@ -175,7 +175,7 @@ async def test_an_import_that_the_server_refuses_leaves_no_session(
     [
         (("import", SAMPLES, "--session", "s"), "--session names the session of one file"),
         (("import", SAMPLES / "neutral.jsonl", "--session", "a b"), "--session may hold letters, digits and"),
-        (("import", SAMPLES.parent / "unit" / "formats"), "there is no JSONL file in"),
+        (("import", SAMPLES.parent / "unit" / "render" / "formats"), "there is no JSONL file in"),
         (("import", SAMPLES / "none.json"), "does not exist"),
         (("export", "a", "b", "--format", "openai"), "one session a file in the format openai"),
         (("export", "a", "--format", "blocks"), "blocks"),

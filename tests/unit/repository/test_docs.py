@@ -150,7 +150,7 @@ def test_the_packages_are_those_of_the_contracts() -> None:
 
 def test_the_reducer_of_the_guide_is_the_one_that_is_tested() -> None:
     guide = (DOCS / "guides" / "add-a-reducer.md").read_text(encoding="utf-8")
-    tested = (DOCS.parent / "tests" / "unit" / "test_adding_a_reducer.py").read_text(encoding="utf-8")
+    tested = (DOCS.parent / "tests" / "unit" / "plan" / "test_adding_a_reducer.py").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert len(blocks) == 2
     assert all(block in tested for block in blocks)
