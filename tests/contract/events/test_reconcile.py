@@ -279,6 +279,7 @@ async def test_a_retry_after_an_overflow_continues_with_its_messages(client: htt
     assert (again["line"], again["appended"]) == ("s@line.1", [])
 
 
+@pytest.mark.usefixtures("worker")
 async def test_the_retry_an_overflow_recommends_works_with_and_without_messages(client: httpx.AsyncClient) -> None:
     """The call was made on the session's second line; the path names the session whichever address reports the call."""
     await reconcile(client, [user("aside")])

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.resources.feedback import service as feedback
 from app.store.engine import Database
 from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, claude, events_of, gpt
 from tests.support.provider import STREAMS, Provider, ProviderReply
@@ -345,8 +346,11 @@ async def test_count_tokens_counts_the_request_that_would_be_sent(
     assert sent[-1] == messages[-1]
 
 
-async def test_a_retried_call_ends_with_its_own_last_message(http: httpx.AsyncClient, provider: Provider) -> None:
+async def test_a_retried_call_ends_with_its_own_last_message(
+    http: httpx.AsyncClient, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another event is appended while the retry waits for a summary, which no worker writes."""
+    monkeypatch.setattr(feedback, "RETRY_WAIT_MS", 2_000)
     path = "/v1/chat/completions"
     provider.script.extend([ProviderReply(status=400, error=OVERFLOW[path]), ProviderReply("To me.")])
     said = [(f"{number} " + "word " * 300, f"answer {number}") for number in range(20)]
