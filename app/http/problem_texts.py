@@ -113,8 +113,8 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
         },
     ),
     "not-reproducible": ProblemText(
-        "A recorded call can no longer be rendered to the bytes that were sent: its records were changed, they were written"
-        " by a newer release, or the server has a bug. The server logs it.",
+        "A recorded call can no longer be rendered to the bytes that were sent: its records were changed, they were"
+        " written by a newer release, or the server has a bug. The server logs it.",
         "Read the call with the release that recorded it. If that fails too, report it with the call's id.",
         {
             "call_id": _text("Id of the call."),
