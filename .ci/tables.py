@@ -1,9 +1,13 @@
 """Write the tables that pages repeat from the code: knobs in docs/policies.md, settings in docs/settings.md."""
 
 import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
-from app.core.policy.policy import knob_table
+from app.core.policy.knobs import Knob
+from app.core.policy.policy import Policy
 from app.runtime import settings_report
 
 ROOT = Path(__file__).parent.parent
@@ -17,6 +21,30 @@ def write(page: Path, name: str, table: str) -> None:
     if places != 1:
         raise SystemExit(f"{page} has {places} places for the table {name}, not one")
     page.write_text(new, encoding="utf-8")
+
+
+def knob_table() -> str:
+    """Return all knobs of a policy as a Markdown table."""
+    lines = ["| knob | default | what |", "|---|---|---|"]
+    for path, knob, default in knobs(Policy):
+        shown = "" if default is None or default == () else f"`{str(default).lower()}`"
+        choices = f" One of {', '.join(f'`{choice}`' for choice in knob.choices)}." if knob.choices else ""
+        unit = f" In {knob.unit}." if knob.unit else ""
+        lines.append(f"| `{path}` | {shown} | {knob.sentence}{choices}{unit} |")
+    return "\n".join(lines)
+
+
+def knobs(group: type[Any], path: str = "") -> Iterator[tuple[str, Knob, Any]]:
+    """Yield every knob of a group, and of the groups in it, with its path and its default."""
+    for own in fields(group):
+        knob: Knob = own.metadata["knob"]
+        where = f"{path}.{own.name}" if path else own.name
+        if knob.kind == "group":
+            yield from knobs(knob.shape, where)
+        elif knob.kind == "groups":
+            yield from knobs(knob.shape, f"{where}.<name>")
+        else:
+            yield where, knob, None if own.default is MISSING else own.default
 
 
 if __name__ == "__main__":

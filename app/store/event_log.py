@@ -15,8 +15,8 @@ import asyncpg
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.log.placement import TurnMark
 from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, clip, log_segments, shared_to
-from app.core.log.turns import TurnMark
 from app.store.engine import Connection, Database
 from app.store.events import (
     EVENT_COLUMNS,

@@ -13,8 +13,8 @@ from uuid import UUID
 import asyncpg
 
 from app.core.errors import InvalidRequest
-from app.core.log.event import SessionState
 from app.core.log.events import Json, canonical_json
+from app.core.log.placement import SessionState
 from app.core.log.segments import SEQ_MAX, AsOf, InheritableSummary, clip, cover_at
 from app.store import ancestors, event_log, sessions
 from app.store.engine import Connection, Database

@@ -12,10 +12,9 @@ import asyncpg
 
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.chain import START, Tip
-from app.core.log.event import OpenCall, SessionState
 from app.core.log.events import Json, canonical_json
+from app.core.log.placement import OpenCall, SessionState, TurnState
 from app.core.log.segments import is_line, row_name, session_of
-from app.core.log.turns import TurnState
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
 from app.store.rows import decode

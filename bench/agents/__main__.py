@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import uvloop
 
-from app.core.policy.presets import DOCUMENTS
+from app.core.policy.policy import DOCUMENTS
 from bench.agents import long_logs, memory, restarts, summaries, tables
 from bench.agents.replay import AgentResults, run_agents
 from bench.agents.rows import Row, rows_table

@@ -17,7 +17,7 @@ import psutil
 import uvicorn
 from sqlalchemy.engine import make_url
 
-from app.core.policy.presets import DOCUMENTS
+from app.core.policy.policy import DOCUMENTS
 from app.runtime.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
 from app.runtime.settings import Settings
 from app.store.embedded import EmbeddedPostgres

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 from app.core.tokens.models import CacheProfile
 from bench.cost import optimum, rivals
 from bench.cost import outside as keeping

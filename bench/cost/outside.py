@@ -11,8 +11,7 @@ from app.core.plan.pipeline import Plan, plan
 from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import START, Frontier, first_changed
 from app.core.plan.update import EarlierPlan, PlanInputs
-from app.core.policy.policy import Policy
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS, Policy
 from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.formats import anthropic_parts
 from app.core.render.request import write_text

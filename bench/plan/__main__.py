@@ -11,13 +11,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from app.core.log.event import Event, OpenCall, SessionState, as_stored, place
+from app.core.log.event import Event
 from app.core.log.events import canonical_json
 from app.core.log.parse import body_text, parse_batch
+from app.core.log.placement import OpenCall, SessionState, as_stored, place
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import EarlierPlan, PlanInputs
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 from app.core.tokens.budget import budget_for
 from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.models import CacheProfile

@@ -41,7 +41,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from app.core.policy.presets import DOCUMENTS
+from app.core.policy.policy import DOCUMENTS
 from bench.quality import baselines, tables
 from bench.quality.kept import Kept
 from bench.quality.picture import svg

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from palimpsest import AsyncSession, ContextInfeasibleError
 from palimpsest.types import PolicyDocument
 
-from app.core.policy.presets import DOCUMENTS
+from app.core.policy.policy import DOCUMENTS
 from bench.cost.sessions import MODEL
 from bench.quality.answers import with_questions
 from bench.quality.kept import Kept, covered, kept_needs, lost, text_of

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 from bench.quality.kept import Kept, Share, total
 from bench.quality.scenarios import (
     ALONE,

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs
 from tests.conformance.conftest import check_coverage, compact, preset, runs
 from tests.support.queue import worker_queue

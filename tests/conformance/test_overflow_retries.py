@@ -6,7 +6,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 from app.core.tokens.budget import auto_keep
 from tests.conformance.agent import Agent, Json, evicted_seqs
 from tests.conformance.conftest import runs

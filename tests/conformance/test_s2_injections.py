@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.core.policy.presets import DOCUMENTS
+from app.core.policy.policy import DOCUMENTS
 from tests.conformance.agent import Agent, Json
 
 TEXT = "word " * 80

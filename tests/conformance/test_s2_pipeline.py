@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.core.policy.presets import DOCUMENTS
+from app.core.policy.policy import DOCUMENTS
 from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, batches, evicted_seqs, request_text
 from tests.conformance.conftest import compact
 from tests.support.summarizers import Summarizers, ok

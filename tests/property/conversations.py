@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from tests.property.builders import arguments, contents
 from tests.unit.render.formats.layouts import layout_of_messages
 

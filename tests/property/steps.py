@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.core.assembly.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
 from app.core.errors import CannotFit
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.log.events import BOOKKEEPING, EventType, canonical_json
 from app.core.memory.cover import Summary
 from app.core.plan.pipeline import EVICTIONS, Plan, Row, plan

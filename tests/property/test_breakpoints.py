@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.core.log.block import REASONING_PARTS, Block, Kind
+from app.core.log.event import REASONING_PARTS, Block, Kind
 from app.core.render.breakpoints import Marking
 from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Layout

@@ -13,8 +13,7 @@ from app.core.plan.pipeline import Plan
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Cut, TtlPruning
-from app.core.policy.policy import Policy
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS, Policy
 from app.core.policy.summarize import Summarize
 from app.core.record.evictions import dispositions
 from tests.property.builders import Raw, Session, bounded_inputs, log_of, logs, policies, tree_of, whole_inputs

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.core.errors import InvalidEvent
-from app.core.log.block import REASONING_PARTS, Block, Kind
+from app.core.log.event import REASONING_PARTS, Block, Kind
 from app.core.log.events import canonical_json
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.core.assembly.visibility import VisibilityRequest
 from app.core.errors import CannotFit, ContextError
-from app.core.log.block import Kind
+from app.core.log.event import Kind
 from app.core.plan.pipeline import Plan, begin, finish_unchanged, plan
 from app.core.plan.state.frontier import START, from_json, to_json
 from app.core.plan.update import EarlierPlan

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 from bench.cost import rivals
 from bench.cost.billing import PROFILES, Tally, account
 from bench.cost.outside import policy_player

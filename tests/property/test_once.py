@@ -9,7 +9,7 @@ from app.core.plan.pipeline import plan
 from app.core.plan.reducers.once import REDUCER
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import EarlierPlan, PlanInputs
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.request import write_text
 from app.core.tokens.budget import budget_for

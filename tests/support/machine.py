@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 from hypothesis import strategies as st
 
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 from app.resources.summaries.service import Compaction
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.core.log.block import Block, Kind
-from app.core.log.event import ERASED_TOKENS, content_text
+from app.core.log.event import ERASED_TOKENS, Block, Kind, content_text
 from app.core.log.events import canonical_json
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.frontier import Frontier

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.log.block import REASONING_PARTS
-from app.core.log.event import Event, content_text
+from app.core.log.event import REASONING_PARTS, Event, content_text
 from app.core.log.events import BOOKKEEPING, PREFIX, EventType, Json, Part, canonical_json, readable
 from app.core.render.formats.tools import NativeFormat, write_tools
 

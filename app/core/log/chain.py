@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.log.block import REASONING_PARTS, TEXT_PARTS
+from app.core.log.event import REASONING_PARTS, TEXT_PARTS
 from app.core.log.events import EventType, Json, arguments_object, canonical_json
 
 CHAINED: Final = frozenset(

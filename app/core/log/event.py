@@ -1,14 +1,13 @@
-"""Stored events, and the placement of an append in a session's log."""
+"""Stored events, and blocks: the neutral form in which formats receive them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from enum import StrEnum
+from typing import Final, Generic, Self, TypeVar, overload
 
-from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
 from app.core.lexicon.identifiers import identifiers
 from app.core.lexicon.times import parse_time, to_seconds
 from app.core.lexicon.tools import ADDRESSES, FILES
-from app.core.log.block import REASONING_PARTS, Block, Kind
 from app.core.log.events import (
     BOOKKEEPING,
     NO_PROMPT,
@@ -16,12 +15,11 @@ from app.core.log.events import (
     Draft,
     EventType,
     Json,
+    Part,
     arguments_object,
     canonical_json,
     readable,
 )
-from app.core.log.lazy import lazy
-from app.core.log.turns import FIRST, TurnState, count_turns
 
 ERASED: Final = "[This was erased on request.]"
 """The content shown for a redacted event."""
@@ -35,6 +33,53 @@ EXPIRING: Final = frozenset({*AGES, "supersedes"})
 PATHS: Final = (*FILES, *ADDRESSES)
 """Arguments that hold the one file or address that a tool reads."""
 
+TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
+REASONING_PARTS: Final = frozenset({"reasoning", "thinking", "redacted_thinking"})
+IMAGE_PARTS: Final = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
+BLOB_PARTS: Final = frozenset({"inlineData", "inline_data", "fileData", "file_data"})
+"""Gemini's types of images and files; the type is also the field that holds the data."""
+
+_Owner = TypeVar("_Owner")
+_Value = TypeVar("_Value")
+
+
+class Kind(StrEnum):
+    """The role of a block."""
+
+    SYSTEM = "system"  # a system message inside the conversation (the system prompt is not a block)
+    USER = "user"
+    ASSISTANT = "assistant"
+    CALL = "call"  # one tool call of the assistant
+    RESULT = "result"  # its result, always after the assistant blocks of its round
+    NOTE = "note"  # a message of ours to the model, e.g. a list of what was left out
+
+
+ASSISTANT_KINDS: Final = frozenset({Kind.ASSISTANT, Kind.CALL})
+"""The kinds of blocks that the model wrote."""
+ROUND_KINDS: Final = ASSISTANT_KINDS | {Kind.RESULT}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One visible event, or a synthetic line in place of events.
+
+    `seq` is the event's; for a synthetic block, the last seq that it replaces (for a pending stub, its call's seq).
+    `replaced`: `content` is ours (a stub, a shortened result), not the event's own. `ephemeral` blocks come after the
+    last cache breakpoint and may differ in the next call.
+    """
+
+    kind: Kind
+    seq: int
+    content: str | Sequence[Part] | None = None
+    call_id: str | None = None
+    tool: str | None = None
+    arguments: Json = None
+    is_error: bool = False
+    native: Mapping[str, Json] | None = None
+    replaced: bool = False
+    ephemeral: bool = False
+
+
 _KINDS: Final = {
     EventType.USER_MESSAGE: Kind.USER,
     EventType.ASSISTANT_MESSAGE: Kind.ASSISTANT,
@@ -44,6 +89,33 @@ _KINDS: Final = {
     EventType.AGENT_NOTE: Kind.NOTE,
     EventType.ANNOUNCE: Kind.NOTE,
 }
+
+
+class lazy(Generic[_Owner, _Value]):
+    """A property that is computed on first access and kept in the instance's `__dict__` under its name.
+
+    It holds no lock, unlike `functools.cached_property` before Python 3.12, whose lock all instances of a class share.
+    Concurrent threads may each compute the value, so it must be a pure function of the instance; all of them get the
+    one that is kept.
+    """
+
+    def __init__(self, compute: Callable[[_Owner], _Value]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type[_Owner]) -> Self: ...
+
+    @overload
+    def __get__(self, instance: _Owner, owner: type[_Owner]) -> _Value: ...
+
+    def __get__(self, instance: _Owner | None, owner: type[_Owner]) -> Self | _Value:
+        """Return the cached value, computing it on first access; on the class, return this descriptor."""
+        if instance is None:
+            return self
+        value: _Value = vars(instance).setdefault(self._name, self._compute(instance))
+        return value
 
 
 @dataclass(frozen=True)
@@ -152,148 +224,6 @@ class Event:
         return self.type not in BOOKKEEPING and self.type not in PREFIX
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCall:
-    """A tool call whose result is not in the log yet."""
-
-    seq: int
-    tool: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnd:
-    """The end of a log, where the next batch is appended; `open_calls` may hold only those that the batch answers."""
-
-    head: int = 0
-    turns: int = 0
-    tokens: int = 0
-    open_calls: Mapping[str, OpenCall] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionState(LogEnd):
-    """The state of a session's log that an append depends on; only appends change it."""
-
-    turn: TurnState = FIRST
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedEvent:
-    """One event of a batch with its place; numbers are relative to the session's state before the batch."""
-
-    draft: Draft
-    offset: int
-    turn_offset: int
-    tokens: int
-    tokens_through: int
-    call_offset: int | None
-    """The call's offset, for a result whose call is in the same batch."""
-    tool: str | None
-    gist: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """An append, complete except for the state that it is applied to.
-
-    `needs_open` are the ids of earlier calls that this batch answers, `starts` those of calls that it makes, and
-    `opens` maps the ids that it leaves open to offset and tool. The store applies the batch only if every call of
-    `needs_open` is open and none of `starts` is.
-    """
-
-    placed: tuple[PlacedEvent, ...]
-    turn_after: TurnState
-    turns_begun: int
-    tokens: int
-    needs_open: tuple[str, ...]
-    starts: tuple[str, ...]
-    opens: Mapping[str, tuple[int, str]]
-
-
-def place(drafts: Sequence[Draft], tokens: Sequence[int], turn: TurnState) -> Batch:
-    """Place a batch in a session whose running turn is `turn`; `tokens` are the drafts' tokens.
-
-    Raises UnknownCall for a second result of one call, DuplicateCall for a call whose id is open within the batch.
-    """
-    turn_after, turn_offsets = count_turns(turn, drafts)
-    opened: dict[str, tuple[int, str]] = {}
-    answered_before: list[str] = []
-    starts: list[str] = []
-    placed: list[PlacedEvent] = []
-    through = 0
-    for offset, (draft, cost, begun) in enumerate(zip(drafts, tokens, turn_offsets, strict=True), start=1):
-        through += cost
-        call_offset, tool = None, draft.tool
-        if draft.type is EventType.TOOL_CALL and draft.call_id:
-            if draft.call_id in opened:
-                raise DuplicateCall(draft.call_id, index=offset - 1)
-            if draft.call_id not in answered_before and draft.call_id not in starts:
-                starts.append(draft.call_id)
-            opened[draft.call_id] = (offset, draft.tool or "")
-        elif draft.type is EventType.TOOL_RESULT and draft.call_id:
-            if draft.call_id in opened:
-                call_offset, call_tool = opened.pop(draft.call_id)
-                tool = tool or call_tool
-            elif draft.call_id in answered_before or draft.call_id in starts:
-                raise UnknownCall(draft.call_id, index=offset - 1)
-            else:
-                answered_before.append(draft.call_id)
-        gist = first_line(draft) if draft.type is EventType.TOOL_RESULT else None
-        placed.append(PlacedEvent(draft, offset, begun, cost, through, call_offset, tool, gist))
-    return Batch(
-        placed=tuple(placed),
-        turn_after=turn_after,
-        turns_begun=turn_offsets[-1] if turn_offsets else 0,
-        tokens=through,
-        needs_open=tuple(answered_before),
-        starts=tuple(starts),
-        opens=opened,
-    )
-
-
-def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
-    """Raise HeadConflict, UnknownCall or DuplicateCall if `batch` cannot be applied to `state`."""
-    if expected_head is not None and expected_head != state.head:
-        raise HeadConflict(expected=expected_head, head=state.head)
-    index = {p.draft.call_id: p.offset - 1 for p in reversed(batch.placed) if p.draft.call_id}
-    for call_id in batch.needs_open:
-        if call_id not in state.open_calls:
-            raise UnknownCall(call_id, index=index[call_id])
-    for call_id in batch.starts:
-        if call_id in state.open_calls:
-            raise DuplicateCall(call_id, index=index[call_id])
-
-
-def as_stored(
-    before: LogEnd, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
-) -> tuple[Event, ...]:
-    """Return the rows of `batch` after it was applied to `before`; `bodies` are its stored bodies."""
-    events = []
-    for placed, body in zip(batch.placed, bodies, strict=True):
-        draft = placed.draft
-        answers = before.open_calls.get(draft.call_id or "") if draft.type is EventType.TOOL_RESULT else None
-        call_seq = before.head + placed.call_offset if placed.call_offset else answers.seq if answers else None
-        events.append(
-            Event(
-                seq=before.head + placed.offset,
-                type=draft.type,
-                turn=before.turns + placed.turn_offset,
-                tokens=placed.tokens,
-                cum_tokens=before.tokens + placed.tokens_through,
-                call_id=draft.call_id,
-                tool=placed.tool or (answers.tool if answers else None),
-                call_seq=call_seq,
-                author=draft.author,
-                pinned=bool(draft.pinned),
-                is_error=bool(draft.is_error),
-                gist=placed.gist,
-                at=event_time(body, stored_at),
-                body=body,
-            )
-        )
-    return tuple(events)
-
-
 def event_time(body: Mapping[str, Json] | None, stored_at: float) -> float:
     """Return the time of an event in epoch seconds: its `occurred_at`, as UTC if without a zone, else `stored_at`."""
     stated = body.get("occurred_at") if body else None
@@ -306,7 +236,7 @@ def event_time(body: Mapping[str, Json] | None, stored_at: float) -> float:
 
 
 def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the body of a redacted event: the fields in TIES, which connect it to other events."""
+    """Return the body of a redacted event: the fields in KEPT_FIELDS, which connect it to other events."""
     kept = {name: body[name] for name in KEPT_FIELDS if name in body}
     if body["type"] == EventType.TOOL_CALL:
         return {**kept, "arguments": {}, "redacted": True}

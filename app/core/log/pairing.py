@@ -11,8 +11,8 @@ from itertools import count
 from types import MappingProxyType
 from typing import Final
 
-from app.core.log.event import OpenCall
 from app.core.log.events import ID_CHARS_MAX, Draft, EventType, Json
+from app.core.log.placement import OpenCall
 
 UNKNOWN_TOOL: Final = "unknown_tool"
 UNKNOWN_ARGUMENTS: Final = MappingProxyType(

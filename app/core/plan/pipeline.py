@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from app.core.errors import CannotFit
-from app.core.log.lazy import lazy
+from app.core.log.event import lazy
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer, newest_from, newest_part, room_for_newest

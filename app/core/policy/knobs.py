@@ -1,6 +1,6 @@
 """Knobs: the fields of a policy, with a description, unit and bounds, for parsing and documentation."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Final
 
@@ -151,16 +151,3 @@ def _described(knob: Knob, own: Any) -> dict[str, Json]:
     if knob.optional:
         schema = {"anyOf": [schema, {"type": "null"}]}
     return {**schema, "description": sentence, "default": list(default) if isinstance(default, tuple) else default}
-
-
-def rows(shape: type[Any], path: str = "") -> Iterator[tuple[str, Knob, Any]]:
-    """Yield every knob with its path and its default, including those of groups."""
-    for own in fields(shape):
-        known: Knob = own.metadata["knob"]
-        where = f"{path}.{own.name}" if path else own.name
-        if known.kind == "group":
-            yield from rows(known.shape, where)
-        elif known.kind == "groups":
-            yield from rows(known.shape, f"{where}.<name>")
-        else:
-            yield where, known, None if own.default is MISSING else own.default

@@ -15,7 +15,7 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Final
 
-from app.core.log.block import ASSISTANT_KINDS, ROUND_KINDS, Block, Kind
+from app.core.log.event import ASSISTANT_KINDS, ROUND_KINDS, Block, Kind
 from app.core.render.formats.layout import Breakpoint, Layout, Place, Places
 
 MARKERS_MAX: Final = 4

@@ -13,8 +13,7 @@ from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.core.log.block import Block, Kind
-from app.core.log.event import Event
+from app.core.log.event import Block, Event, Kind
 from app.core.log.events import EventType
 from app.core.log.parse import tool_definitions
 from app.core.plan.state.context import Context, Unit

@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Protocol
 
-from app.core.log.block import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
+from app.core.log.event import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, read_arguments
 from app.core.tokens.models import ModelProfile
 from app.core.tokens.scales import MARGIN, SCALES, ImageRule, dimensions, scaled

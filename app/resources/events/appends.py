@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy
-from app.core.log.event import Batch, LogEnd
 from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
+from app.core.log.placement import Batch, LogEnd
 from app.core.log.segments import line_of
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS

@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from app.core.errors import StoreUnavailable
-from app.core.log.turns import FIRST, TurnState
+from app.core.log.placement import FIRST, TurnState
 from app.services.counting import Counting
 from app.store import sessions
 from app.store.engine import Database

@@ -13,8 +13,7 @@ from uuid import UUID
 
 from app.core.errors import InvalidPolicy, InvalidRequest, NotFound
 from app.core.log.events import Json, canonical_json
-from app.core.policy.policy import Policy, parse_policy
-from app.core.policy.presets import DOCUMENTS, PRESETS
+from app.core.policy.policy import DOCUMENTS, PRESETS, Policy, parse_policy
 from app.core.tokens.budget import budget_for
 from app.store import policies
 from app.store.engine import Connection, Database

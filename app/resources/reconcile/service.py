@@ -16,9 +16,9 @@ from uuid import UUID
 from app.core.assembly.inputs import ContextRequest
 from app.core.errors import DuplicateCall, InvalidRequest, UnknownCall
 from app.core.log.chain import Link, canonical_prompt, canonical_tool_list, links
-from app.core.log.event import Batch, check, place
 from app.core.log.events import NO_PROMPT, Draft, EventType, Json
 from app.core.log.parse import tool_definitions
+from app.core.log.placement import Batch, check, place
 from app.core.log.segments import is_line, line_of, session_of
 from app.core.policy.policy import Policy
 from app.resources.contexts.service import Assembly, ContextAnswer

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from uuid import UUID
 
 from app.core.errors import Conflict
-from app.core.log.event import place
 from app.core.log.events import ANNOUNCE, Draft, EventType
-from app.core.log.turns import Turn, turn_of
+from app.core.log.placement import Turn, place, turn_of
 from app.core.policy.policy import Policy
 from app.core.render.layers import visible_layers
 from app.resources.contexts.view_cache import ViewCache

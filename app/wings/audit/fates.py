@@ -7,10 +7,8 @@ from itertools import zip_longest
 from typing import Final
 
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
-from app.core.log.block import Block, Kind
-from app.core.log.event import Event, content_text
+from app.core.log.event import Block, Event, Kind, content_text, lazy
 from app.core.log.events import BOOKKEEPING, canonical_json
-from app.core.log.lazy import lazy
 from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.plan.state.projection import project

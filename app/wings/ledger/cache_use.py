@@ -3,7 +3,7 @@
 The contents of a provider's cache follow from the record alone. Within an epoch, a call begins with the bytes of the
 previous one (I5); across epochs, with those before the first change (`CountedEpoch.stable`). Entries live for the
 model's time to live after each use, and markers find the entries within their lookback. So each call has an
-expectation, which `core/audit/bill` prices, and a reason why anything that the previous call had left was not read.
+expectation, which `core/tokens/models` prices, and a reason why anything that the previous call had left was not read.
 
 Two units meet here. Positions are in the estimator's own tokens, bills in the provider's. The `scale` of a call
 converts them: its reported input over its own count; before one is reported, the provider's last scale, or the
@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from app.core.audit.bill import Bill, divide, priced
 from app.core.policy.summarize import Prices
-from app.core.tokens.models import CacheProfile
+from app.core.tokens.models import Bill, CacheProfile, divide, priced
 
 TOLERANCE_TOKENS: Final = 256
 """Two steps of OpenAI's cache: automatic caches round at both ends."""

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Query
 from pydantic import AfterValidator, BaseModel, Field
 
-from app.core.audit.bill import Bill
 from app.core.lexicon.times import time_text
+from app.core.tokens.models import Bill
 from app.http import paging
 from app.http.addresses import PrefixAccess
 from app.http.fields import (

@@ -8,12 +8,11 @@ from statistics import median
 from typing import Final
 from uuid import UUID
 
-from app.core.audit.bill import Bill, priced
 from app.core.errors import InvalidRequest
 from app.core.policy.policy import Policy
 from app.core.policy.summarize import Prices
 from app.core.render.formats import FORMATS
-from app.core.tokens.models import CacheProfile, cache_profile, profile_name
+from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced, profile_name
 from app.resources.feedback.service import CacheReads
 from app.resources.policies.service import Policies
 from app.store import sessions

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from app.core.audit.bill import Bill, divide
 from app.core.policy.summarize import Prices
+from app.core.tokens.models import Bill, divide
 from app.wings.ledger.cache_use import CountedCall, CountedEpoch, LedgerLine, cacheable_tokens
 
 REPLANNED: Final = frozenset({"start", "model", "window", "policy", "redaction"})

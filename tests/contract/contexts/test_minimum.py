@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 
 FIRST, *OTHERS = PRESETS
 SESSIONS = 6

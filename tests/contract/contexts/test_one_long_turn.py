@@ -2,7 +2,7 @@
 
 import httpx
 
-from app.core.policy.presets import DOCUMENTS
+from app.core.policy.policy import DOCUMENTS
 from tests.contract.contexts.test_context import append, context
 
 

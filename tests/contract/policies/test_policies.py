@@ -9,7 +9,7 @@ import httpx
 import jsonschema
 import pytest
 
-from app.core.policy.presets import DOCUMENTS
+from app.core.policy.policy import DOCUMENTS
 from app.runtime.settings import Settings
 from app.services.tenants import Tenants
 from app.store.engine import Database

@@ -4,7 +4,7 @@ import pytest
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS
 from app.core.tokens.counter import REQUEST_TOKENS
 from app.core.tokens.models import ANTHROPIC, OPENAI, OPENAI_PAID, CacheProfile
 from bench.cost import optimum, rivals

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
 
-from app.core.log.lazy import lazy
+from app.core.log.event import lazy
 
 
 @dataclass(frozen=True)

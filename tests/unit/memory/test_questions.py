@@ -9,8 +9,7 @@ from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.questions import BEGINNING
 from app.core.plan.state.frontier import START
 from app.core.plan.update import PlanInputs
-from app.core.policy.policy import Policy
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS, Policy
 from app.core.record.evictions import dispositions, evictions
 from app.core.tokens.budget import Budget
 from tests.unit.builders import COUNTER, Log

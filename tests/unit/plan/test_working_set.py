@@ -14,8 +14,7 @@ from app.core.plan.reducers.economics import EconomicReducer
 from app.core.plan.state.frontier import START
 from app.core.plan.state.rounds import WorkedFiles, held_content, ranked
 from app.core.plan.update import PlanInputs
-from app.core.policy.policy import Policy
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS, Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.models import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
 from tests.support.examples import examples

@@ -4,8 +4,7 @@ import pytest
 
 from app.core.errors import InvalidPolicy
 from app.core.policy.overflow import MESSAGE_CHARS_MAX, SETS, classify
-from app.core.policy.policy import parse_policy
-from app.core.policy.presets import PRESETS
+from app.core.policy.policy import PRESETS, parse_policy
 
 # Messages of real services, as quoted in their own documentation, code and issue threads.
 REAL = [

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from app.core.errors import InvalidPolicy
 from app.core.policy.evictions import Retention, ToolRule, Trigger
-from app.core.policy.policy import DEFAULT, EVICT, Policy, json_schema, parse_policy
-from app.core.policy.presets import DOCUMENTS, PRESETS
+from app.core.policy.policy import DEFAULT, DOCUMENTS, EVICT, PRESETS, Policy, json_schema, parse_policy
 from app.core.tokens.budget import budget_for
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.render.breakpoints import Marking, round_ends, round_points
 from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic

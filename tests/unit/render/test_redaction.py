@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.core.log.block import Block, Kind
-from app.core.log.event import ERASED, ERASED_TOKENS, Event, tombstone
+from app.core.log.event import ERASED, ERASED_TOKENS, Block, Event, Kind, tombstone
 from app.core.log.events import BOOKKEEPING, FIELDS, NAME_CHARS_MAX, PREFIX, EventType
 from app.core.plan.state.frontier import START, LeftOut
 from app.core.plan.state.stubs import erase_quotes

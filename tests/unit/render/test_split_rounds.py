@@ -1,6 +1,6 @@
 """A round's order does not depend on other rounds, so that a context written in pieces is the same."""
 
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.render.formats.fit import split_rounds
 from app.core.render.formats.layout import Layout
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from app.core.audit.bill import Bill, divide
 from app.core.render.formats import FORMATS
-from app.core.tokens.models import CacheProfile
+from app.core.tokens.models import Bill, CacheProfile, divide
 
 __all__ = ["Bill", "BilledBlock", "BilledRequest", "Cache", "charge", "rules_for"]
 

@@ -4,9 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.log.event import content_text
+from app.core.log.event import content_text, lazy
 from app.core.log.events import EventType
-from app.core.log.lazy import lazy
 from app.core.memory.cover import COVER_SHARE, Summary, clip, ends, refine, tiling
 from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Reduced

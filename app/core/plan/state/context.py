@@ -5,10 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.log.block import Block, Kind
-from app.core.log.event import Event
+from app.core.log.event import Block, Event, Kind, lazy
 from app.core.log.events import ASSISTANT_SIDE, EventType
-from app.core.log.lazy import lazy
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item

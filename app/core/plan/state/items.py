@@ -4,8 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from app.core.lexicon.identifiers import identifiers
-from app.core.log.block import Block
-from app.core.log.event import Event, content_text
+from app.core.log.event import Block, Event, content_text
 from app.core.log.events import EventType, Json, canonical_json
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Stub

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from app.core.log.block import Block
-from app.core.log.event import Event
+from app.core.log.event import Block, Event
 from app.core.log.events import EventType
 from app.core.plan.state.context import NOTHING_UNREAD, Context, Unread
 from app.core.plan.state.frontier import Frontier

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.memory.cover import Clipped, Summary
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Fold

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import REASONING_PARTS, Block, Kind
+from app.core.log.event import REASONING_PARTS, Block, Kind
 from app.core.log.events import Json, Part, arguments_object
 from app.core.render.formats.anthropic_parts import (
     NAME,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
 
-from app.core.log.block import ROUND_KINDS, Block, Kind
+from app.core.log.event import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
 from app.core.plan.state.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts, openai_responses

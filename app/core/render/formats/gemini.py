@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.log.events import Json, Part, arguments_object, canonical_json
 from app.core.render.formats.gemini_parts import (
     CALLS,

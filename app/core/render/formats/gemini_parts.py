@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.log.events import Json, Part
 from app.core.render.formats.parts import (
     EMPTY,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from app.core.log.block import Block
+from app.core.log.event import Block
 from app.core.log.events import REPLACEMENT, Json, canonical_json
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Self
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.log.events import ID_CHARS_MAX, Json, Part
 from app.core.render.formats.layout import Layout, Mark, Writer, framed, sendable
 from app.core.render.formats.parts import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS, Block
+from app.core.log.event import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS, Block
 from app.core.log.events import Json, Part, arguments_object, canonical_json, read_arguments
 
 SYSTEM_ROLES = frozenset({"system", "developer"})

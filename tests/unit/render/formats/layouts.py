@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from app.core.log.block import Block, Kind
-from app.core.log.event import Event
+from app.core.log.event import Block, Event, Kind
 from app.core.log.events import Draft, EventType
 from app.core.log.parse import parse_batch
 from app.core.plan.state.wording import RENDER_VERSION

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.render.formats import FORMATS
 from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Breakpoint, Layout

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.render.formats import FORMATS
 from app.core.render.formats.gemini import UNSIGNED
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.render.formats import FORMATS
 from tests.support.validators import check_openai
 from tests.unit.render.formats.layouts import call, layout_of_messages, request_of, result, round_trip, says, user

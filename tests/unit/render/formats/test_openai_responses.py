@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidMessage
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.render.formats import FORMATS
 from tests.support.validators import check_openai_responses
 from tests.unit.render.formats.layouts import (

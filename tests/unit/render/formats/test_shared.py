@@ -5,7 +5,7 @@ from typing import Any, get_args
 import pytest
 
 from app.core.errors import InvalidRequest
-from app.core.log.block import Block, Kind
+from app.core.log.event import Block, Kind
 from app.core.render.formats import FORMATS, FormatName
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.tools import CallIds, NativeFormat, tool_name, write_tools

@@ -1,0 +1,244 @@
+"""Placement of an append in a session's log: the turns of its events, and the calls that its results answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
+from app.core.log.event import Event, event_time, first_line
+from app.core.log.events import Draft, EventType, Json
+
+
+@dataclass(frozen=True, slots=True)
+class TurnState:
+    """The state that determines the next event's turn: the running turn's id, and whether its user message is
+    pending."""
+
+    turn_id: str | None = None
+    awaits_user: bool = False
+
+
+FIRST: Final = TurnState()
+
+TURN_MARKS: Final = (EventType.USER_MESSAGE, EventType.TURN_START, EventType.TURN_END)
+"""The types of events that determine the running turn."""
+
+
+def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, tuple[int, ...]]:
+    """Return the state after the batch, and for each event the number of turns begun in the batch up to and with it."""
+    begun = 0
+    numbers: list[int] = []
+    for draft in drafts:
+        state, begins = _step(state, draft)
+        begun += begins
+        numbers.append(begun)
+    return state, tuple(numbers)
+
+
+def depends_on_state(drafts: Sequence[Draft]) -> bool:
+    """Return whether the batch's turn numbers, or the state after it, depend on the state before it."""
+    first = next((d for d in drafts if d.type in TURN_MARKS), None)
+    if first is None or first.type is EventType.TURN_START:
+        return False
+    return first.type is EventType.USER_MESSAGE or first.turn_id is not None
+
+
+def moves_state(drafts: Sequence[Draft]) -> bool:
+    """Return whether the batch may change the state."""
+    return any(draft.type in TURN_MARKS for draft in drafts)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMark:
+    """An event that delimits turns: a user message, or a turn's explicit start or end."""
+
+    seq: int
+    type: EventType
+    turn_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn: its first seq, its id, and whether it was explicitly started and ended."""
+
+    from_seq: int
+    turn_id: str | None
+    explicit: bool
+    ended: bool
+
+    def state(self, *, running: bool) -> str:
+        """Return `running` for the last turn until it ends; else `ended`, or `interrupted` for a turn that was
+        explicitly started but never ended. The flag `running` means that this is the last turn."""
+        if self.ended:
+            return "ended"
+        if running:
+            return "running"
+        return "interrupted" if self.explicit else "ended"
+
+
+def turn_of(marks: Sequence[TurnMark]) -> Turn:
+    """Return the turn with these marks, in order; the first mark begins it."""
+    first = marks[0]
+    state, ended = TurnState(first.turn_id, awaits_user=first.type is EventType.TURN_START), False
+    turn_id = first.turn_id
+    for mark in marks[1:]:
+        if mark.type is EventType.TURN_END:
+            ended = ended or mark.turn_id in (None, turn_id)
+        elif mark.type is EventType.USER_MESSAGE and state.awaits_user:
+            turn_id = mark.turn_id or turn_id
+            state = TurnState(turn_id)
+    return Turn(first.seq, turn_id, first.type is EventType.TURN_START, ended)
+
+
+def _step(state: TurnState, draft: Draft) -> tuple[TurnState, bool]:
+    if draft.type is EventType.TURN_START:
+        return TurnState(draft.turn_id, awaits_user=True), True
+    if draft.type is EventType.TURN_END:
+        return (FIRST if draft.turn_id in (None, state.turn_id) else state), False
+    if draft.type is not EventType.USER_MESSAGE:
+        return state, False
+    if state.awaits_user or (draft.turn_id is not None and draft.turn_id == state.turn_id):
+        return TurnState(draft.turn_id or state.turn_id), False
+    return TurnState(draft.turn_id), True
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A tool call whose result is not in the log yet."""
+
+    seq: int
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a log, where the next batch is appended; `open_calls` may hold only those that the batch answers."""
+
+    head: int = 0
+    turns: int = 0
+    tokens: int = 0
+    open_calls: Mapping[str, OpenCall] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState(LogEnd):
+    """The state of a session's log that an append depends on; only appends change it."""
+
+    turn: TurnState = FIRST
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedEvent:
+    """One event of a batch with its place; numbers are relative to the session's state before the batch."""
+
+    draft: Draft
+    offset: int
+    turn_offset: int
+    tokens: int
+    tokens_through: int
+    call_offset: int | None
+    """The call's offset, for a result whose call is in the same batch."""
+    tool: str | None
+    gist: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An append, complete except for the state that it is applied to.
+
+    `needs_open` are the ids of earlier calls that this batch answers, `starts` those of calls that it makes, and
+    `opens` maps the ids that it leaves open to offset and tool. The store applies the batch only if every call of
+    `needs_open` is open and none of `starts` is.
+    """
+
+    placed: tuple[PlacedEvent, ...]
+    turn_after: TurnState
+    turns_begun: int
+    tokens: int
+    needs_open: tuple[str, ...]
+    starts: tuple[str, ...]
+    opens: Mapping[str, tuple[int, str]]
+
+
+def place(drafts: Sequence[Draft], tokens: Sequence[int], turn: TurnState) -> Batch:
+    """Place a batch in a session whose running turn is `turn`; `tokens` are the drafts' tokens.
+
+    Raises UnknownCall for a second result of one call, DuplicateCall for a call whose id is open within the batch.
+    """
+    turn_after, turn_offsets = count_turns(turn, drafts)
+    opened: dict[str, tuple[int, str]] = {}
+    answered_before: list[str] = []
+    starts: list[str] = []
+    placed: list[PlacedEvent] = []
+    through = 0
+    for offset, (draft, cost, begun) in enumerate(zip(drafts, tokens, turn_offsets, strict=True), start=1):
+        through += cost
+        call_offset, tool = None, draft.tool
+        if draft.type is EventType.TOOL_CALL and draft.call_id:
+            if draft.call_id in opened:
+                raise DuplicateCall(draft.call_id, index=offset - 1)
+            if draft.call_id not in answered_before and draft.call_id not in starts:
+                starts.append(draft.call_id)
+            opened[draft.call_id] = (offset, draft.tool or "")
+        elif draft.type is EventType.TOOL_RESULT and draft.call_id:
+            if draft.call_id in opened:
+                call_offset, call_tool = opened.pop(draft.call_id)
+                tool = tool or call_tool
+            elif draft.call_id in answered_before or draft.call_id in starts:
+                raise UnknownCall(draft.call_id, index=offset - 1)
+            else:
+                answered_before.append(draft.call_id)
+        gist = first_line(draft) if draft.type is EventType.TOOL_RESULT else None
+        placed.append(PlacedEvent(draft, offset, begun, cost, through, call_offset, tool, gist))
+    return Batch(
+        placed=tuple(placed),
+        turn_after=turn_after,
+        turns_begun=turn_offsets[-1] if turn_offsets else 0,
+        tokens=through,
+        needs_open=tuple(answered_before),
+        starts=tuple(starts),
+        opens=opened,
+    )
+
+
+def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
+    """Raise HeadConflict, UnknownCall or DuplicateCall if `batch` cannot be applied to `state`."""
+    if expected_head is not None and expected_head != state.head:
+        raise HeadConflict(expected=expected_head, head=state.head)
+    index = {p.draft.call_id: p.offset - 1 for p in reversed(batch.placed) if p.draft.call_id}
+    for call_id in batch.needs_open:
+        if call_id not in state.open_calls:
+            raise UnknownCall(call_id, index=index[call_id])
+    for call_id in batch.starts:
+        if call_id in state.open_calls:
+            raise DuplicateCall(call_id, index=index[call_id])
+
+
+def as_stored(
+    before: LogEnd, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
+) -> tuple[Event, ...]:
+    """Return the rows of `batch` after it was applied to `before`; `bodies` are its stored bodies."""
+    events = []
+    for placed, body in zip(batch.placed, bodies, strict=True):
+        draft = placed.draft
+        answers = before.open_calls.get(draft.call_id or "") if draft.type is EventType.TOOL_RESULT else None
+        call_seq = before.head + placed.call_offset if placed.call_offset else answers.seq if answers else None
+        events.append(
+            Event(
+                seq=before.head + placed.offset,
+                type=draft.type,
+                turn=before.turns + placed.turn_offset,
+                tokens=placed.tokens,
+                cum_tokens=before.tokens + placed.tokens_through,
+                call_id=draft.call_id,
+                tool=placed.tool or (answers.tool if answers else None),
+                call_seq=call_seq,
+                author=draft.author,
+                pinned=bool(draft.pinned),
+                is_error=bool(draft.is_error),
+                gist=placed.gist,
+                at=event_time(body, stored_at),
+                body=body,
+            )
+        )
+    return tuple(events)
