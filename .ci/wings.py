@@ -23,7 +23,7 @@ sys.meta_path[:] = [one for one in sys.meta_path if not one.__module__.startswit
 
 def wings() -> list[str]:
     """Return the names of all wings."""
-    return sorted(path.parent.name for path in (ROOT / "app" / "wings").glob("*/wing.py"))
+    return sorted(path.parent.name for path in (ROOT / "app" / "wings").glob("*/__init__.py"))
 
 
 def copy(folder: Path, keep: str) -> None:

@@ -1,7 +1,7 @@
 """Wings: parts of the server that can be deleted with their folder.
 
-Each package in `app/wings` has a module `wing` with a value `WING`: the parts that it adds. Nothing outside imports a
-wing, and no wing imports another.
+Each package in `app/wings` has a value `WING`: the parts that it adds. Nothing outside imports a wing, and no wing
+imports another.
 """
 
 import pkgutil
@@ -109,7 +109,7 @@ def installed() -> tuple[Wing, ...]:
         folder = import_module("app.wings").__path__
     except ModuleNotFoundError:
         return ()
-    return tuple(import_module(f"app.wings.{found.name}.wing").WING for found in pkgutil.iter_modules(folder))
+    return tuple(import_module(f"app.wings.{found.name}").WING for found in pkgutil.iter_modules(folder))
 
 
 @cache

@@ -28,7 +28,7 @@ from app.store import embedded, migrate
 APP = Path(__file__).parent.parent.parent / "app"
 EDGE = ("http/", "tracing.py", "main.py", "runtime/", "wings/telemetry/")
 EDGE_MODULES = ("routes.py", "schemas.py", "json.py")
-POOL = ("store/engine.py", "store/driver.py", "runtime/wing.py", "wings/shards/wing.py")
+POOL = ("store/engine.py", "store/driver.py", "runtime/wing.py", "wings/shards/__init__.py")
 """Modules of the connection pool, and those with which it looks at its first connection."""
 SMALL_LINES = 2
 """A function of no more lines of code than this is read where it is called, and not counted beyond the edge."""

@@ -12,6 +12,6 @@ def retrying(
     work: Work, delays: tuple[float, ...], seconds: float = 5.0, sender: type[WebhookSender] = WebhookSender
 ) -> Work:
     """Replace the deliveries of `work` by ones that are retried after `delays` and give receivers `seconds`."""
-    others = [make for make in work.jobs if make.__module__ != "app.wings.webhooks.wing"]
+    others = [make for make in work.jobs if make.__module__ != "app.wings.webhooks"]
     deliveries = lambda database: Deliveries(database, sender(database, Poster(seconds), None, delays))  # noqa: E731
     return replace(work, jobs=[*others, deliveries])

@@ -26,7 +26,7 @@ ALL = (
     "webhooks",
 )
 """The wings of the whole product."""
-PROBES = ("/healthz", "/readyz", *(["/metrics"] if (WINGS / "telemetry" / "wing.py").exists() else []))
+PROBES = ("/healthz", "/readyz", *(["/metrics"] if (WINGS / "telemetry" / "__init__.py").exists() else []))
 """The paths of the operations that are never limited nor logged, except at `debug`."""
 _NEEDED = re.compile(r"app\.wings\.(\w+)|^pytestmark = .*\bmark\.wing\(\"(\w+)\"\)", re.MULTILINE)
 
@@ -60,4 +60,4 @@ def _wings(item: pytest.Item) -> frozenset[str]:
 
 
 def _exists(wing: str) -> bool:
-    return all(map(_exists, ALL)) if wing == "all" else (WINGS / wing / "wing.py").exists()
+    return all(map(_exists, ALL)) if wing == "all" else (WINGS / wing / "__init__.py").exists()

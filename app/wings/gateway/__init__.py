@@ -1,1 +1,78 @@
 """A proxy to providers' APIs that replaces conversations by contexts."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field, field_validator
+
+from app.runtime.wing import Wing
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+    from app.runtime.wiring import Services
+
+PREFIX: Final = "/gateway/"
+"""The prefix of the paths that providers' clients call."""
+
+
+class GatewaySettings(BaseModel):
+    """Settings of the gateway."""
+
+    gateway_anthropic_url: str | None = Field(
+        None,
+        description="Address of Anthropic's API, or of a compatible one, to which `/gateway/anthropic` forwards, such"
+        " as `https://api.anthropic.com`. Unset: off.",
+    )
+    gateway_openai_url: str | None = Field(
+        None,
+        description="Address of OpenAI's API, or of a compatible one, to which `/gateway/openai` forwards, such as"
+        " `https://api.openai.com/v1`. Unset: off.",
+    )
+    gateway_context_seconds: float = Field(
+        5.0,
+        gt=0,
+        description="Seconds to make a context in the gateway. After that, the request is forwarded unchanged.",
+    )
+    gateway_silence_seconds: float = Field(
+        600.0, gt=0, description="Seconds for which a provider may send nothing before the gateway gives up with 504."
+    )
+    gateway_requests_max: int = Field(
+        500,
+        ge=1,
+        description="Maximum concurrent gateway requests in one API process; further ones get 503. They do not count"
+        " towards `REQUESTS_MAX`.",
+    )
+
+    @field_validator("gateway_anthropic_url", "gateway_openai_url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+            raise ValueError("must begin with http:// or https:// and name a host")
+        return url or None
+
+
+def _urls(settings: GatewaySettings) -> dict[str, str]:
+    """Return the addresses of the configured providers; the gateway is off without any."""
+    urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
+    return {name: url for name, url in urls.items() if url}
+
+
+def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]:
+    if urls := _urls(settings):
+        from app.wings.gateway.service import Gateway
+        from app.wings.gateway.upstream import Upstream
+
+        upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items()}
+        yield Gateway(kernel, upstreams, settings.gateway_context_seconds)
+
+
+def _routes(settings: GatewaySettings) -> "Iterable[Route]":
+    if _urls(settings):
+        from app.wings.gateway.routes import route
+
+        yield route(settings.gateway_requests_max, settings.gateway_context_seconds)
+
+
+WING = Wing(settings=GatewaySettings, services=_services, routes=_routes, foreign_paths=(PREFIX,))

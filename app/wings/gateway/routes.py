@@ -25,13 +25,13 @@ from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_eleme
 from app.http.concurrency import slot_of
 from app.http.errors import BodyTooLarge, InvalidJson, find_problem
 from app.services.tenants import Caller, digest
+from app.wings.gateway import PREFIX
 from app.wings.gateway.bodies import Body, NoObject, parse
 from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
 from app.wings.gateway.exchange import GatewayExchange
 from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
 from app.wings.gateway.service import Gateway
 from app.wings.gateway.upstream import UpstreamError
-from app.wings.gateway.wing import PREFIX
 
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 PROVIDERS: Final = ("anthropic", "openai")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from app.cli.options import DatabaseUrl, DataDir, load_settings, require_database, run_on_database, stop
-from app.wings.sealing.wing import SealingSettings
+from app.wings.sealing import SealingSettings
 
 if TYPE_CHECKING:
     from app.store.engine import Database

@@ -1,1 +1,39 @@
 """Sessions in shards over the nodes of a distributed database (docs/scaling.md)."""
+
+from typing import TYPE_CHECKING
+
+from app.runtime.wing import Wing
+
+if TYPE_CHECKING:
+    import typer
+
+    from app.store.driver import Driver, Placement
+    from app.store.engine import Database
+
+
+async def is_distributed(driver: "Driver") -> bool:
+    """Return whether the sessions of a database are in shards. Tables are distributed together, in one transaction."""
+    if await driver.fetchval("SELECT to_regclass('pg_dist_partition')") is None:
+        return False
+    return bool(
+        await driver.fetchval(
+            "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('sessions'))"
+        )
+    )
+
+
+async def _find_placement(driver: "Driver", database: "Database") -> "Placement | None":
+    if not await is_distributed(driver):
+        return None
+    from app.wings.shards.placement import Shards
+
+    return Shards(database)
+
+
+def _commands(app: "typer.Typer") -> None:
+    from app.wings.shards.distribute import command
+
+    app.command("distribute")(command)
+
+
+WING = Wing(commands=_commands, find_placement=_find_placement)

@@ -21,9 +21,9 @@ from app.runtime import serve as serving
 from app.store.driver import numbered
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE
+from app.wings.shards import is_distributed
 from app.wings.shards.placement import SHARD_SETTINGS
 from app.wings.shards.statements import HOT
-from app.wings.shards.wing import is_distributed
 
 ROOT: Final = "sessions"
 """The table that a session's other tables are colocated with."""

@@ -26,8 +26,8 @@ from app.store.engine import Database
 from app.store.jobs import Queue
 from app.store.spending import Today
 from app.store.work_counts import BOUNDS, WorkCount
+from app.wings.telemetry import SHARED_METRICS
 from app.wings.telemetry.metrics import set_pool_gauges
-from app.wings.telemetry.wing import SHARED_METRICS
 
 router = APIRouter(tags=["operations"], dependencies=[Depends(check_query)])
 

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.runtime.settings import Settings
 from app.store.engine import Database
+from app.wings.telemetry import SHARED_METRICS
 from app.wings.telemetry.routes import process_metrics
-from app.wings.telemetry.wing import SHARED_METRICS
 from tests.conftest import serving
 
 

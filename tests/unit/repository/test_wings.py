@@ -7,4 +7,4 @@ from tests.support.wings import ALL, WINGS
 
 @pytest.mark.wing("all")
 def test_every_wing_is_listed() -> None:
-    assert [path.parent.name for path in sorted(WINGS.glob("*/wing.py"))] == list(ALL)
+    assert [path.parent.name for path in sorted(WINGS.glob("*/__init__.py"))] == list(ALL)
