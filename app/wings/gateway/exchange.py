@@ -16,10 +16,9 @@ from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
 from app.wings.gateway.bodies import JSON_BYTES_MAX, object_or_none
 from app.wings.gateway.calls import ENDPOINTS, Endpoint
 from app.wings.gateway.headers import request_fields, response_fields, secrets
-from app.wings.gateway.reading import ERROR_BYTES_MAX, Reader, unpacked
 from app.wings.gateway.replies import Reply, error_of
 from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall
-from app.wings.gateway.upstream import UpstreamError, raw_pieces
+from app.wings.gateway.upstream import ERROR_BYTES_MAX, Reader, UpstreamError, raw_pieces, unpacked
 
 SEND_SECONDS: Final = 60.0
 """The time after which a client that reads nothing of a response is dropped."""

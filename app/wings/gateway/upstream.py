@@ -1,16 +1,31 @@
-"""The provider that the gateway calls: requests are sent as given, and answers returned as raw bytes."""
+"""The provider that the gateway calls: requests are sent as given, and answers returned as raw bytes.
 
-from collections.abc import AsyncIterator, Sequence
+The reply in an answer is read as it passes, within limits of size and without delaying other tasks.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 from urllib.parse import urlsplit
 
 import httpx2
+import structlog
+
+from app.providers.answers import Unpacker, Unreadable
+from app.wings.gateway.bodies import JSON_BYTES_MAX, Chunk, Splitter, TooLarge, event_object, parse_object
+from app.wings.gateway.calls import CallConversation
+from app.wings.gateway.replies import Reply, is_usage_only
 
 CONNECT_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 60.0
 """Time that an unused connection is kept."""
+ERROR_BYTES_MAX: Final = 64 * 1024
+"""Bytes of an error's body that are read, both before and after unpacking."""
+STREAM_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of a stream that are read, after unpacking."""
 
 
 class UpstreamError(Exception):
@@ -71,3 +86,109 @@ def _no_answer(error: Exception) -> UpstreamError:
     """Return the error without the original text, which may quote header fields."""
     late = isinstance(error, httpx2.ReadTimeout)
     return UpstreamError(f"the upstream gave no answer: {type(error).__name__}", timed_out=late)
+
+
+class Reader:
+    """Extracts the reply from a response that is being streamed, within size limits.
+
+    `bytes` counts the unpacked bytes read. `unread` says why reading stopped early; None if it did not.
+    """
+
+    def __init__(self, of: CallConversation, headers: Mapping[str, str]) -> None:
+        self.unread: str | None = None
+        self.streams = headers.get("content-type", "").startswith("text/event-stream")
+        self.bytes = 0
+        self._bytes_max = STREAM_BYTES_MAX if self.streams else JSON_BYTES_MAX
+        self._splitter = Splitter()
+        self._accumulator = of.accumulator()
+        self._kept = bytearray()
+        try:
+            self._unpacker = Unpacker(headers.get("content-encoding", ""))
+        except Unreadable as error:
+            self.unread = str(error)
+        self.swallows = self.streams and of.hides_usage and self.unread is None
+
+    async def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the pieces; with `swallows`, unpacked and without the usage chunk that only we requested."""
+        async for piece in pieces:
+            if not self.swallows:
+                yield piece  # the client gets it first
+                if self.unread is not None:
+                    continue
+            try:
+                for plain in self._unpacker.feed(piece):
+                    kept = self._read(plain)
+                    if self.swallows and kept:
+                        yield kept
+                    if self.unread is not None and not self.swallows:
+                        break
+                    await asyncio.sleep(0)
+            except Unreadable as error:
+                if self.swallows:
+                    raise UpstreamError(f"the upstream's answer cannot be unpacked: {error}") from None
+                self._stop(str(error))
+        rest = self._read_events([self._splitter.end()])
+        if rest and self.swallows:
+            yield rest
+
+    def _read(self, plain: bytes) -> bytes:
+        """Read a slice of the response; return the part of it to send to the client."""
+        if self.streams:
+            return self._read_events(self._splitter.feed(plain))
+        self._count_bytes(plain)
+        self._kept += plain if self.unread is None else b""
+        return plain
+
+    def _read_events(self, chunks: Sequence[Chunk]) -> bytes:
+        kept: list[bytes] = []
+        for raw, event in chunks:
+            self._count_bytes(raw)
+            value = None
+            try:
+                value = event_object(raw) if event else None
+                if value is not None and self.unread is None:
+                    self._accumulator.feed(value)
+            except TooLarge as error:
+                self._stop(f"an event of it is too large: {error}")
+            except Exception as error:
+                structlog.get_logger().error("gateway", exc_info=error)
+                self._stop("an event of it could not be read")
+            if value is None or not (self.swallows and is_usage_only(value)):
+                kept.append(raw)
+        if self._splitter.oversized:
+            self._stop(f"an event of it has more than {JSON_BYTES_MAX} bytes")
+        return b"".join(kept)
+
+    def _count_bytes(self, raw: bytes) -> None:
+        self.bytes += len(raw)
+        if self.bytes > self._bytes_max:
+            self._stop(f"it has more than {self._bytes_max} bytes")
+
+    def _stop(self, why: str) -> None:
+        self.unread = self.unread or why
+        self._kept.clear()
+
+    def reply(self) -> Reply:
+        """Return the reply: of a stream as far as it was read, of a single body only if it is complete."""
+        if self.streams:
+            found = self._accumulator.reply()
+            return found if self.unread is None else replace(found, complete=False)
+        try:
+            value = parse_object(bytes(self._kept))
+        except TooLarge as error:
+            self._stop(str(error))
+            value = None
+        return Reply() if value is None else self._accumulator.read(value)
+
+
+def unpacked(body: bytes, encoding: str, most: int) -> bytes:
+    """Return the first `most` bytes of a body, or of the beginning of one, unpacked; none if it is unreadable."""
+    found = bytearray()
+    try:
+        for piece in Unpacker(encoding).feed(body):
+            found += piece
+            if len(found) >= most:
+                break
+    except Unreadable:
+        return b""
+    return bytes(found[:most])

@@ -19,10 +19,9 @@ def _services(_: Any, kernel: "Services") -> Iterable[object]:
 
 
 def _routes(_: Any) -> "Sequence[Resource | BaseRoute]":
-    from app.wings.recall import mcp
-    from app.wings.recall.routes import router
+    from app.wings.recall.routes import MCP_ROUTES, router
 
-    return [router, *mcp.routes()]
+    return [router, *MCP_ROUTES]
 
 
 def _after_compaction(_: Any) -> Sequence[MakeFollowUp]:

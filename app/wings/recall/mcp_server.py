@@ -1,4 +1,4 @@
-"""The MCP server with its one tool, imported by the first request (app/wings/recall/mcp.py)."""
+"""The MCP server with its one tool, imported by the first request (app/wings/recall/routes.py)."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from app.core.log.segments import ADDRESS_PATTERN
 from app.http.addresses import check_session
 from app.services.tenants import Caller
 from app.version import VERSION
-from app.wings.recall.mcp import BOUND, CALLER
+from app.wings.recall.routes import BOUND, CALLER
 from app.wings.recall.schemas import DESCRIPTION, PARAMETERS, RecallIn
 from app.wings.recall.service import Recall
 

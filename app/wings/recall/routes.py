@@ -1,18 +1,32 @@
-"""The operations of recall."""
+"""Recall over HTTP, and as the tool of an MCP server: stateless streamable HTTP at /mcp.
 
+An MCP client that is bound to a session, by `x-palimpsest-session` or by the path `/mcp/s/SESSION`, gets the tool
+without the parameter `session`, so that the model need not know the session's name.
+"""
+
+import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from importlib import import_module
+from typing import Annotated, Any, Final, get_args
 
 from fastapi import Depends, Query
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 
 from app.core.render.formats.tools import NativeFormat
-from app.http.addresses import PrefixAccess
+from app.http.access import TemplateRoute, bind_caller
+from app.http.addresses import PrefixAccess, check_session, session_of_client
+from app.http.body import parse_json
 from app.http.fields import Sid
-from app.http.operation import Resource, Who, service
+from app.http.operation import Operation, Resource, Who, service
 from app.resources.lines.service import Lines
 from app.resources.summaries.routes import ToolsOut
 from app.wings.recall.schemas import RecallIn, RecallOut, definition
 from app.wings.recall.service import Recall
+
+CALLER: Final = "caller"
+BOUND: Final = "bound_session"
+"""The keys in the state of an MCP request of its caller, and of the session that its client is bound to, if any."""
 
 router = Resource("recall")
 
@@ -60,3 +74,43 @@ async def recall_tool(
 ) -> Mapping[str, Any]:
     """Get the definition of the recall tool for a model. Send the arguments of its calls to `POST …/recall`."""
     return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)
+
+
+class Mcp:
+    """The ASGI application of the MCP routes."""
+
+    operation: Final = Operation("mcp", "read", PrefixAccess.WITHIN, resolves_line=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve an authenticated caller.
+
+        Raises Unauthorized or Forbidden, NotFound or InvalidRequest for the bound session, then BodyTooLarge or
+        InvalidJson.
+        """
+        request = Request(scope, receive)
+        who = await self.operation.admit(request)
+        session = session_of_client(request.headers, request.path_params.get("sid"))
+        if session is not None:
+            check_session(who, session)
+            bind_caller(scope, who.tenant_id, session)
+        raw = await request.body()
+        await parse_json(raw, request.app.state.json_limits)
+        server = await asyncio.to_thread(import_module, "app.wings.recall.mcp_server")  # its SDK takes a second
+        state = {**scope["state"], CALLER: who, BOUND: session}
+        await server.handle({**scope, "state": state}, _again(raw, receive), send)
+
+
+def _again(raw: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that first gives the body that was read already."""
+    bodies: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
+
+    async def again() -> Message:
+        return bodies.pop() if bodies else await receive()
+
+    return again
+
+
+MCP_ROUTES: Final = [
+    TemplateRoute(path, Mcp(), methods=["POST"], include_in_schema=False) for path in ("/mcp", "/mcp/s/{sid}")
+]
+"""They accept POST only, since the server sends nothing on its own initiative."""

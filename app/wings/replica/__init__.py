@@ -47,8 +47,7 @@ def _services(settings: ReplicaSettings, kernel: "Services") -> Iterable[object]
     if settings.read_database_url is None:
         return
     from app.store.engine import Database
-    from app.wings.replica.service import ReplicaReads
-    from app.wings.replica.store import Replica
+    from app.wings.replica.service import Replica, ReplicaReads
 
     connections = kernel.database.pool().limit
     copy = Database(settings.read_database_url, pool_size=connections, find_placement=find_placement)

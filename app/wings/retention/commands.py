@@ -38,8 +38,8 @@ def retention(
 async def report_lines(
     database: Database, tenant: str, changes: Sequence[str], names: int | None
 ) -> AsyncIterator[str]:
-    """Apply `changes` (`RULE=DAYS`) to a tenant's rules, then yield the rules or, with `names`, what they would erase
-    now, with up to that number of sessions. Raises NotFound or InvalidRequest."""
+    """Apply `changes` (`RULE=DAYS`) to a tenant's rules, then yield the rules or, with `names`, the data that is due,
+    with up to that number of sessions. Raises NotFound or InvalidRequest."""
     wanted = dict(map(_change, changes))
     known = {one.name: one.tenant_id for one in await store.tenants(database)}
     if tenant not in known:

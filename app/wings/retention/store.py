@@ -1,4 +1,4 @@
-"""Tenants' rules and the purge of what they expire; erasures with their progress and receipts."""
+"""Tenants' rules and the purge of expired records; erasures with their progress and receipts."""
 
 import hashlib
 import json

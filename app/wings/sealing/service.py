@@ -1,7 +1,7 @@
 """Contents sealed with their tenant's key, so that the database alone, or a copy of it, does not reveal them.
 
-Each tenant has its own content key, stored wrapped by the operator's key, which the database never has. Without that
-row nobody can open the tenant's contents again. A backup made before the row was deleted still has it.
+Each tenant has its own content key, stored wrapped by the operator's key, which the database never has. Once that
+row is deleted, nobody can open the tenant's contents again. A backup made before the row was deleted still has it.
 """
 
 import base64

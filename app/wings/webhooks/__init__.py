@@ -39,11 +39,9 @@ def _routes(_: WebhookSettings) -> "Sequence[Resource]":
 def _jobs(settings: WebhookSettings) -> Sequence[MakeJobs]:
     from app.wings.webhooks.jobs import Deliveries
     from app.wings.webhooks.poster import Poster
-    from app.wings.webhooks.service import WebhookSender
 
     def deliveries(database: "Database") -> Deliveries:
-        poster = Poster(settings.webhook_timeout_seconds)
-        return Deliveries(database, WebhookSender(database, poster, settings.webhook_private_targets))
+        return Deliveries(database, Poster(settings.webhook_timeout_seconds), settings.webhook_private_targets)
 
     return [deliveries]
 

@@ -1,30 +1,21 @@
-"""Webhooks for compactions, and the sending of their deliveries, whose HTTP client only a worker imports."""
+"""Webhooks for compactions, and lists of their deliveries."""
 
 import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 from uuid import UUID
 
-import structlog
-
 from app.core.errors import Conflict, InvalidRequest, NotFound
-from app.core.lexicon.times import to_seconds
 from app.services.tenants import Tenants
-from app.store import work_counts
 from app.store.engine import Database
-from app.store.work_counts import WorkDone
 from app.wings.webhooks import store
-from app.wings.webhooks.rules import DELAYS, check_secret, check_url, next_delay, secret_of, signature
+from app.wings.webhooks.rules import check_secret, check_url, secret_of
 from app.wings.webhooks.store import DeliveryRow, WebhookRow
-
-if TYPE_CHECKING:
-    from app.wings.webhooks.poster import Poster
 
 WEBHOOKS_MAX: Final = 20
 """Most webhooks of a tenant: each adds a row to the transactions that notify it."""
 SECRET_BYTES: Final = 32
-ERROR_CHARS_MAX: Final = 500
 
 
 class Webhooks:
@@ -98,54 +89,3 @@ class Webhooks:
         if not again:
             raise Conflict(f"delivery {id} has already been made")
         return row
-
-
-class WebhookSender:
-    """Sends deliveries: at least once each, under an id that stays the same."""
-
-    def __init__(
-        self,
-        database: Database,
-        poster: "Poster",
-        private_targets: bool | None = None,
-        delays: Sequence[float] = DELAYS,
-    ) -> None:
-        self._database = database
-        self._poster = poster
-        self._private_targets = private_targets
-        self._delays = delays
-
-    async def aclose(self) -> None:
-        """Close the HTTP client; the database stays open."""
-        await self._poster.aclose()
-
-    async def send(self, session_id: UUID, id: UUID) -> None:
-        """Attempt a pending delivery, and queue its next attempt if it failed and may be retried."""
-        from app.wings.webhooks.poster import PostError
-
-        due = await store.due(self._database, session_id, id)
-        if due is None:
-            return
-        now = datetime.now(UTC).replace(microsecond=0)
-        headers = {
-            "webhook-id": str(id),
-            "webhook-timestamp": str(int(to_seconds(now))),
-            "webhook-signature": signature(due.secret, str(id), now, due.body),
-        }
-        private = due.private_targets and self._private_targets is not False
-        status, retry_after, error = None, None, None
-        try:
-            answer = await self._poster.post(due.url, headers, due.body, private=private)
-            status, retry_after = answer.status, answer.retry_after
-            if not 200 <= status < 300:
-                error = f"answered {status}"
-        except PostError as reason:
-            error = str(reason)[:ERROR_CHARS_MAX]
-        except Exception as failure:  # any failure counts as an attempt: otherwise attempts would never end
-            structlog.get_logger().error("a delivery failed here", delivery=str(id), exc_info=failure)
-            error = f"failed here: {type(failure).__name__}"
-        delay = None if error is None else next_delay(due.attempts + 1, status, retry_after, self._delays)
-        age = await store.record_attempt(self._database, session_id, id, status=status, error=error, delay=delay)
-        if age is not None:
-            outcome = "delivered" if error is None else "failed" if delay is None else "retried"
-            await work_counts.add(self._database, WorkDone("delivery", "", outcome, age))

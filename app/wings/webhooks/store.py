@@ -73,7 +73,7 @@ async def put(
     fresh_secret: str,
     private_targets: bool,
 ) -> tuple[WebhookRow, bool]:
-    """Store a webhook; return it and whether it is new. Without `secret` it keeps its own, or gets `fresh_secret`."""
+    """Store a webhook; return it and whether it is new. Without a `secret`, it keeps its own or gets `fresh_secret`."""
     row = await tx.fetchrow(
         "INSERT INTO webhooks (tenant_id, name, url, events, secret, private_targets) "
         "VALUES (:tenant_id, :name, :url, :events, coalesce(:secret, :fresh_secret), :private_targets) "

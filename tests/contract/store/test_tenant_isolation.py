@@ -47,7 +47,7 @@ from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.sessions import session_key
 from app.wings.recall import store as search
-from app.wings.replica.store import Replica
+from app.wings.replica.service import Replica
 from app.wings.retention import jobs as worker_retention
 from app.wings.retention import store as erasures
 from app.wings.retention.erasures import ErasureRequest, Erasures

@@ -16,8 +16,9 @@ from app.runtime.settings import Settings
 from app.services.tenants import Tenants
 from app.store.engine import Database
 from app.wings.webhooks import store
+from app.wings.webhooks.jobs import Deliveries
 from app.wings.webhooks.poster import Poster, PostError
-from app.wings.webhooks.service import WEBHOOKS_MAX, WebhookSender
+from app.wings.webhooks.service import WEBHOOKS_MAX
 from app.worker import run
 from tests.conformance.agent import Agent, Json
 from tests.conftest import serving
@@ -49,7 +50,7 @@ async def working(
     database_url: str,
     delays: tuple[float, ...] = (0.01, 0.01),
     seconds: float = 10.0,
-    sending: type[WebhookSender] = WebhookSender,
+    sending: type[Deliveries] = Deliveries,
 ) -> AsyncIterator[None]:
     """Run a worker that retries deliveries after these delays."""
     stop = asyncio.Event()
@@ -220,7 +221,7 @@ async def test_a_retry_requested_while_an_attempts_job_ends_is_made_immediately(
 ) -> None:
     attempted, asked = asyncio.Event(), asyncio.Event()
 
-    class Lingering(WebhookSender):
+    class Lingering(Deliveries):
         """A delivery whose first job continues after its attempt was recorded, until the retry was requested."""
 
         async def send(self, session_id: UUID, id: UUID) -> None:
@@ -467,7 +468,7 @@ async def test_forbidding_private_targets_applies_to_existing_webhooks(
     await put(client, receiver.url, "compaction.scheduled")
     await request_skipped_run(client)
     [row] = await database.fetch("SELECT session_id, id FROM deliveries")
-    sending = WebhookSender(database, Poster(5.0), private_targets=False, delays=())
+    sending = Deliveries(database, Poster(5.0), private_targets=False, delays=())
     await sending.send(row["session_id"], row["id"])
     await sending.aclose()
     assert receiver.calls == []

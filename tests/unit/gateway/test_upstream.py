@@ -11,7 +11,7 @@ import pytest
 from app.providers.answers import SLICE_BYTES
 from app.wings.gateway.bodies import JSON_BYTES_MAX
 from app.wings.gateway.calls import CallConversation
-from app.wings.gateway.reading import STREAM_BYTES_MAX, Reader
+from app.wings.gateway.upstream import STREAM_BYTES_MAX, Reader
 from tests.support.bombs import bomb
 
 EVENT_STREAM = {"content-type": "text/event-stream"}
