@@ -1,6 +1,6 @@
 """Context requests and their responses."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -322,49 +322,47 @@ class InsertedOut(BaseModel):
     call_id: str | None = Field(None, description="Id of the tool call that the result is pending for.")
 
 
+EXAMPLE: Final[dict[str, Any]] = {
+    "call_id": "019373a1-0000-7000-8000-000000000000",
+    "session": "demo",
+    "line": "demo@line.1",
+    "view": "main",
+    "head": 2,
+    "epoch": 1,
+    "format": "openai",
+    "model": "gpt-4o",
+    "policy": {"name": "default", "version": 1},
+    "request": {"messages": [{"role": "user", "content": "Which files changed?"}]},
+    "tokens": {
+        "estimate": 15,
+        "target": 109714,
+        "limit": 128000,
+        "limit_assumed": False,
+        "reserve": 12800,
+        "outside": 0,
+        "estimator": "tiktoken:o200k_base",
+        "by_source": {
+            "tools": 0,
+            "system": 0,
+            "summaries": 0,
+            "history": 0,
+            "current_turn": 12,
+            "ephemeral": 3,
+        },
+        "calibration": None,
+    },
+    "summaries": [],
+    "evictions": [],
+    "cache": {"breakpoints": [], "prefix_sha256": "9f86d0…", "prefix_tokens": 12},
+    "compaction": {"state": "none", "reason": None},
+    "sha256": "9f86d0…",
+}
+
+
 class ContextOut(BaseModel):
     """A context: the request to send to the provider unchanged, and how it was made."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "call_id": "019373a1-0000-7000-8000-000000000000",
-                    "session": "demo",
-                    "view": "main",
-                    "head": 2,
-                    "epoch": 1,
-                    "format": "openai",
-                    "model": "gpt-4o",
-                    "policy": {"name": "default", "version": 1},
-                    "request": {"messages": [{"role": "user", "content": "Which files changed?"}]},
-                    "tokens": {
-                        "estimate": 15,
-                        "target": 109714,
-                        "limit": 128000,
-                        "limit_assumed": False,
-                        "reserve": 12800,
-                        "outside": 0,
-                        "estimator": "tiktoken:o200k_base",
-                        "by_source": {
-                            "tools": 0,
-                            "system": 0,
-                            "summaries": 0,
-                            "history": 0,
-                            "current_turn": 12,
-                            "ephemeral": 3,
-                        },
-                        "calibration": None,
-                    },
-                    "summaries": [],
-                    "evictions": [],
-                    "cache": {"breakpoints": [], "prefix_sha256": "9f86d0…", "prefix_tokens": 12},
-                    "compaction": {"state": "none", "reason": None},
-                    "sha256": "9f86d0…",
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     call_id: CallId
     session: SessionName

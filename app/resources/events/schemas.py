@@ -199,6 +199,7 @@ class AppendedOut(LogGrown):
             "examples": [
                 {
                     "session": "demo",
+                    "line": "demo@line.1",
                     "head": 1,
                     "epoch": 0,
                     "events": [{"index": 0, "seq": 1, "id": "b5c2…", "turn": 1, "tokens": 8}],

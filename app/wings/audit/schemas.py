@@ -25,7 +25,15 @@ from app.http.fields import (
     ToSeq,
     ViewOf,
 )
-from app.resources.contexts.schemas import CacheOut, ContextOut, EvictionOut, ProviderRequest, SummaryRef, TokensOut
+from app.resources.contexts.schemas import (
+    EXAMPLE,
+    CacheOut,
+    ContextOut,
+    EvictionOut,
+    ProviderRequest,
+    SummaryRef,
+    TokensOut,
+)
 from app.resources.feedback.routes import MatchedOut
 from app.resources.layers.routes import LayerKind
 from app.resources.policies.routes import PolicyRef
@@ -299,6 +307,10 @@ class PreviewDiff(DiffOut):
 
 class PreviewOut(ContextOut):
     """A context as the next call would get it. Nothing was recorded or changed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [EXAMPLE | {"call_id": None, "preview": True, "cause": "start"}]}
+    )
 
     call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
     preview: Literal[True] = Field(description="Always true: this is a preview.")
