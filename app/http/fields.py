@@ -3,7 +3,7 @@
 import re
 from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin
 from uuid import UUID
 
 from fastapi import Path, Query
@@ -156,6 +156,16 @@ def _is_readable(value: Any) -> bool:
         elif isinstance(one, list):
             left += one
     return True
+
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+def answer_of(kind: type[Answer], /, *sources: object, **more: Any) -> Answer:
+    """Return an answer with the fields `more`; the others are attributes of `sources`, the first that has each."""
+    names = kind.model_fields.keys()
+    found = {name: getattr(one, name) for one in reversed(sources) for name in names if hasattr(one, name)}
+    return kind.model_validate(found | more, from_attributes=True)
 
 
 # Fields that recur in responses, so that each is described in the same words.

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import UUID
@@ -22,13 +22,20 @@ def encode(value: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(value, default=str).encode()).decode().rstrip("=")
 
 
-def page(items: Sequence[Item], limit: int, place: Callable[[Item], Any]) -> Mapping[str, Any]:
+def page(
+    items: Sequence[Item], limit: int, place: Callable[[Item], Any], show: Callable[[Item], Any] | None = None
+) -> Mapping[str, Any]:
     """Return a page of up to `limit` items. Pass `limit + 1` items if there are more, so that it gets a cursor.
 
-    `place` returns an item's position in the list, after which the next page begins.
+    `place` returns an item's position in the list, after which the next page begins; `show` the item as it is answered.
     """
     shown = items[:limit]
-    return {"items": shown, "next_cursor": encode(place(shown[-1])) if len(items) > limit else None}
+    return page_to(map(show, shown) if show else shown, place(shown[-1]) if len(items) > limit else None)
+
+
+def page_to(items: Iterable[Any], end: Any) -> Mapping[str, Any]:
+    """Return a page after which the next begins at the position `end`; None for the last page."""
+    return {"items": list(items), "next_cursor": None if end is None else encode(end)}
 
 
 def decode_number(cursor: str | None, *, below: int) -> int | None:

@@ -115,7 +115,7 @@ async def list_events(
         items = await reading.events(who.tenant_id, sid, start, limit + 1)
         return _json(paging.page(items, limit, itemgetter("seq")))
     items, end = await reading.events_of_kind(who.tenant_id, sid, start, limit, kind=kind, author=author)
-    return _json({"items": items, "next_cursor": None if end is None else paging.encode(end)})
+    return _json(paging.page_to(items, end))
 
 
 @router.operation("GET", "/v1/sessions/{sid}/events/{seq}", scope="read", returns=EventOut, problems=("not-found",))

@@ -1,7 +1,6 @@
 """API keys: create, list, revoke."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.log.events import SESSION_ID_PATTERN
 from app.http import paging
 from app.http.addresses import PrefixAccess
-from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, StrictRequest
+from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, StrictRequest, answer_of
 from app.http.operation import Resource, Who, service
 from app.services.tenants import KeyRequest, Tenants
 
@@ -104,7 +103,7 @@ async def create_key(body: KeyIn, who: Who, tenants: Service) -> KeyMade:
     """
     asked = KeyRequest(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
     row, secret = await tenants.make_key(who, asked)
-    return KeyMade(**asdict(row), secret=secret)
+    return answer_of(KeyMade, row, secret=secret)
 
 
 @router.operation("GET", "/v1/keys", scope="admin", access=PrefixAccess.WITHIN, returns=KeyPage)

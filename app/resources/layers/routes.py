@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Path, Response
 from pydantic import BaseModel, Field
 
-from app.http.fields import CreatedAt, Sid, StrictRequest
+from app.http.fields import CreatedAt, Sid, StrictRequest, answer_of
 from app.http.operation import Resource, Who, service
 from app.resources.layers.service import Layers
 from app.store.layers import StoredLayer
@@ -94,12 +94,4 @@ async def delete_layer(sid: Sid, kind: Kind, who: Who, layers: Service) -> None:
 
 
 def _out(stored: StoredLayer) -> LayerOut:
-    layer = stored.layer
-    return LayerOut(
-        kind=layer.kind,
-        version=layer.version,
-        content=layer.content,
-        tokens=stored.tokens,
-        turn=layer.turn,
-        created_at=stored.created_at,
-    )
+    return answer_of(LayerOut, stored, stored.layer)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import line_of, session_of
 from app.http import paging
-from app.http.fields import CreatedAt, Cursor, Head, Limit, NextCursor, Seq, SessionId, Sid, StrictRequest
+from app.http.fields import CreatedAt, Cursor, Head, Limit, NextCursor, Seq, SessionId, Sid, StrictRequest, answer_of
 from app.http.idempotency import Idempotent
 from app.http.operation import Resource, Who, service
 from app.resources.lines.forks import Forked, Forks
@@ -122,7 +122,7 @@ async def fork_session(
         raise OutsidePrefix(f"this key is limited to sessions of {who.session_prefix!r}, including forks")
 
     def shown(made: Forked) -> ForkOut:
-        return ForkOut(**dict(session_out(made.row, who)), left_out=_left_out(made))
+        return answer_of(ForkOut, session_out(made.row, who), made)
 
     async def forked(keep: ResponseToStore[Forked] | None) -> Forked:
         made = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata, keep=keep)
@@ -151,13 +151,11 @@ async def list_lines(
     lines: Service,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> LinePage:
+) -> Mapping[str, Any]:
     """List the lines (branches) of a session, oldest first. The session's id means the current one."""
     after = paging.decode_number(cursor, below=2**31)
     rows, current = await lines.page(who.tenant_id, sid, after or 0, limit + 1)
-    page = paging.page(rows, limit, lambda row: row.number)
-    items = [_line_out(row, session_of(sid), current, who) for row in page["items"]]
-    return LinePage(items=items, next_cursor=page["next_cursor"])
+    return paging.page(rows, limit, lambda row: row.number, lambda row: _line_out(row, session_of(sid), current, who))
 
 
 @router.operation(
@@ -183,7 +181,7 @@ async def rewind_session(
     """
 
     def shown(made: Forked) -> RewindOut:
-        return RewindOut(**dict(session_out(made.row, who)), left_out=_left_out(made))
+        return answer_of(RewindOut, session_out(made.row, who), made)
 
     async def rewound(keep: ResponseToStore[Forked] | None) -> Forked:
         return await lines.rewind(who.tenant_id, sid, body.to, keep)
@@ -195,15 +193,11 @@ async def rewind_session(
 def _line_out(row: LineRow, session: str, current: str, who: Caller) -> LineOut:
     parent = row.parent if row.parent and who.may_access(row.parent) else None
     line = line_of(row.external_id)
-    return LineOut(
+    return answer_of(
+        LineOut,
+        row,
         id=line,
-        head=row.head,
         current=line == current,
         parent=None if parent is None else parent_of(parent, session),
         at=None if parent is None else row.parent_at,
-        created_at=row.created_at,
     )
-
-
-def _left_out(made: Forked) -> list[LeftOutOut]:
-    return [LeftOutOut.model_validate(one, from_attributes=True) for one in made.left_out]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from typing_extensions import TypeAliasType
 
 from app.core.errors import InvalidRequest
@@ -45,6 +45,11 @@ PolicyGiven = Annotated[
 
 class PolicyRef(BaseModel):
     """Reference to an immutable version of a policy."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return dict(zip(cls.model_fields, value, strict=True)) if isinstance(value, tuple) else value
 
     name: str = Field(description="Name of the policy; for a document given in a request, `inline:` and a hash of it.")
     version: int = Field(description="Version of the policy, counted from 1.")

@@ -31,6 +31,7 @@ from app.http.fields import (
     Sid,
     StrictRequest,
     ViewParameter,
+    answer_of,
 )
 from app.http.operation import Resource, Who, service
 from app.resources.policies.routes import PolicyGiven, PolicyRef
@@ -218,7 +219,7 @@ async def list_sessions(
             '`{"user": {}}` finds every session whose user is an object. The conditions of an erasure are stricter.',
         ),
     ] = None,
-) -> SessionPage:
+) -> Mapping[str, Any]:
     """List the sessions that the key can access, newest first; all conditions must hold.
 
     With `model` or `metadata` a page may have fewer than `limit` sessions although more follow: check `next_cursor`.
@@ -226,12 +227,11 @@ async def list_sessions(
     after = paging.decode_date_and_id(cursor)
     wanted = {} if metadata is None else _metadata(metadata)
     if parent is not None and not who.may_access(parent):
-        return SessionPage(items=[], next_cursor=None)
+        return paging.page_to((), None)
     asked = SessionFilter(parent, who.session_prefix, since, until, model, wanted)
     rows, ended = await sessions.page(who.tenant_id, limit + 1, after, asked)
-    page = paging.page(rows, limit, lambda row: (row.created_at, row.session_id))
-    place = page["next_cursor"] if ended is None else paging.encode(ended)
-    return SessionPage(items=[session_out(row, who) for row in page["items"]], next_cursor=place)
+    page = paging.page(rows, limit, lambda row: (row.created_at, row.session_id), lambda row: session_out(row, who))
+    return page if ended is None else paging.page_to(page["items"], ended)
 
 
 @router.operation(
@@ -289,21 +289,14 @@ def session_out(row: SessionRow, who: Caller) -> SessionOut:
     """Return the session as the API does, without a parent to which the caller's key has no access."""
     parent = row.parent if row.parent is not None and who.may_access(row.parent[0]) else None
     session = session_of(row.external_id)
-    return SessionOut(
+    return answer_of(
+        SessionOut,
+        row,
+        row.state,
         id=session,
         line=line_of(row.external_id),
-        head=row.state.head,
-        epoch=row.epoch,
-        turns=row.state.turns,
-        policy=PolicyRef(name=row.policy[0], version=row.policy[1]),
-        model=row.model,
         window_assumed=profile(row.model) is UNKNOWN,
-        estimator=row.estimator,
-        metadata=dict(row.metadata),
         tokens=SessionTokens(log=row.state.tokens, context=row.context_tokens),
-        outside_tokens=row.outside_tokens,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
         parent=None if parent is None else ParentOut(id=parent_of(parent[0], session), at=parent[1]),
     )
 

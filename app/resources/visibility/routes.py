@@ -16,7 +16,7 @@ from app.core.assembly.visibility import (
     Target,
     VisibilityRequest,
 )
-from app.http.fields import SessionName, Sid, StrictRequest, ViewName
+from app.http.fields import SessionName, Sid, StrictRequest, ViewName, answer_of
 from app.http.operation import Resource, Who, service
 from app.resources.visibility.service import Visibility
 
@@ -144,22 +144,8 @@ async def patch_visibility(
         force=body.force,
     )
     done = await visibility.decide(who.tenant_id, sid, body.view, asked)
-    outcome = done.outcome
-    return VisibilityOut(
-        session=sid,
-        head=done.head,
-        decisions=done.decisions,
-        hidden=list(outcome.hidden),
-        shown=list(outcome.shown),
-        pinned=list(outcome.pinned),
-        unpinned=list(outcome.unpinned),
-        refused=[
-            RefusedOut(
-                action=one.action, seq=one.target.seq, path=one.target.path, reason=one.reason, detail=one.detail
-            )
-            for one in outcome.refused
-        ],
-    )
+    refused = [answer_of(RefusedOut, one, one.target) for one in done.outcome.refused]
+    return answer_of(VisibilityOut, done, done.outcome, session=sid, refused=refused)
 
 
 def _hide(one: HideIn) -> Hide:

@@ -1,7 +1,7 @@
 """Rules for how long a tenant's data is kept, and erasures of all sessions that match a filter."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.http import paging
 from app.http.addresses import PrefixAccess
-from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, SessionName, StrictRequest
+from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, SessionName, StrictRequest, answer_of
 from app.http.idempotency import Key
 from app.http.operation import Resource, Who, service
 from app.wings.retention.erasures import UNEXPECTED_MAX, ErasureRequest, Erasures
@@ -214,8 +214,7 @@ async def preview_retention(
 ) -> Mapping[str, Any]:
     """Preview the rules: list the data that they would erase now. Nothing is erased."""
     found = await retention.preview(who.tenant_id, limit, paging.decode_date_and_id(cursor))
-    place = None if found.next is None else paging.encode(found.next)
-    return {"rules": found.rules, "items": found.items, "next_cursor": place}
+    return {"rules": found.rules, **paging.page_to(found.items, found.next)}
 
 
 @router.operation(
@@ -245,12 +244,10 @@ async def create_erasure(
 @router.operation("POST", "/v1/erasures:preview", scope="admin", access=PrefixAccess.TENANT, returns=ErasurePreview)
 async def preview_erasure(
     body: ErasureIn, who: Who, erasures: ErasuresService, limit: Limit = 100, cursor: Cursor = None
-) -> Mapping[str, Any]:
+) -> ErasurePreview:
     """Preview an erasure: list the sessions that it would erase now. Nothing is erased."""
     found = await erasures.preview(who.tenant_id, _asked(body), limit, paging.decode_date_and_id(cursor))
-    place = None if found.next is None else paging.encode(found.next)
-    counts = {"sessions": found.sessions, "kept": found.kept, "more": found.more}
-    return {**counts, "items": found.items, "next_cursor": place}
+    return answer_of(ErasurePreview, found, **paging.page_to(found.items, found.next))
 
 
 @router.operation(
@@ -292,7 +289,7 @@ async def list_erased_sessions(
 
 
 def _out(row: RetentionRow) -> RetentionOut:
-    return RetentionOut(**asdict(row.rules), updated_at=row.updated_at)
+    return answer_of(RetentionOut, row, row.rules)
 
 
 def _asked(body: ErasureIn) -> ErasureRequest:

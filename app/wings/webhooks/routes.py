@@ -1,7 +1,6 @@
 """Webhooks that are notified of compactions, and their deliveries."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.http import paging
 from app.http.addresses import PrefixAccess
-from app.http.fields import CreatedAt, Cursor, Id, Limit, NextCursor, SessionName, StrictRequest, UpdatedAt
+from app.http.fields import CreatedAt, Cursor, Id, Limit, NextCursor, SessionName, StrictRequest, UpdatedAt, answer_of
 from app.http.operation import Resource, Who, service
 from app.wings.webhooks.rules import URL_CHARS_MAX, WebhookEvent
 from app.wings.webhooks.service import Webhooks
@@ -116,16 +115,14 @@ Service = Annotated[Webhooks, Depends(service(Webhooks))]
     returns=WebhookMade,
     also=(201,),
 )
-async def put_webhook(
-    name: Name, body: WebhookIn, response: Response, who: Who, webhooks: Service
-) -> Mapping[str, Any]:
+async def put_webhook(name: Name, body: WebhookIn, response: Response, who: Who, webhooks: Service) -> WebhookMade:
     """Create a webhook (201) or change one (200): a URL that is notified of events in all sessions of the tenant.
 
     After a change, pending deliveries go to the new URL.
     """
     row, made, secret = await webhooks.put(who.tenant_id, name, url=body.url, events=body.events, secret=body.secret)
     response.status_code = 201 if made else 200
-    return {**asdict(row), "secret": secret}
+    return answer_of(WebhookMade, row, secret=secret)
 
 
 @router.operation("GET", "/v1/webhooks", scope="admin", access=PrefixAccess.TENANT, returns=WebhookPage)
