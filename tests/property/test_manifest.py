@@ -34,6 +34,7 @@ evictions = st.lists(st.builds(Eviction, seqs, seqs, words, words, words, counts
 manifests = st.builds(
     CallManifest,
     window=counts,
+    window_stated=st.booleans(),
     reserve=counts,
     injection_reserve=counts,
     estimator=words,
@@ -54,6 +55,7 @@ manifests = st.builds(
     now=st.none() | st.datetimes(FIRST, LAST, timezones=zones),
     layers=st.dictionaries(st.sampled_from(("sources", "announce")), counts),
     recall=st.booleans(),
+    cache_last=st.booleans(),
     injections=st.lists(st.tuples(words, words | st.lists(parts, max_size=3)), max_size=3).map(tuple),
 )
 

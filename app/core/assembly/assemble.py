@@ -220,6 +220,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     tokens = tokens_up_to(planned.context, planned.state, seqs) if points else {}
     return CallManifest(
         window=budget.window,
+        window_stated=request.max_tokens is not None or inputs.settings.policy.window_tokens is not None,
         reserve=budget.reserve,
         injection_reserve=budget.injection_reserve,
         estimator=inputs.counter.estimator.name,

@@ -3,8 +3,8 @@
 Values of a manifest that statements read are also in columns of `model_calls`; those belong to the store.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final
 
@@ -43,14 +43,16 @@ class AppliedCalibration:
 class CallManifest:
     """The settings and figures of a call. Tokens are the provider's.
 
-    `breakpoints` are in the order of the record's seqs; with `hour` their entries live for an hour. `outside` is sent
-    outside the request, as stated by `outside_by` (call, policy, session, learned). `unfit` is content that the format
-    cannot express. `evictions` are those of records that hold their own; None if the epoch does. `summaries` counts the
-    ones shown, `redactions` the events erased before the call. `now` is the clock that the caller set. `layers` are
-    versions by kind, `injections` names and contents. `cache_last`: the end was marked for the next call.
+    `window_stated`: the call or its policy stated the window. `breakpoints` are in the order of the record's seqs; with
+    `hour` their entries live for an hour. `outside` is sent outside the request, as stated by `outside_by` (call,
+    policy, session, learned). `unfit` is content that the format cannot express. `evictions` are those of records that
+    hold their own; None if the epoch does. `summaries` counts the ones shown, `redactions` the events erased before the
+    call. `now` is the clock that the caller set. `layers` are versions by kind, `injections` names and contents.
+    `cache_last`: the end was marked for the next call.
     """
 
     window: int = 0
+    window_stated: bool = False
     reserve: int = 0
     injection_reserve: int = 0
     estimator: str = ""
@@ -80,44 +82,64 @@ class CallManifest:
         return None if self.outside_by in (None, "learned") else self.outside
 
 
-_DEFAULTS: Final[tuple[Json, ...]] = (None, False, 0, [], {})
-"""Values that are not stored, because they are the defaults."""
+def _identity(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    """The conversion of a field to JSON and back. By default the value is JSON already."""
+
+    write: Callable[[Any], Json] = _identity
+    read: Callable[[Any], Any] = _identity
+
+
+_PLAIN: Final = _Codec()
+_COUNTS: Final = _Codec(dict, dict)
+_EVICTIONS: Final = _Codec(
+    lambda rows: [eviction_row(row) for row in rows], lambda stored: tuple(map(eviction_of, stored))
+)
+_CODECS: Final[Mapping[str, _Codec]] = {
+    "by_source": _COUNTS,
+    "prefix_sha256": _Codec(bytes.hex, bytes.fromhex),
+    "unfit": _EVICTIONS,
+    "evictions": _EVICTIONS,
+    # The oldest records list the summaries.
+    "summaries": _Codec(read=lambda stored: len(stored) if isinstance(stored, list) else stored),
+    "calibration": _Codec(asdict, lambda stored: AppliedCalibration(**stored)),
+    "now": _Codec(datetime.isoformat, parse_time),
+    "layers": _COUNTS,
+    "injections": _Codec(
+        lambda pairs: [{"name": name, "content": content} for name, content in pairs],
+        lambda stored: tuple((one["name"], one["content"]) for one in stored),
+    ),
+}
+
+
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+_FIELDS: Final = tuple(
+    (one.name, _CODECS.get(one.name, _PLAIN), _default(one))
+    for one in fields(CallManifest)
+    if one.name != "breakpoints"
+)
+"""Each field that is stored under its own name: its name, codec and default, which is not stored."""
+_POINTS: Final = {"breakpoint_kinds": "kind", "breakpoint_tokens": "tokens", "breakpoint_blocks": "blocks"}
+"""The lists that store the breakpoints, and the field in each. The oldest records have only the first list."""
 
 
 def to_json(manifest: CallManifest) -> dict[str, Json]:
-    """Return the manifest as stored."""
-    points, found = manifest.breakpoints, manifest.calibration
-    has_outside = manifest.outside or manifest.outside_by is not None
-    optional = {
-        "breakpoint_tokens": [point.tokens for point in points],
-        "breakpoint_blocks": [point.blocks for point in points],
-        "unfit": [eviction_row(row) for row in manifest.unfit],
-        "hour": manifest.hour,
-        "summaries": manifest.summaries,
-        "calibration": found and {"ratio": found.ratio, "margin": found.margin, "samples": found.samples},
-        "redactions": manifest.redactions,
-        "ttl_pruning": None if manifest.ttl_pruning == "disabled" else manifest.ttl_pruning,
-        "notice": manifest.notice,
-        "stalled": manifest.stalled,
-        "now": manifest.now and manifest.now.isoformat(),
-        "layers": dict(manifest.layers),
-        "recall": manifest.recall,
-        "injections": [{"name": name, "content": content} for name, content in manifest.injections],
-    }
-    return {
-        "version": VERSION,
-        "window": manifest.window,
-        "reserve": manifest.reserve,
-        "injection_reserve": manifest.injection_reserve,
-        "estimator": manifest.estimator,
-        **({"outside": manifest.outside, "outside_by": manifest.outside_by} if has_outside else {}),
-        "by_source": dict(manifest.by_source),
-        "prefix_sha256": manifest.prefix_sha256.hex(),
-        "breakpoint_kinds": [point.kind for point in points],
-        **({} if manifest.cache_last else {"cache_last": False}),
-        **({} if manifest.evictions is None else {"evictions": [eviction_row(row) for row in manifest.evictions]}),
-        **{name: value for name, value in optional.items() if value not in _DEFAULTS},
-    }
+    """Return the manifest as stored: the fields that differ from their defaults."""
+    stored: dict[str, Json] = {"version": VERSION}
+    for name, codec, default in _FIELDS:
+        value = getattr(manifest, name)
+        if value != default:
+            stored[name] = codec.write(value)
+    if manifest.breakpoints:
+        stored |= {key: [getattr(point, name) for point in manifest.breakpoints] for key, name in _POINTS.items()}
+    return stored
 
 
 def from_json(document: Mapping[str, Any]) -> CallManifest:
@@ -125,33 +147,7 @@ def from_json(document: Mapping[str, Any]) -> CallManifest:
     version = document.get("version")
     if version not in (None, VERSION):
         raise UnknownVersion(f"its manifest is of version {version}; known here: up to {VERSION}")
-    kinds = document.get("breakpoint_kinds", ())
-    unknown = [None] * len(kinds)
-    points = (kinds, document.get("breakpoint_tokens", unknown), document.get("breakpoint_blocks", unknown))
-    evictions, calibration, now = (document.get(name) for name in ("evictions", "calibration", "now"))
-    summaries = document.get("summaries", 0)  # a list in the oldest records
-    return CallManifest(
-        window=document.get("window", 0),
-        reserve=document.get("reserve", 0),
-        injection_reserve=document.get("injection_reserve", 0),
-        estimator=document.get("estimator", ""),
-        outside=document.get("outside", 0),
-        outside_by=document.get("outside_by"),
-        by_source=dict(document.get("by_source", {})),
-        prefix_sha256=bytes.fromhex(document.get("prefix_sha256", "")),
-        breakpoints=tuple(RecordedBreakpoint(*point) for point in zip(*points, strict=True)),
-        hour=document.get("hour", False),
-        unfit=tuple(map(eviction_of, document.get("unfit", ()))),
-        evictions=None if evictions is None else tuple(map(eviction_of, evictions)),
-        summaries=summaries if isinstance(summaries, int) else len(summaries),
-        calibration=calibration and AppliedCalibration(**calibration),
-        redactions=document.get("redactions", 0),
-        ttl_pruning=document.get("ttl_pruning", "disabled"),
-        notice=document.get("notice"),
-        stalled=document.get("stalled"),
-        now=now and parse_time(now),
-        layers=dict(document.get("layers", {})),
-        recall=document.get("recall", False),
-        cache_last=document.get("cache_last", True),
-        injections=tuple((one["name"], one["content"]) for one in document.get("injections", ())),
-    )
+    stated = {name: codec.read(document[name]) for name, codec, _ in _FIELDS if document.get(name) is not None}
+    unknown = [None] * len(document.get("breakpoint_kinds", ()))
+    lists = zip(*(document.get(key, unknown) for key in _POINTS), strict=True)
+    return CallManifest(**stated, breakpoints=tuple(RecordedBreakpoint(*point) for point in lists))

@@ -1,15 +1,15 @@
 """Responses with contexts, as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from app.core.assembly.assemble import Assembled, Rendered
-from app.core.assembly.inputs import ContextInputs
+from app.core.assembly.assemble import Assembled, CallRecord
 from app.core.audit.client_plan import MessagePlan
 from app.core.log.events import Json, canonical_json
 from app.core.log.segments import line_of, session_of
 from app.core.plan.reducers.last_resort import REDUCER
+from app.core.plan.state.frontier import Fold
 from app.core.record.evictions import Eviction, eviction_row
 from app.core.render.request import Request
 from app.core.tokens.models import window_is_assumed
@@ -81,7 +81,6 @@ def body_of(
 ) -> ContextBody:
     """Return the response with an assembled context."""
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
-    by_source, stalled = call.manifest.by_source, rendered.plan.stalled
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
     head: dict[str, Json] = {
         "call_id": str(call.call_id),
@@ -95,44 +94,50 @@ def body_of(
         "policy": {"name": call.policy[0], "version": call.policy[1]},
     }
     tail: dict[str, Json] = {
-        "tokens": {
-            "estimate": call.estimate,
-            "target": call.target,
-            "limit": inputs.budget.window,
-            "limit_assumed": inputs.request.max_tokens is None and window_is_assumed(call.model, inputs.budget.window),
-            "reserve": inputs.budget.reserve,
-            "outside": inputs.budget.outside,
-            "estimator": inputs.counter.estimator.name,
-            "by_source": by_source,
-            "calibration": call.manifest.calibration and asdict(call.manifest.calibration),
-        },
-        "summaries": _summaries(inputs, rendered),
+        "tokens": tokens_json(call),
+        "summaries": summaries_json(rendered.plan.state.folds, inputs.budget.shown),
         "evictions": [eviction_row(row) | {"tokens_saved": inputs.budget.shown(row.tokens_saved)} for row in gone],
-        "cache": {
-            "breakpoints": [{"seq": point.seq, "kind": point.kind} for point in rendered.request.breakpoints],
-            "prefix_sha256": rendered.request.prefix_sha256.hex(),
-            "prefix_tokens": call.estimate - by_source["ephemeral"],
-        },
-        "compaction": _compaction(compaction, stalled, reason, gone),
+        "cache": cache_json(call, rendered.request.prefix_sha256),
+        "compaction": _compaction(compaction, rendered.plan.stalled, reason, gone),
         "sha256": rendered.request.sha256.hex(),
         **(extra or {}),
     }
     return ContextBody(head, rendered.request, tail)
 
 
-def _summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
-    """Return the summaries whose text the context shows, in order."""
-    shown = (fold for fold in rendered.plan.state.folds if fold.shown)
+def tokens_json(call: CallRecord) -> dict[str, Json]:
+    """Return the token budget of a call and its use."""
+    made_with = call.manifest
+    return {
+        "estimate": call.estimate,
+        "target": call.target,
+        "limit": made_with.window,
+        "limit_assumed": not made_with.window_stated and window_is_assumed(call.model, made_with.window),
+        "reserve": made_with.reserve,
+        "outside": made_with.outside,
+        "estimator": made_with.estimator,
+        "by_source": made_with.by_source,
+        "calibration": made_with.calibration and asdict(made_with.calibration),
+    }
+
+
+def summaries_json(folds: Iterable[Fold], shown: Callable[[int], int]) -> list[Json]:
+    """Return the summaries whose text a context shows, in order; `shown` converts tokens into the model's."""
     return [
-        {
-            "id": f.id,
-            "from_seq": f.from_seq,
-            "to_seq": f.to_seq,
-            "depth": f.depth,
-            "tokens": inputs.budget.shown(f.tokens),
-        }
-        for f in shown
+        {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": shown(f.tokens)}
+        for f in folds
+        if f.shown
     ]
+
+
+def cache_json(call: CallRecord, prefix_sha256: bytes) -> dict[str, Json]:
+    """Return the part of a call's request that the provider can cache."""
+    points = zip(call.breakpoints, call.manifest.breakpoints, strict=False)
+    return {
+        "breakpoints": [{"seq": seq, "kind": point.kind} for seq, point in points],
+        "prefix_sha256": prefix_sha256.hex(),
+        "prefix_tokens": call.estimate - call.manifest.by_source.get("ephemeral", 0),
+    }
 
 
 def _compaction(state: str, stalled: str | None, reason: str | None, gone: Sequence[Eviction]) -> dict[str, Json]:

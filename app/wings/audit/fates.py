@@ -14,6 +14,7 @@ from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
 from app.core.record.evictions import dispositions, fold_eviction
+from app.http.fields import answer_of
 from app.wings.audit.schemas import BlockOut, FirstDifference
 
 BEGINS_CHARS: Final = 240
@@ -192,11 +193,10 @@ def _described(block: Block | None) -> BlockOut | None:
     if block is None:
         return None
     text = f"{block.tool} {canonical_json(block.arguments)}" if block.kind is Kind.CALL else content_text(block.content)
-    return BlockOut(
-        seq=block.seq,
+    return answer_of(
+        BlockOut,
+        block,
         kind=block.tool if block.kind is Kind.SYSTEM and block.tool else block.kind.value,
-        replaced=block.replaced,
-        ephemeral=block.ephemeral,
         chars=len(text),
         begins=text[:BEGINS_CHARS],
     )

@@ -176,7 +176,7 @@ async def audit_calls(
     if session is None and who.session_prefix:
         raise OutsidePrefix(f"this key is limited to sessions of {who.session_prefix!r}: name one of them")
     if session is not None and not who.may_access(session):
-        return {"items": [], "next_cursor": None}
+        return paging.page_to((), None)
     asked = Filters(
         session=session,
         model=model,
@@ -189,5 +189,4 @@ async def audit_calls(
         before=before,
     )
     found, after = await search(lambda own: own.calls(who.tenant_id, asked, limit))
-    place = None if after is None else paging.encode(after)
-    return {"items": [call_item(name, call) for name, call in found], "next_cursor": place}
+    return paging.page_to((call_item(name, call) for name, call in found), after)

@@ -191,6 +191,8 @@ async def test_an_assumed_window_is_marked(client: httpx.AsyncClient) -> None:
         found = (await client.get("/v1/sessions/s/context", params=params)).json()
         again = (await client.get(f"/v1/sessions/s/calls/{found['call_id']}")).json()
         assert again["tokens"] == found["tokens"]
+        preview = (await client.post("/v1/sessions/s/context:preview", json=params)).json()
+        assert preview["tokens"]["limit_assumed"] == found["tokens"]["limit_assumed"]
         return found["tokens"]["limit"], found["tokens"]["limit_assumed"]
 
     assert await limit() == (128_000, True)
@@ -198,6 +200,10 @@ async def test_an_assumed_window_is_marked(client: httpx.AsyncClient) -> None:
     assert await limit(model="gpt-4o") == (128_000, False)
     assert await limit(model="acme-9", max_tokens=50_000) == (50_000, False)
     assert await limit(model="acme-9") == (50_000, False), "a view keeps its window"
+    assert await limit(model="acme-9", max_tokens=128_000) == (128_000, False), "stated, although it is the default"
+    await client.put("/v1/policies/wide", json={"window_tokens": 128_000})
+    await client.put("/v1/sessions/s", json={"policy": "wide", "model": "acme-10"})
+    assert await limit(model="acme-10") == (128_000, False), "the policy states it"
     for model, assumed in ((None, True), ("acme-9", True), ("claude-sonnet-5-5", False)):
         settings = {} if model is None else {"model": model}
         assert (await client.put("/v1/sessions/t", json=settings)).json()["window_assumed"] is assumed
