@@ -196,13 +196,7 @@ async def summaries_of_frontier(database: Database, session_id: UUID, state: Fro
     """Return the summaries that a frontier names, in its order and whatever their status."""
     if not state.folds:
         return ()
-    rows = await database.fetch(
-        f"SELECT ROW({summaries.COLUMNS}) AS summary FROM summaries "
-        "WHERE session_id = :session_id AND id = ANY(:ids::uuid[])",
-        session_id=session_id,
-        ids=[fold.id for fold in state.folds],
-    )
-    found = {one.id: one for one in await summaries.with_texts(database, (row["summary"] for row in rows))}
+    found = await summaries.with_ids(database, session_id, [fold.id for fold in state.folds])
     return tuple(found[fold.id] for fold in state.folds if fold.id in found)
 
 

@@ -310,7 +310,7 @@ def tree_of(session: Session, chunk: int) -> tuple[Summary, ...]:
         text = f"all up to {first[-1].to_seq}"
         tokens = sum(one.source_tokens for one in first)
         merged = Summary(f"m1-{first[-1].to_seq}", 1, first[-1].to_seq, 1, COUNTER.message(text), text, tokens, 3)
-        return (*(replace(one, live=False) for one in first), merged, *made[3:])
+        return (*(replace(one, status="superseded") for one in first), merged, *made[3:])
     return tuple(made)
 
 

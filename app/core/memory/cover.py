@@ -5,12 +5,13 @@ shown as one summary or as several finer ones, which is called a tiling.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Protocol, TypeVar
 from uuid import UUID, uuid5
 
-from app.core.log.events import canonical_json
+from app.core.log.events import Json, canonical_json
 from app.core.policy.evictions import SHOW_ALL, ViewFilter
 from app.core.policy.summarize import Summarize
 
@@ -24,8 +25,8 @@ class Summary:
 
     It covers the events from_seq..to_seq, which took `source_tokens`. `starts_at` and `ends_at` are the times of the
     first and last of these events, in ISO 8601. `split_turn` is the turn that the span's end cuts through, None if it
-    ends with a turn. Summaries with the same `cover_id` form one cover. `live`: no merged or rewritten summary has
-    superseded this one. `first_turn` and `last_turn` are those of its events; 0 if unknown.
+    ends with a turn. Summaries with the same `cover_id` form one cover. `first_turn` and `last_turn` are those of its
+    events; 0 if unknown.
     """
 
     id: str
@@ -40,9 +41,35 @@ class Summary:
     starts_at: str = ""
     ends_at: str = ""
     cover_id: str = ""
-    live: bool = True
+    status: str = "live"
     first_turn: int = 0
     last_turn: int = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether no merged or rewritten summary has superseded this one."""
+        return self.status == "live"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSummary(Summary):
+    """A summary with all that is stored of it. Lists have it without `text`, `digest` and `usage`.
+
+    `status` is live, superseded, refused by the quality gate with `complaints`, or invalid since an event it covers was
+    erased. `sources` are the ids of the summaries that it replaced. `created_at` is None until it is stored.
+    """
+
+    turns: tuple[int, ...] = ()
+    digest: Mapping[str, Json] = field(default_factory=dict)
+    summarizer: str = ""
+    model: str | None = None
+    prompt_version: str | None = None
+    usage: Mapping[str, Json] = field(default_factory=dict)
+    degraded: bool = False
+    complaints: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    superseded_by: str | None = None
+    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

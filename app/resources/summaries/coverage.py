@@ -66,7 +66,7 @@ class Coverage:
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
         faults += _fold_faults(state, stored)
         live = await summaries.live(self._database, session.session_id, cover_id(session.session_id, policy.shows))
-        faults += _overlaps([(one.summary.from_seq, one.summary.to_seq) for one in live])
+        faults += _overlaps([(one.from_seq, one.to_seq) for one in live])
         return CoverageProof(session.state.head, view, current.epoch, runs, faults)
 
 

@@ -17,8 +17,7 @@ from app.core.assembly.inputs import ContextRequest, ViewSettings, changed_setti
 from app.core.compaction.next_span import Span, boundary, next_span, sizes
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.log.event import Event
-from app.core.memory.cover import COVER_SHARE, Summary, cover_id, due_merge
-from app.core.memory.digest.digest import Digest, from_json
+from app.core.memory.cover import COVER_SHARE, StoredSummary, Summary, cover_id, due_merge
 from app.core.plan.reducers.expiry import without_expiring
 from app.core.plan.reducers.visibility import without_hidden
 from app.core.plan.state.context import Context
@@ -34,7 +33,6 @@ from app.store import calibrations, event_log, spans, summaries, visibility
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
 from app.store.spans import MAIN, SessionFacts, ViewFacts
-from app.store.summaries import SummaryToRewrite
 
 READ_FACTOR: Final = 2
 """Tokens of the newest events read to find their boundary, in windows."""
@@ -90,7 +88,7 @@ class StepPlanner:
         cover = cover_id(session_id, policy.shows)
         live = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id) if facts.decisions else ()
-        return Basis(facts, policy, counter, budget, narrow, newest, cover, tuple(live), decided)
+        return Basis(facts, policy, counter, budget, narrow, newest, cover, live, decided)
 
     async def _retry_budgets(
         self,
@@ -136,8 +134,9 @@ class StepPlanner:
         if not basis.policy.summarize.enabled:
             return None
         if basis.facts.redactions:
-            for old in await summaries.invalid(self._database, session_id, basis.cover_id):
-                return await self.plan_rewrite(basis, old, focus)
+            invalid = await summaries.oldest_invalid(self._database, session_id, basis.cover_id)
+            if invalid is not None:
+                return await self.plan_rewrite(basis, invalid, focus)
         most = COVER_SHARE * basis.budget.target
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
@@ -178,10 +177,9 @@ class StepPlanner:
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
                 return None
             tokens *= DEEPEN_FACTOR
-        sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
-        digests = await self._digests(basis, sources)
+        sources = await self._stored(basis, cover if policy.summarize.view == "latest" else ())
         requests = await self._requests(basis, span.from_seq, span.to_seq, span.split_turn)
-        step = partial(plan_span, basis, span, sources, cover, focus, digests, requests=requests, first=first)
+        step = partial(plan_span, basis, span, sources, cover, focus, requests=requests, first=first)
         return await asyncio.to_thread(step)
 
     async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
@@ -201,26 +199,24 @@ class StepPlanner:
         events: tuple[Event, ...] = ()
         if basis.policy.summarize.rebuild:
             events = await self._events(basis, merged[0].from_seq, merged[-1].to_seq)
-        digests = await self._digests(basis, merged)
+        sources = await self._stored(basis, merged)
         first, last = merged[0], merged[-1]
         requests = await self._requests(basis, first.from_seq, last.to_seq, last.split_turn)
-        return await asyncio.to_thread(plan_merge, basis, merged, events, digests, requests)
+        return await asyncio.to_thread(plan_merge, basis, sources, events, requests)
 
-    async def _digests(self, basis: Basis, of: Sequence[Summary]) -> list[Digest]:
-        """Return the digests of summaries, which are read only for the sources of another summary."""
-        if not of:
-            return []
-        found = await summaries.digests(self._database, basis.facts.log.session_id, [one.id for one in of])
-        return [from_json(one) for one in found]
+    async def _stored(self, basis: Basis, sources: Sequence[Summary]) -> tuple[StoredSummary, ...]:
+        """Return the sources of another summary with their digests."""
+        ids = [one.id for one in sources]
+        return await summaries.stored(self._database, basis.facts.log.session_id, ids) if ids else ()
 
-    async def plan_rewrite(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
+    async def plan_rewrite(self, basis: Basis, old: Summary, focus: str | None) -> CompactionStep:
         """Plan to write a summary again from its events, after a redaction or because it is degraded."""
         events = await self._events(basis, old.from_seq, old.to_seq)
         split = await spans.split_turn(self._database, basis.facts.log, old.to_seq)
         requests = await self._requests(basis, old.from_seq, old.to_seq, split)
         span = Span(old.from_seq, old.to_seq, events, split_turn=split)
         step = plan_span(basis, span, (), (), focus, requests=requests)
-        return replace(step, depth=old.depth, sources=(old.id,))
+        return replace(step, planned=replace(step.planned, depth=old.depth, sources=(old.id,)))
 
     async def _requests(self, basis: Basis, from_seq: int, to_seq: int, split_turn: int | None) -> tuple[Event, ...]:
         """Return the user's messages in the turns that a span cuts through, as far as a model may see them."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -10,12 +11,13 @@ from app.core.assembly.assemble import Assembled, begin_plan, folds_more
 from app.core.assembly.inputs import ContextInputs
 from app.core.compaction.next_span import nothing_to_summarize
 from app.core.errors import Conflict, NotFound
+from app.core.memory.cover import StoredSummary
+from app.core.memory.digest.digest import complete
 from app.resources.summaries.service import Compaction
 from app.store import compactions, sessions, summaries
 from app.store.compactions import REQUESTED, CompactionRow, WaitingContext
 from app.store.engine import Database
 from app.store.ids import new_id, overflow_run
-from app.store.summaries import SummaryRow, WholeSummary
 
 ENDED: Final = ("succeeded", "skipped", "failed")
 POLL_SECONDS: Final = 0.05
@@ -81,18 +83,18 @@ class CompactionQueries:
 
     async def summaries(
         self, tenant_id: UUID, external_id: str, *, live: bool, after: tuple[datetime, UUID] | None, limit: int
-    ) -> list[SummaryRow]:
-        """Return the summaries of a session in the order of their creation. Raises NotFound."""
+    ) -> list[StoredSummary]:
+        """Return the summaries of a session without contents, in the order of their creation. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         return await summaries.page(self._database, session.session_id, live_only=live, after=after, limit=limit)
 
-    async def summary(self, tenant_id: UUID, external_id: str, id: UUID) -> WholeSummary:
-        """Return one summary with its text. Raises NotFound."""
+    async def summary(self, tenant_id: UUID, external_id: str, id: UUID) -> StoredSummary:
+        """Return one summary with its contents. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        found = await summaries.find(self._database, session.session_id, id)
-        if found is None:
+        found = await summaries.stored(self._database, session.session_id, [str(id)])
+        if not found:
             raise NotFound(f"session {external_id!r} has no summary {id}", session=external_id, summary=str(id))
-        return found
+        return replace(found[0], digest=complete(found[0].digest))
 
 
 class SummaryRequests:

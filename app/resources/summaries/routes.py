@@ -9,6 +9,7 @@ from fastapi import Body, Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from app.core.compaction.transcript import definition
+from app.core.memory.cover import StoredSummary
 from app.core.render.formats.tools import NativeFormat
 from app.http import paging
 from app.http.addresses import PrefixAccess
@@ -32,7 +33,6 @@ from app.http.operation import Resource, Who, service
 from app.resources.summaries.coverage import Coverage, CoverageProof
 from app.resources.summaries.requests import ENDED, CompactionQueries
 from app.store.compactions import CompactionRow
-from app.store.summaries import WholeSummary
 
 
 class SummaryOut(BaseModel):
@@ -229,7 +229,7 @@ async def list_summaries(
 @router.operation(
     "GET", "/v1/sessions/{sid}/summaries/{summary_id}", scope="read", returns=SummaryWhole, problems=("not-found",)
 )
-async def get_summary(sid: Sid, summary_id: SummaryPath, who: Who, requests: Service) -> WholeSummary:
+async def get_summary(sid: Sid, summary_id: SummaryPath, who: Who, requests: Service) -> StoredSummary:
     """Get a summary with its text, its digest and its lineage."""
     return await requests.summary(who.tenant_id, sid, summary_id)
 

@@ -17,19 +17,18 @@ import structlog
 
 from app.core.errors import CannotFit, InvalidPolicy, SessionGone, StoreUnavailable
 from app.core.log.events import Json
-from app.core.memory.cover import Spanning, contiguous
+from app.core.memory.cover import StoredSummary
 from app.core.policy.evictions import SHOW_ALL
 from app.resources.policies.service import Policies
 from app.resources.summaries.next_step import StepPlanner
 from app.resources.summaries.spending import Spending
-from app.resources.summaries.steps import Basis, CompactionStep, summary_row
+from app.resources.summaries.steps import Basis, CompactionStep, written_summary
 from app.resources.summaries.summarizing import SummarizerUnavailable, Summarizing, WrittenSummary
 from app.services.counting import Counting
 from app.store import compactions, jobs, sessions, spans, summaries, work_counts
 from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.ids import new_id
-from app.store.summaries import NewSummary, SummaryToRewrite
 from app.store.work_counts import WorkDone
 
 STEPS_MAX: Final = 1_000
@@ -188,11 +187,12 @@ class Compaction:
             basis = await self._planner.load_basis(session_id, tenant_id)
         except (CannotFit, InvalidPolicy):
             return False
-        old = None if basis is None else next((one.summary for one in basis.live if one.degraded), None)
-        if basis is None or old is None or not self._summarizing.has_model(basis.policy):
+        if basis is None or not self._summarizing.has_model(basis.policy):
             return False
-        rewritten = SummaryToRewrite(UUID(old.id), old.depth, old.from_seq, old.to_seq)
-        step = await self._planner.plan_rewrite(basis, rewritten, None)
+        old = await summaries.oldest_degraded(self._database, session_id, basis.cover_id)
+        if old is None:
+            return False
+        step = await self._planner.plan_rewrite(basis, old, None)
         id = new_id()
         await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
         try:
@@ -228,27 +228,24 @@ class Compaction:
 
     async def _store(
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
-    ) -> tuple[NewSummary, Basis] | None:
+    ) -> tuple[StoredSummary, Basis] | None:
         """Store a summary and return it with the next step's basis; store nothing, return None if its basis changed."""
-        new = summary_row(step, draft)
-        basis = step.basis
+        new, basis = written_summary(step, draft), step.basis
+        after = basis.with_summary(new)
         try:
             async with self._database.transaction() as tx:
                 locked = await sessions.lock(tx, session_id, tenant_id)
                 if locked is None or locked.redactions != basis.facts.redactions:
                     return None
-                live = [one.summary for one in basis.live]
-                if await summaries.live_ids(tx, session_id, basis.cover_id) != [one.id for one in live]:
+                if await summaries.live_ids(tx, session_id, basis.cover_id) != [one.id for one in basis.live]:
                     return None
                 await summaries.insert(tx, session_id, tenant_id, new)
-                covered = basis.facts.covered_tokens
                 if basis.policy.shows == SHOW_ALL:
-                    left: list[Spanning] = [one for one in live if UUID(one.id) not in new.sources]
-                    cover = contiguous([*left, new])
-                    covered = await spans.set_covered(tx, basis.facts.log, cover[-1].to_seq if cover else 0)
+                    to_seq = after.cover[-1].to_seq if after.cover else 0
+                    after = after.with_covered(await spans.set_covered(tx, basis.facts.log, to_seq))
         except asyncpg.ExclusionViolationError:
             return None
-        return new, basis.with_summary(new, covered)
+        return new, after
 
     async def _keep_refused(
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
@@ -259,18 +256,8 @@ class Compaction:
             if locked is None or locked.redactions != step.basis.facts.redactions:
                 return  # it may contain what has been erased since
             for refused in draft.refused:
-                kept = replace(
-                    summary_row(step, draft),
-                    text=refused.text,
-                    tokens=refused.tokens,
-                    summarizer=refused.summarizer,
-                    model=refused.model,
-                    prompt_version=refused.prompt_version,
-                    degraded=False,
-                    status="refused",
-                    complaints=refused.complaints,
-                    sources=(),
-                )
+                kept = written_summary(step, refused)
+                kept = replace(kept, status="refused", complaints=refused.complaints, sources=())
                 await summaries.insert(tx, session_id, tenant_id, kept)
 
 
@@ -296,13 +283,13 @@ def _figure(usage: Mapping[str, Json], name: str) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _add_step(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:
+def _add_step(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: StoredSummary) -> RunOutcome:
     before = step.basis.facts.context_tokens
     saved = max(0, step.task.tokens - stored.tokens)
     return RunOutcome(
         "succeeded",
         draft.error,
-        (*outcome.summaries, stored.id),
+        (*outcome.summaries, UUID(stored.id)),
         min(outcome.from_seq or stored.from_seq, stored.from_seq),
         max(outcome.to_seq or stored.to_seq, stored.to_seq),
         outcome.tokens_read + draft.tokens_read,

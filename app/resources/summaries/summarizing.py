@@ -31,20 +31,9 @@ class SummarizerUnavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A response that the quality gate refused, the complaints, its tokens and its author."""
-
-    text: str
-    complaints: tuple[str, ...]
-    tokens: int
-    summarizer: str
-    model: str
-    prompt_version: str
-
-
-@dataclass(frozen=True, slots=True)
 class WrittenSummary:
-    """A summary as it was written; `text` None: none passed the gate. `refused` are those that did not."""
+    """A summary as it was written; `text` None: none passed the gate. `refused` are those that did not, each with the
+    gate's `complaints`."""
 
     text: str | None
     digest: Digest
@@ -53,7 +42,8 @@ class WrittenSummary:
     prompt_version: str | None = None
     usage: Mapping[str, Json] = field(default_factory=dict)
     degraded: bool = False
-    refused: tuple[Refused, ...] = ()
+    complaints: tuple[str, ...] = ()
+    refused: tuple["WrittenSummary", ...] = ()
     tokens_read: int = 0
     error: str | None = None
 
@@ -142,12 +132,9 @@ class Summarizing:
             answer.model,
             writing.style.prompt,
             {"input_tokens": writing.input_tokens, "output_tokens": writing.output_tokens},
-            refused=tuple(
-                Refused(text, why, task.counter.message(text), name, answer.model, writing.style.prompt)
-                for text, why in refused
-            ),
             tokens_read=writing.input_tokens,
         )
+        about = replace(about, refused=tuple(replace(about, text=text, complaints=why) for text, why in refused))
         if len(refused) > 1:
             why = f"{name}: refused: {refused[-1][1][0]}"
             fallback = await self.substitute(task, policy, why)

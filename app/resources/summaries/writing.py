@@ -26,6 +26,7 @@ from app.core.compaction.prompt import (
 from app.core.compaction.transcript import Paragraph, paragraphs
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.cover import Summary
 from app.core.memory.digest.digest import Digest, digest_of, unite
 from app.core.memory.digest.sentences import request_of
 from app.core.memory.extractive.summary import SPLIT_HEADING, with_appendix
@@ -48,15 +49,6 @@ TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A summary that becomes part of another one."""
-
-    text: str
-    from_seq: int
-    to_seq: int
-
-
-@dataclass(frozen=True, slots=True)
 class SummaryInput:
     """The input of a summary: events, `split_turn_events` ones of a split turn, or `sources` to be merged.
 
@@ -69,7 +61,7 @@ class SummaryInput:
     events: tuple[Event, ...] = ()
     split_turn_events: tuple[Event, ...] = ()
     previous: str = ""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[Summary, ...] = ()
     digests: tuple[Digest, ...] = ()
     focus: str = ""
     tokens: int = 0
