@@ -137,6 +137,7 @@ async def test_a_batch_with_an_invalid_message_is_refused_whole(client: httpx.As
         ({"format": "openai", "messages": ["x"]}, "invalid-message"),
         ({"format": "openai", "messages": [{"role": "robot", "content": "x"}]}, "invalid-message"),
         ({"format": "openai", "messages": [{"role": "tool", "content": "x"}]}, "invalid-message"),
+        ({"format": "openai-responses", "messages": [{"role": ["user"], "content": "x"}]}, "invalid-message"),
         ({"format": "openai", "messages": [{"role": "tool", "tool_call_id": "none", "content": "x"}]}, "unknown-call"),
         ({"format": "anthropic", "messages": [{"role": "user", "content": 7}]}, "invalid-message"),
         ({"format": "openai", "messages": [{"role": "user", "content": "x"}], "more": 1}, "invalid-request"),

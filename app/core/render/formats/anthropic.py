@@ -43,6 +43,7 @@ from app.core.render.formats.parts import (
     native,
     part_of,
     plain_text,
+    role_field,
     text_field,
     without,
 )
@@ -59,16 +60,14 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
     prompts = leading(messages, ("system",))
     for index, raw in enumerate(messages):
         message = message_object(raw, index)
-        role = message.get("role")
+        role = role_field(message, index, ("system", "user", "assistant"))
         head = without(message, "role", "content")
         content = unmarked(content_field(message, index))
         if role == "system":
             kind = "system.prompt" if index < prompts else "system.message"
             events.append([{"type": kind, "content": content, "native": native(NAME, head=head)}])
-        elif role in ("user", "assistant"):
-            events.append(_read_message(str(role), content, head, index))
         else:
-            raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
+            events.append(_read_message(role, content, head, index))
     return events
 
 

@@ -24,7 +24,7 @@ CARRIED_CHARS_MAX: Final = 20_000
 
 _LISTS: Final = ("content", "citations", "output")
 """Fields with lists of objects, which are cleaned like the object itself."""
-_CITED: Final = frozenset({"char_location", "page_location", "content_block_location"})
+_CITED: Final = ("char_location", "page_location", "content_block_location")
 _NOT_TEXT: Final = frozenset(
     {"type", "id", "status", "role", "call_id", "tool_use_id", "container_id", "media_type", "mime", "format", "detail"}
 )

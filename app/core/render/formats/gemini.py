@@ -42,13 +42,14 @@ from app.core.render.formats.parts import (
     part_of,
     pieces,
     plain_text,
+    role_field,
     text_field,
     without,
 )
 from app.core.render.formats.tools import dotted_name, tool_names, write_tools
 
-ROLES: Final = ("user", "function", "tool")
-"""Roles of contents that are not the model's; the last two are other names for the user's when it has results."""
+ROLES: Final = ("system", "model", "user", "function", "tool")
+"""The last two are other names for the user's role when it has results."""
 UNSIGNED: Final = "skip_thought_signature_validator"
 """The signature that the provider's documentation prescribes for a call that another model made; since Gemini 3 a call
 without any is refused."""
@@ -64,7 +65,7 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
     waiting: dict[str, deque[str]] = {}
     for index, raw in enumerate(messages):
         message = message_object(raw, index)
-        role = message.get("role") or "user"
+        role = role_field(message, index, ROLES, default="user")
         parts = read_parts(message, index)
         head = without(present(message), "parts", "role")
         if role == "system":
@@ -73,13 +74,11 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
         elif role == "model":
             found = _read_content("assistant.message", parts, CALLS, partial(_read_call, index=index, waiting=waiting))
             events.append(_with_native(found, head))
-        elif role in ROLES:
+        else:
             # The provider requires responses first.
             parts.sort(key=lambda part: key_of(part, RESPONSES) is None)
             read_result = partial(_read_result, index=index, waiting=waiting)
             events.append(_with_native(_read_content("user.message", parts, RESPONSES, read_result), head))
-        else:
-            raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
     return events
 
 

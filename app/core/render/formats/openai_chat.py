@@ -30,6 +30,7 @@ from app.core.render.formats.parts import (
     part_of,
     pieces,
     plain_text,
+    role_field,
     text_field,
     without,
 )
@@ -37,6 +38,7 @@ from app.core.render.formats.tools import CallIds, tool_name, tool_names, write_
 
 NAME: Final = "openai"
 CALL_ID_CHARS_MAX: Final = 40
+ROLES: Final = (*SYSTEM_ROLES, "user", "assistant", "tool", "function")
 BESIDE_CONTENT: Final = ("tool_calls", "refusal", "audio", "function_call")
 """Fields that an assistant's message may hold instead of content."""
 
@@ -47,20 +49,17 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
     prompts = leading(messages, SYSTEM_ROLES)
     for index, raw in enumerate(messages):
         message = message_object(raw, index)
-        role = message.get("role")
-        if role in ("system", "developer", "user", "function"):
-            events.append([_read_plain(message, index, prompt=index < prompts)])
-        elif role == "assistant":
+        role = role_field(message, index, ROLES)
+        if role == "assistant":
             events.append(_read_assistant(message, index))
         elif role == "tool":
             events.append([_read_result(message, index)])
         else:
-            raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
+            events.append([_read_plain(message, role, index, prompt=index < prompts)])
     return events
 
 
-def _read_plain(message: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
-    role = message["role"]
+def _read_plain(message: Mapping[str, Json], role: str, index: int, *, prompt: bool) -> dict[str, Json]:
     kind = "user.message"
     if role in SYSTEM_ROLES:
         kind = "system.prompt" if prompt else "system.message"

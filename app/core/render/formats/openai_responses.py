@@ -30,6 +30,7 @@ from app.core.render.formats.parts import (
     part_of,
     pieces,
     plain_text,
+    role_field,
     text_field,
     without,
 )
@@ -179,15 +180,13 @@ def _read_item(
 
 
 def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
-    role = item.get("role")
+    role = role_field(item, index, (*SYSTEM_ROLES, *_KINDS))
     content = content_field(item, index)
     if role in SYSTEM_ROLES:
         kind = "system.prompt" if prompt else "system.message"
         return {"type": kind, "content": content, "native": native(NAME, head=without(item, "content"))}
-    if role not in _KINDS:
-        raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
     return {
-        "type": _KINDS[str(role)],
+        "type": _KINDS[role],
         "content": content,
         "native": native(NAME, head=without(item, "role", "content")),
     }

@@ -10,7 +10,7 @@ from app.core.errors import InvalidMessage
 from app.core.log.event import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS, Block
 from app.core.log.events import Json, Part, arguments_object, canonical_json, read_arguments
 
-SYSTEM_ROLES = frozenset({"system", "developer"})
+SYSTEM_ROLES: Final = ("system", "developer")
 
 
 def message_object(message: Json, index: int, field: str = "") -> Mapping[str, Json]:
@@ -30,6 +30,14 @@ def leading(messages: Sequence[Json], roles: Collection[str]) -> int:
             break
         count += 1
     return count
+
+
+def role_field(message: Mapping[str, Json], index: int, roles: Collection[str], default: str | None = None) -> str:
+    """Return the role of a message, one of `roles`. Raises InvalidMessage."""
+    role = message.get("role") or default
+    if not isinstance(role, str) or role not in roles:
+        raise InvalidMessage(f"unknown role {role!r}", index=index, field="role")
+    return role
 
 
 def text_field(value: Mapping[str, Json], name: str, index: int) -> str:

@@ -76,11 +76,13 @@ def _is_readable(draft: Draft, native: Mapping[str, Json]) -> bool:
 
 
 def _has_shape(form: str, native: Mapping[str, Json]) -> bool:
-    """Return whether everything that must be an object is one; the reader checks the rest."""
+    """Return whether fields are of the types that the reconstruction needs; the reader checks the rest."""
     if not _FIELDS.issuperset(native):
         return False
     part = native.get("part", {})
     if not isinstance(native.get("head", {}), Mapping) or not isinstance(part, Mapping):
+        return False
+    if not isinstance(part.get("key", ""), str):
         return False
     inner = (part[name] for name in _INNER.get(form, ()) if name in part)
     return all(isinstance(value, Mapping) or value is True for value in inner)
