@@ -12,10 +12,8 @@ from starlette.routing import BaseRoute
 
 from app import tokenizers
 from app.http import errors, openapi, operations, pages
-from app.http.access import AccessLog
-from app.http.body import JsonLimits, LimitBody
-from app.http.concurrency import LimitConcurrency
-from app.http.loopback_only import LoopbackOnly
+from app.http.body import JsonLimits
+from app.http.middleware import RequestLimits, RequestMiddleware
 from app.http.openapi_descriptions import add_descriptions
 from app.http.operation import Resource
 from app.http.problem_schemas import with_problem_schemas
@@ -111,7 +109,12 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.state.stopping = asyncio.Event()
     app.state.json_limits = JsonLimits(settings.json_elements_max, settings.json_depth_max)
     app.state.foreign_paths = tuple(path for wing in installed() for path in wing.foreign_paths)
-    _add_middleware(app, settings)
+    app.add_middleware(
+        RequestMiddleware,
+        limits=RequestLimits(settings.requests_max, settings.tenant_requests_max, settings.body_bytes_max),
+        open_hosts=settings.open_hosts,
+        observe=observers().request,
+    )
     errors.install(app)
     schemas: list[type[BaseModel]] = []
     for part in chain((module.router for module in _BUSIEST_FIRST), *(wing.routes(settings) for wing in installed())):
@@ -120,20 +123,6 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         schemas += part.schemas if isinstance(part, Resource) else ()
     _describe(app, schemas)
     return app
-
-
-def _add_middleware(app: FastAPI, settings: Settings) -> None:
-    """Add all middleware, the innermost first."""
-    app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
-    app.add_middleware(LoopbackOnly, names=settings.open_hosts)
-    app.add_middleware(
-        LimitConcurrency, requests_max=settings.requests_max, tenant_requests_max=settings.tenant_requests_max
-    )
-    app.add_middleware(errors.CatchErrors)
-    for wing in reversed(installed()):
-        for one in reversed(wing.middleware(settings)):
-            app.add_middleware(one.cls, *one.args, **one.kwargs)
-    app.add_middleware(AccessLog)
 
 
 def _describe(app: FastAPI, schemas: Sequence[type[BaseModel]]) -> None:

@@ -1,30 +1,27 @@
-"""Authenticate by bearer key."""
+"""Authentication by bearer key, and the sessions that a request concerns and its key may access.
 
-from collections.abc import Collection
+The id of a session means its current line. For an operation on a recorded call it means the line on which the call was
+made.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
 
 from fastapi import Request
 
-from app.http.access import bind_caller
-from app.http.concurrency import slot_of
+from app.core.errors import InvalidRequest, NotFound, OutsidePrefix
+from app.core.log.segments import ADDRESS_PATTERN
+from app.http.errors import Forbidden, Unauthorized
+from app.http.middleware import EXCHANGE, Exchange
 from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
 from app.store.texts import ContentCiphers, seal_with
 
-
-class Unauthorized(Exception):
-    """The request has no key, or an invalid one."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
-
-
-class Forbidden(Exception):
-    """The key is valid, but not for this operation."""
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
+SESSION_HEADER: Final = "x-palimpsest-session"
+_ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 
 
 async def authenticate_bearer(request: Request, scope: str) -> Caller:
@@ -37,15 +34,16 @@ async def authenticate_bearer(request: Request, scope: str) -> Caller:
         raise Unauthorized("the Authorization header must be 'Bearer <key>'")
     secret = None if header is None else header[7:].strip()
     who = await authenticate(request, secret, (scope,), "Authorization: Bearer <key>")
-    await bind_content_key(request, who)
+    ciphers: ContentCiphers = request.state.services.ciphers
+    seal_with(await ciphers.cipher(who.tenant_id))
     return who
 
 
 async def authenticate(request: Request, secret: str | None, scopes: Collection[str], how: str) -> Caller:
     """Authenticate the holder of a key with all of these scopes, and make the request act for its tenant.
 
-    Neither checks the key's session prefix nor opens contents (`bind_content_key`). `how` tells a caller without a key
-    how to send one. Raises Unauthorized, Forbidden or TooManyRequests.
+    Neither checks the key's session prefix nor opens contents. `how` tells a caller without a key how to send one.
+    Raises Unauthorized, Forbidden or TooManyRequests.
     """
     tenants: Tenants = request.state.services.tenants
     found = await tenants.authenticate(secret)
@@ -54,18 +52,81 @@ async def authenticate(request: Request, secret: str | None, scopes: Collection[
     for scope in scopes:
         if not found.has_scope(scope):
             raise Forbidden(f"this key lacks the scope {scope!r}")
-    place = slot_of(request.scope)
-    if place is not None:
-        place.assign_tenant(found.tenant_id)
+    exchange: Exchange = request.scope[EXCHANGE]
+    exchange.assign_tenant(found.tenant_id)
     act_for(found.tenant_id)
-    bind_caller(request.scope, found.tenant_id)
     return found
 
 
-async def bind_content_key(request: Request, who: Caller) -> None:
-    """Seal and open the contents of this request with the cipher of its tenant, if it has one.
+class PrefixAccess(Enum):
+    """The data that an operation concerns.
 
-    Raises ContentsErased or StoreUnavailable.
+    SESSION: the session in its path; outside the prefix it is not found, whether it exists or not. WITHIN: several
+    sessions; the operation applies the prefix itself. NONE: no session's data. TENANT: all of the tenant's data, which
+    cannot be divided by sessions.
     """
-    ciphers: ContentCiphers = request.state.services.ciphers
-    seal_with(await ciphers.cipher(who.tenant_id))
+
+    SESSION = "session"
+    WITHIN = "within"
+    NONE = "none"
+    TENANT = "tenant"
+
+
+def check_prefix(request: Request, who: Caller, access: PrefixAccess) -> None:
+    """Raise NotFound or OutsidePrefix for a request outside the caller's prefix."""
+    if not who.session_prefix:
+        return
+    if access is PrefixAccess.TENANT:
+        raise OutsidePrefix(
+            f"this key is limited to sessions of {who.session_prefix!r}, but this operation concerns all sessions"
+        )
+    if access is PrefixAccess.SESSION:
+        check_session(who, str(request.path_params["sid"]))
+
+
+def check_session(who: Caller, session: str) -> None:
+    """Raise NotFound, as for a session that does not exist, if the caller's key has no access to it."""
+    if not who.may_access(session):
+        raise NotFound(f"there is no session {session!r}", session=session)
+
+
+def session_of_client(headers: Mapping[str, str], sid: str | None, pattern: str = ADDRESS_PATTERN) -> str | None:
+    """Return the session that a client is configured for, by the header or else by `sid` in its URL; None if it is not.
+
+    Raises InvalidRequest for an id that does not match the pattern.
+    """
+    for name, where in ((headers.get(SESSION_HEADER), SESSION_HEADER), (sid, "sid")):
+        if name is not None:
+            if re.fullmatch(pattern, name) is None:
+                raise InvalidRequest(f"{where} must match {pattern}", field=where)
+            return name
+    return None
+
+
+def session_in_path(request: Request) -> str:
+    """Return the id of a session or line in the path. Raises InvalidRequest."""
+    sid: str = request.path_params["sid"]
+    if _ADDRESS.fullmatch(sid) is None:
+        raise InvalidRequest(f"sid must match {ADDRESS_PATTERN}", field="sid")
+    return sid
+
+
+async def resolve_line(request: Request, who: Caller) -> None:
+    """Replace a session's id in the path by the line it means. An invalid id is left for the operation to refuse."""
+    named: dict[str, Any] = request.path_params
+    sid = named.get("sid")
+    if sid is None or _ADDRESS.fullmatch(sid) is None:
+        return
+    lines = request.state.services.lines
+    call_id = _uuid(named.get("call_id"))
+    if call_id is not None:
+        named["sid"] = await lines.of_call(who.tenant_id, sid, call_id)
+    else:
+        named["sid"] = await lines.current(who.tenant_id, sid)
+
+
+def _uuid(value: str | None) -> UUID | None:
+    try:
+        return None if value is None else UUID(value)
+    except ValueError:
+        return None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from fastapi import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json, more_values, too_deep
@@ -24,35 +23,6 @@ class JsonLimits:
 
     elements: int
     depth: int
-
-
-class LimitBody:
-    """ASGI middleware that refuses a body over the limit, by its Content-Length or while reading it."""
-
-    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
-        self._app = app
-        self._limit = limit_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with a `receive` that counts bytes and raises BodyTooLarge in the application."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        length = next((int(v) for k, v in scope["headers"] if k == b"content-length" and v.isdigit()), 0)
-        announced = length > self._limit
-        seen = 0
-
-        async def counted() -> Message:
-            nonlocal seen
-            if announced:
-                raise BodyTooLarge(self._limit)
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._limit:
-                raise BodyTooLarge(self._limit)
-            return message
-
-        await self._app(scope, counted, send)
 
 
 class ParsedRequest(Request):

@@ -11,13 +11,13 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from app.core import errors
 from app.core.log.events import canonical_json
-from app.http.access import PROBLEM
-from app.http.auth import Forbidden, Unauthorized
 
+PROBLEM: Final = "palimpsest.problem"
+"""The key in a request's scope of the slug of its problem, if it has one."""
 MEDIA_TYPE: Final = "application/problem+json"
 
 
@@ -45,15 +45,25 @@ class InvalidJson(errors.InvalidRequest):
         super().__init__(detail, field="")
 
 
+class Unauthorized(errors.ContextError):
+    """The request has no key, or an invalid one."""
+
+
+class Forbidden(errors.ContextError):
+    """The key is valid, but not for this operation."""
+
+
+class NotLocal(errors.ContextError):
+    """The request is not from this machine, and no key was ever created."""
+
+
 INVALID_REQUEST: Final = Problem("invalid-request", 422, "Invalid request")
 INVALID_JSON: Final = Problem("invalid-json", 422, "Body is not valid JSON")
 BODY_TOO_LARGE: Final = Problem("body-too-large", 413, "Body too large")
-UNAUTHORIZED: Final = Problem("unauthorized", 401, "Missing or invalid API key")
 FORBIDDEN: Final = Problem("forbidden", 403, "Not allowed for this API key")
 INTERNAL: Final = Problem("internal", 500, "Internal error")
 METHOD: Final = Problem("method-not-allowed", 405, "Method not allowed")
 NO_ROUTE: Final = Problem("not-found", 404, "Not found")
-NOT_LOCAL: Final = Problem("not-local", 403, "Only local requests are allowed while no API key is required")
 MALFORMED: Final = Problem("malformed-http", 400, "Not a valid HTTP request")
 TOO_SLOW: Final = Problem("too-slow", 408, "Request took too long to arrive")
 HEAD_TOO_LARGE: Final = Problem("head-too-large", 431, "Header fields too large")
@@ -88,13 +98,14 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.Overloaded: Problem("overloaded", 503, "Request limit of this process reached"),
     errors.UpstreamFailed: Problem("upstream-failed", 502, "Provider could not be reached"),
     errors.UpstreamLate: Problem("upstream-late", 504, "Provider did not answer in time"),
+    Unauthorized: Problem("unauthorized", 401, "Missing or invalid API key"),
+    Forbidden: FORBIDDEN,
+    NotLocal: Problem("not-local", 403, "Only local requests are allowed while no API key is required"),
 }
 
 ALL: Final[tuple[Problem, ...]] = (
-    *TABLE.values(),
+    *dict.fromkeys(TABLE.values()),
     BODY_TOO_LARGE,
-    UNAUTHORIZED,
-    NOT_LOCAL,
     METHOD,
     MALFORMED,
     TOO_SLOW,
@@ -135,47 +146,23 @@ def find_problem(error: errors.ContextError) -> Problem:
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
 
 
-class CatchErrors:
-    """ASGI middleware that logs an unexpected exception once and responds with the problem `internal`."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on. An exception after the start of the response is raised again for the server to log."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begun = False
-
-        async def watched(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        except Exception as error:
-            if begun:
-                raise
-            request = Request(scope)
-            if isinstance(error, errors.ContextError):
-                response = problem_response(request, find_problem(error), error.detail, error.fields)
-            else:
-                structlog.get_logger().error("unhandled", path=scope["path"], exc_info=error)
-                response = problem_response(request, INTERNAL, "the failure has been logged")
-            await response(scope, receive, send)
+def error_response(request: Request, error: Exception) -> Response:
+    """Return the problem of an error as a response; log the error if it is the server's."""
+    log = structlog.get_logger()
+    if not isinstance(error, errors.ContextError):
+        log.error("unhandled", path=request.scope["path"], exc_info=error)
+        return problem_response(request, INTERNAL, "the failure has been logged")
+    if isinstance(error, errors.NotReproducible):
+        log.error("not reproducible", path=request.scope["path"], detail=error.detail, **error.fields)
+    return problem_response(request, find_problem(error), error.detail, error.fields)
 
 
 def install(app: FastAPI) -> None:
     """Install handlers that turn every error into a problem response."""
-    log = structlog.get_logger()
 
     @app.exception_handler(errors.ContextError)
     async def _known(request: Request, error: errors.ContextError) -> Response:
-        if isinstance(error, errors.NotReproducible):
-            log.error("not reproducible", path=request.url.path, detail=error.detail, **error.fields)
-        return problem_response(request, find_problem(error), error.detail, error.fields)
+        return error_response(request, error)
 
     @app.exception_handler(BodyTooLarge)
     async def _too_large(request: Request, error: BodyTooLarge) -> Response:
@@ -184,14 +171,6 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ClientDisconnect)
     async def _gone(request: Request, _: ClientDisconnect) -> Response:
         return problem_response(request, TOO_SLOW, "the connection was closed before the whole request had arrived")
-
-    @app.exception_handler(Unauthorized)
-    async def _unauthorized(request: Request, error: Unauthorized) -> Response:
-        return problem_response(request, UNAUTHORIZED, error.detail)
-
-    @app.exception_handler(Forbidden)
-    async def _forbidden(request: Request, error: Forbidden) -> Response:
-        return problem_response(request, FORBIDDEN, error.detail)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:

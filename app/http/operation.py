@@ -21,11 +21,11 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from app.http.addresses import PrefixAccess, check_prefix, resolve_line
-from app.http.auth import authenticate_bearer
+from app.http.auth import PrefixAccess, authenticate_bearer, check_prefix, resolve_line
 from app.http.body import ParsedRequest
 from app.http.openapi import problems as responses_of
 from app.http.openapi import security_of
@@ -79,6 +79,15 @@ async def _caller(request: Request) -> Caller:
 
 Who = Annotated[Caller, Depends(_caller)]
 """The caller, as a parameter of an endpoint."""
+
+
+class TemplateRoute(Route):
+    """A route to one of our ASGI applications that puts itself into the scope, as FastAPI's routes do."""
+
+    def matches(self, scope: AsgiScope) -> tuple[Match, AsgiScope]:
+        """Match as Route does, and add the route to the scope."""
+        match, found = super().matches(scope)
+        return match, {**found, "route": self} if found else found
 
 
 class OperationRoute(APIRoute):

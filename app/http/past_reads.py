@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import Header, Request
 
-from app.http.access import AGE
+from app.http.middleware import EXCHANGE
 
 DESCRIPTION: Final = (
     "If the server has a replica, the response may come from it: `Age` then says how many seconds out of date it may "
@@ -61,7 +61,7 @@ class PastRead(Generic[Service]):
         """Return the service's result, and put its age into the scope for the `Age` header."""
         answer, age = await past_reads(self._request).read(lambda: asked(self._service), newest=self._newest)
         if age is not None:
-            self._request.scope[AGE] = math.ceil(age)
+            self._request.scope[EXCHANGE].age = math.ceil(age)
         return answer
 
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import asyncio
 
     import typer
-    from starlette.middleware import Middleware
     from starlette.routing import BaseRoute
 
     from app.core.assembly.inputs import ContextRequest
     from app.core.errors import ContextError
+    from app.http.middleware import Exchange
     from app.http.operation import Resource
     from app.resources.contexts.service import ContextAnswer
     from app.resources.feedback.service import Verdict
@@ -54,12 +54,14 @@ def _no_context(*_: Any) -> nullcontext[None]:
 class Observers:
     """Callbacks for metrics. By default they do nothing.
 
-    `context`: the outcome of a context request. `report`: a report of a call's outcome. `pool_wait`: the seconds that a
-    connection took to get. `stream`: makes a context for the time of a stream. `gateway_call`: the provider and mode of
-    a request through the gateway. `replica_check`: the replica's state and the age of its data, if known.
-    `replica_read`: what served a read that a replica may serve, and why.
+    `request`: makes a context for the time of a request and its response. `context`: the outcome of a context request.
+    `report`: a report of a call's outcome. `pool_wait`: the seconds that a connection took to get. `stream`: makes a
+    context for the time of a stream. `gateway_call`: the provider and mode of a request through the gateway.
+    `replica_check`: the replica's state and the age of its data, if known. `replica_read`: what served a read that a
+    replica may serve, and why.
     """
 
+    request: "Callable[[Exchange], AbstractContextManager[object]]" = _no_context
     context: "Callable[[ContextRequest, ContextAnswer | ContextError], None]" = _nothing
     report: "Callable[[Verdict], None]" = _nothing
     pool_wait: Callable[[float], None] = _nothing
@@ -75,21 +77,20 @@ class Wing:
 
     Everything that takes long to import is imported inside these functions, because every process reads the values of
     all wings. `settings`: fields that become settings of the server. `services`: services that routes request by their
-    class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API. `middleware`:
-    ASGI middleware, outermost first, outside that of the kernel. `lifespan`: a context for the time in which the
-    application serves; it gets the services and the event that is set when the server begins to stop. `jobs`: jobs of a
-    worker. `after_compaction`: work that follows each compaction. `commands`: adds commands to the command line.
-    `ciphers`: the ciphers of tenants' contents; at most one wing has them. `foreign_paths`: prefixes of paths for
-    clients of other APIs, which find a problem in its member `error`. `start`: a context for a command that runs the
-    server, entered before its modules are imported and its processes forked. `process`: a context for each process
-    that serves or works. `observers`: callbacks for metrics; at most one wing has them. `find_placement`: returns the
-    placement of a database whose tables are not all on one server, None for another database.
+    class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API. `lifespan`: a
+    context for the time in which the application serves; it gets the services and the event that is set when the server
+    begins to stop. `jobs`: jobs of a worker. `after_compaction`: work that follows each compaction. `commands`: adds
+    commands to the command line. `ciphers`: the ciphers of tenants' contents; at most one wing has them.
+    `foreign_paths`: prefixes of paths for clients of other APIs, which find a problem in its member `error`. `start`: a
+    context for a command that runs the server, entered before its modules are imported and its processes forked.
+    `process`: a context for each process that serves or works. `observers`: callbacks for metrics; at most one wing has
+    them. `find_placement`: returns the placement of a database whose tables are not all on one server, None for another
+    database.
     """
 
     settings: type[BaseModel] | None = None
     services: "Callable[[Any, Services], Iterable[object]]" = _nothing
     routes: "Callable[[Any], Iterable[Resource | BaseRoute]]" = _nothing
-    middleware: "Callable[[Any], Sequence[Middleware]]" = _nothing
     lifespan: "Callable[[Any, Services, asyncio.Event], AbstractAsyncContextManager[None]]" = _no_context
     jobs: "Callable[[Any], Sequence[MakeJobs]]" = _nothing
     after_compaction: "Callable[[Any], Sequence[MakeFollowUp]]" = _nothing

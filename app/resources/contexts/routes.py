@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from app.core.assembly.inputs import ContextRequest, Injection
 from app.core.errors import InvalidRequest
-from app.http.addresses import session_in_path
-from app.http.auth import Forbidden
+from app.http.auth import session_in_path
+from app.http.errors import Forbidden
 from app.http.fields import QUERY, Sid
 from app.http.idempotency import Idempotency, Idempotent
 from app.http.openapi import parameters_of

@@ -11,7 +11,7 @@ from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType,
 from app.core.log.segments import session_of
 from app.core.render.formats.tools import NativeFormat
 from app.http import paging
-from app.http.addresses import session_in_path
+from app.http.auth import session_in_path
 from app.http.body import read_json
 from app.http.fields import Cursor, Limit, Sid
 from app.http.openapi import KEY_CHARS_MAX, append_operation

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.log.segments import session_of
 from app.http import paging
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.fields import Cursor, LenientText, Limit, NextCursor, Sid, StrictRequest, UpdatedAt
 from app.http.idempotency import Idempotent
 from app.http.operation import Resource, Who, service

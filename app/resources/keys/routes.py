@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.log.events import SESSION_ID_PATTERN
 from app.http import paging
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, StrictRequest, answer_of
 from app.http.operation import Resource, Who, service
 from app.services.tenants import KeyRequest, Tenants

@@ -13,7 +13,7 @@ from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.policy.policy import json_schema
 from app.http import paging
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.body import parse_json
 from app.http.fields import Cursor, Limit, NextCursor
 from app.http.operation import Resource, Who, service

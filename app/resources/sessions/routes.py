@@ -12,7 +12,7 @@ from app.core.errors import InvalidRequest
 from app.core.log.segments import ADDRESS_PATTERN, line_of, session_of
 from app.core.tokens.models import UNKNOWN, profile
 from app.http import paging
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.fields import (
     CreatedAt,
     Cursor,

@@ -12,7 +12,7 @@ from app.core.compaction.transcript import definition
 from app.core.memory.cover import StoredSummary
 from app.core.render.formats.tools import NativeFormat
 from app.http import paging
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.fields import (
     CoveringSummary,
     CreatedAt,

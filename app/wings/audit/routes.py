@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Query, Response
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http import paging
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.fields import Cursor, Limit, Moment, Sid
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read

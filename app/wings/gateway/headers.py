@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote, unquote_plus
 
 from app.core.log.events import SESSION_ID_PATTERN, Json
-from app.http.addresses import session_of_client
+from app.http.auth import session_of_client
 from app.providers.redaction import credentials, may_be_secret
 
 Fields = Sequence[tuple[bytes, bytes]]

@@ -18,13 +18,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.core import errors
-from app.http.access import TemplateRoute, bind_caller
-from app.http.addresses import check_session
-from app.http.auth import Forbidden, Unauthorized, authenticate, bind_content_key
+from app.http.auth import authenticate, check_session
 from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
-from app.http.concurrency import slot_of
-from app.http.errors import BodyTooLarge, InvalidJson, find_problem
+from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, find_problem
+from app.http.middleware import EXCHANGE
+from app.http.operation import TemplateRoute
 from app.services.tenants import Caller, digest
+from app.store.texts import ContentCiphers, seal_with
 from app.wings.gateway import PREFIX
 from app.wings.gateway.bodies import Body, NoObject, parse
 from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
@@ -103,9 +103,7 @@ class GatewayApp:
         exchange.body = await request.body()
         if self._open >= self._most:
             raise errors.Overloaded(f"this process already forwards {self._most} calls", limit=self._most)
-        place = slot_of(scope)
-        if place is not None:
-            place.release()  # calls that wait for a model have their own limit
+        scope[EXCHANGE].release_slot()  # calls that wait for a model have their own limit
         self._open += 1
         try:
             await _cancel_on_disconnect(receive, exchange, _serve(who, exchange, away=away))
@@ -115,7 +113,7 @@ class GatewayApp:
     async def _caller(self, request: Request) -> tuple[Caller, bool]:
         """Return the caller, and whether the database is unreachable; in that case only recent callers are accepted.
 
-        Raises the errors of `authenticate` and `bind_content_key`.
+        Raises the errors of `authenticate`, and ContentsErased.
         """
         secret = request.headers.get(KEY_HEADER)
         hashed = b"" if secret is None else digest(secret)
@@ -130,9 +128,10 @@ class GatewayApp:
         except (Unauthorized, Forbidden):
             self._recent.refuse(hashed)
             raise
+        ciphers: ContentCiphers = request.state.services.ciphers
         try:
             async with asyncio.timeout(self._seconds):
-                await bind_content_key(request, who)
+                seal_with(await ciphers.cipher(who.tenant_id))
         except (errors.StoreUnavailable, TimeoutError):
             return who, True
         except errors.ContentsErased:
@@ -180,7 +179,7 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
         return
     session = identity.session if identity.configured else legal_name(who.session_prefix + identity.session)
     check_session(who, session)
-    bind_caller(request.scope, who.tenant_id, session)
+    request.scope[EXCHANGE].assign_session(session)
     exchange.mode, exchange.session = "bypass", session
     try:
         if given is None:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from app.core.lexicon.times import time_text
 from app.core.tokens.models import Bill
 from app.http import paging
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.fields import (
     CallEpoch,
     CallId,

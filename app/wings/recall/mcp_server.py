@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from app.core.errors import ContextError
 from app.core.lexicon.tools import OWN_TOOL
 from app.core.log.segments import ADDRESS_PATTERN
-from app.http.addresses import check_session
+from app.http.auth import check_session
 from app.services.tenants import Caller
 from app.version import VERSION
 from app.wings.recall.routes import BOUND, CALLER

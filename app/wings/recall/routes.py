@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from app.core.render.formats.tools import NativeFormat
-from app.http.access import TemplateRoute, bind_caller
-from app.http.addresses import PrefixAccess, check_session, session_of_client
+from app.http.auth import PrefixAccess, check_session, session_of_client
 from app.http.body import parse_json
 from app.http.fields import Sid
-from app.http.operation import Operation, Resource, Who, service
+from app.http.middleware import EXCHANGE
+from app.http.operation import Operation, Resource, TemplateRoute, Who, service
 from app.resources.lines.service import Lines
 from app.resources.summaries.routes import ToolsOut
 from app.wings.recall.schemas import RecallIn, RecallOut, definition
@@ -92,7 +92,7 @@ class Mcp:
         session = session_of_client(request.headers, request.path_params.get("sid"))
         if session is not None:
             check_session(who, session)
-            bind_caller(scope, who.tenant_id, session)
+            scope[EXCHANGE].assign_session(session)
         raw = await request.body()
         await parse_json(raw, request.app.state.json_limits)
         server = await asyncio.to_thread(import_module, "app.wings.recall.mcp_server")  # its SDK takes a second

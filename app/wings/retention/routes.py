@@ -10,7 +10,7 @@ from fastapi import Depends, Path, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.http import paging
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, SessionName, StrictRequest, answer_of
 from app.http.idempotency import Key
 from app.http.operation import Resource, Who, service

@@ -14,8 +14,8 @@ from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from app.core.errors import InvalidRequest
-from app.http.auth import Forbidden, Unauthorized, authenticate_bearer
-from app.http.concurrency import slot_of
+from app.http.auth import authenticate_bearer
+from app.http.errors import Forbidden, Unauthorized
 from app.http.fields import (
     CreatedAt,
     EpochCause,
@@ -26,6 +26,7 @@ from app.http.fields import (
     SessionName,
     Sid,
 )
+from app.http.middleware import EXCHANGE
 from app.http.operation import Resource, Who, service
 from app.resources.summaries.routes import CompactionRun
 from app.wings.stream.service import KINDS, Message, Stream, Streams
@@ -162,9 +163,7 @@ class EventStream(StreamingResponse):
             async with asyncio.timeout(SEND_SECONDS):
                 await send(message)
 
-        place = slot_of(scope)
-        if place is not None:
-            place.release()  # streams have their own limit
+        scope[EXCHANGE].release_slot()  # streams have their own limit
         try:
             with scope["state"]["services"].observers.stream():
                 await super().__call__(scope, receive, timely)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from app.runtime.wing import Observers, Wing
 
 if TYPE_CHECKING:
-    from starlette.middleware import Middleware
     from starlette.routing import BaseRoute
 
     from app.runtime.wiring import Services
@@ -53,14 +52,6 @@ def _routes(_: Any) -> "Sequence[BaseRoute]":
     return router.routes
 
 
-def _middleware(_: Any) -> "Sequence[Middleware]":
-    from starlette.middleware import Middleware
-
-    from app.wings.telemetry.requests import ObserveRequests
-
-    return [Middleware(ObserveRequests)]
-
-
 @asynccontextmanager
 async def _lifespan(_: Any, services: "Services", __: asyncio.Event) -> AsyncIterator[None]:
     from app.wings.telemetry.metrics import measure_loop_lag
@@ -80,7 +71,6 @@ def _observers() -> Observers:
 
 WING = Wing(
     routes=_routes,
-    middleware=_middleware,
     lifespan=_lifespan,
     start=_start,
     process=_process,

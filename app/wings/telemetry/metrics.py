@@ -16,6 +16,7 @@ from app.resources.contexts.service import ContextAnswer
 from app.resources.feedback.service import Verdict
 from app.runtime.wing import Observers
 from app.store.engine import Database
+from app.wings.telemetry.requests import observe_request
 
 PULSE_SECONDS: Final = 1.0
 REPLICA_STATES: Final = ("ready", "behind", "away", "other")
@@ -177,6 +178,7 @@ async def measure_loop_lag(database: Database) -> None:
 
 
 OBSERVERS: Final = Observers(
+    request=observe_request,
     context=observe_context,
     report=observe_report,
     pool_wait=POOL_WAIT.observe,

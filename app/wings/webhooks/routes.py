@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.http import paging
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, NextCursor, SessionName, StrictRequest, UpdatedAt, answer_of
 from app.http.operation import Resource, Who, service
 from app.wings.webhooks.rules import URL_CHARS_MAX, WebhookEvent

@@ -8,7 +8,7 @@ import sys
 from asyncio import create_subprocess_exec
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +16,7 @@ import httpx
 from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from app.http.access import AccessLog
+from app.http.middleware import RequestLimits, RequestMiddleware
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from tests.support.wings import PROBES
@@ -142,6 +142,9 @@ async def test_a_named_status_is_logged_as_a_number() -> None:
         pass
 
     scope = {"type": "http", "method": "POST", "scheme": "http", "path": "/mcp", "raw_path": b"/mcp", "headers": []}
+    middleware = RequestMiddleware(
+        answer, limits=RequestLimits(1, 1, 1), open_hosts=(), observe=lambda exchange: nullcontext()
+    )
     with capture_logs() as lines:
-        await AccessLog(answer)(scope, nothing, sent)
+        await middleware(scope, nothing, sent)
     assert [repr(line["status"]) for line in lines] == ["200"]

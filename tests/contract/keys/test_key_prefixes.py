@@ -11,7 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from app.http.addresses import PrefixAccess
+from app.http.auth import PrefixAccess
 from app.http.operation import OperationRoute, Resource
 from app.main import create_app
 from app.runtime.settings import Settings
