@@ -15,7 +15,7 @@ from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
 from app.services.tenants import SCOPES, Tenants
 from app.store.engine import Database
-from app.wings.shards import wing
+from app.wings import shards
 from app.wings.shards.distribute import NOTIFYING_TRIGGERS
 from app.worker import run
 from tests.conftest import serving
@@ -35,7 +35,7 @@ async def as_in_shards(database_url: str, monkeypatch: pytest.MonkeyPatch) -> As
     async def yes(_: object) -> bool:
         return True
 
-    monkeypatch.setattr(wing, "is_distributed", yes)
+    monkeypatch.setattr(shards, "is_distributed", yes)
     monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
     owner = Database(database_url, pool_size=2, role=None, find_placement=find_placement)
     for trigger in NOTIFYING_TRIGGERS:
