@@ -36,7 +36,7 @@ from app.resources.contexts.view_cache import CachedView
 from app.resources.layers.service import count_tokens
 from app.resources.policies.service import ChosenPolicy, Policies
 from app.services.counting import Counting
-from app.store import spans, summaries, views
+from app.store import sessions, spans, summaries, views
 from app.store.engine import Database
 
 BOUND_FACTOR: Final = 2
@@ -56,9 +56,13 @@ class Asked:
 
     tenant_id: UUID
     session: str
-    session_id: UUID
     request: ContextRequest
     policy: ChosenPolicy | None
+
+    @property
+    def session_id(self) -> UUID:
+        """The id of the session's row."""
+        return sessions.session_key(self.tenant_id, self.session)
 
     @property
     def now(self) -> float:
@@ -85,17 +89,17 @@ class InputsLoader:
 
     async def continued(self, asked: Asked, held: CachedView) -> ContextInputs | None:
         """Return the inputs of a held view's next context; None if the request changes the view's settings."""
-        request, settings = asked.request, held.settings
+        request, settings, now = asked.request, held.settings, asked.now
         ref = settings.policy_ref if asked.policy is None else asked.policy.ref
         model = request.model or settings.model
         window = settings.window_tokens if request.max_tokens is None else request.max_tokens
-        window = real_window(held.loaded, model, window, asked.now)
+        window = real_window(held.loaded, model, window, now)
         if (ref, model, window) != (settings.policy_ref, settings.model, settings.window_tokens):
             return None
         events = held.loaded.events
         if held.recounted is not None:
             events = held.recounted + await self._counting.recount(events[len(held.recounted) :], held.counter)
-        return await self._inputs(asked, held.loaded, settings, held.counter, events, held.last_context)
+        return await self._inputs(asked, held.loaded, settings, held.counter, events, held.last_context, now)
 
     async def load(self, asked: Asked, held: CachedView | None = None) -> ContextInputs:
         """Load a view, or bring the held one up to date, and read on until the plan needs no more of the log.
@@ -177,7 +181,7 @@ class InputsLoader:
             counted = (known.recounted or ()) if known else ()
             events = counted + await self._counting.recount(events[len(counted) :], counter)
         return await self._inputs(
-            asked, loaded, settings, counter, events, known.last_context if known else None, fresh=fresh
+            asked, loaded, settings, counter, events, known.last_context if known else None, asked.now, fresh=fresh
         )
 
     async def _inputs(
@@ -188,6 +192,7 @@ class InputsLoader:
         counter: Counter,
         events: tuple[Event, ...],
         last: LastContext | None,
+        now: float,
         *,
         fresh: bool = False,
     ) -> ContextInputs:
@@ -207,7 +212,7 @@ class InputsLoader:
             layers=shown,
             layer_tokens=await count_tokens(shown, counter) if shown else 0,
             last_context=last,
-            now=asked.now,
+            now=now,
             cache=cache_profile(settings.model, policy.cache, self._caches, FORMATS[request.format].cache),
             keep_days=policy.kept_days(self._calls_kept_days),
         )

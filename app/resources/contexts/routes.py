@@ -77,7 +77,9 @@ async def get_context(request: Request) -> Response:
         recall=query.recall,
         wait_ms=query.wait_ms,
     )
-    return await _context(request.state.services.assembly, who, sid, asked)
+    assembly: Assembly = request.state.services.assembly
+    answer = await assembly.context(who.tenant_id, sid, asked)
+    return Response(context_body(answer).json(), media_type="application/json")
 
 
 @router.operation(
@@ -190,8 +192,3 @@ async def context_request(body: ContextIn, who: Caller, sid: str, feedback: Feed
     if body.retry_of is None:
         return asked
     return await feedback.retry_request(who.tenant_id, sid, body.retry_of, asked, body.model_fields_set)
-
-
-async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequest) -> Response:
-    answer = await assembly.context(who.tenant_id, sid, asked)
-    return Response(context_body(answer).json(), media_type="application/json")

@@ -32,7 +32,7 @@ from app.resources.summaries.requests import SummaryRequests
 from app.resources.summaries.service import Compaction
 from app.services.counting import Counting
 from app.services.idempotency import ResponseToStore
-from app.store import calls, compactions, sessions
+from app.store import calls, compactions
 from app.store.calls import NewAnswer
 from app.store.engine import Database
 from app.store.ids import new_id
@@ -103,53 +103,36 @@ class Assembly:
         beyond the last event.
         """
         try:
-            line = await self._lines.resolve_remembered(tenant_id, external_id)
-            try:
-                answer = await self._context(tenant_id, line, request, head, keep)
-            except LineChanged as moved:
-                line = await self._lines.remember_moved(tenant_id, external_id, moved.line)
-                answer = await self._context(tenant_id, line, request, head, keep)
+            asked = await self._asked(tenant_id, await self._lines.resolve_remembered(tenant_id, external_id), request)
+            answer = await self._continue(asked, head, keep)
+            if answer is None:
+                try:
+                    answer = await self._load(asked, head, keep)
+                except LineChanged as moved:
+                    line = await self._lines.remember_moved(tenant_id, external_id, moved.line)
+                    answer = await self._load(await self._asked(tenant_id, line, request), head, keep)
         except ContextError as error:
             self._on_outcome(request, error)
             raise
         self._on_outcome(request, answer)
         return answer
 
-    async def _context(
-        self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None, keep: KeepContext | None
-    ) -> ContextAnswer:
-        given = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
-        asked = Asked(tenant_id, external_id, sessions.session_key(tenant_id, external_id), request, given)
-        may_hold, held, reason = request.at is None and request.wait_ms is None, None, None
-        if may_hold and (held := self._view_cache.get(asked.session_id, request.view)):
-            answer = await self._context_from_cache(asked, held, head, keep)
-            if answer is not None:
-                return answer
-        if request.wait_ms is not None and request.at is None:
-            reason = await self._summaries.wait(tenant_id, await self._loader.load(asked), request.wait_ms)
-        async with self._view_cache.epoch_lock(asked.session_id, request.view):
-            if may_hold:  # the previous request may have updated it
-                held = self._view_cache.get(asked.session_id, request.view)
-            for attempt in range(ATTEMPTS_MAX):
-                inputs = await self._loader.load(asked, None if attempt else held)
-                if head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
-                    asked, held = replace(asked, request=replace(asked.request, at=head)), None
-                    inputs = await self._loader.load(asked)
-                assembled = await self._plan(inputs)
-                answer = await self._answer(asked, assembled, reason)
-                if await self._record(tenant_id, answer, held, keep):
-                    return answer
-        raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
+    async def _asked(self, tenant_id: UUID, line: str, request: ContextRequest) -> Asked:
+        policy = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
+        return Asked(tenant_id, line, request, policy)
 
-    async def _context_from_cache(
-        self, asked: Asked, held: CachedView, head: int | None, keep: KeepContext | None
-    ) -> ContextAnswer | None:
-        """Make and record a context from the held view; None if the view must be read, as it changed or may fold.
+    async def _continue(self, asked: Asked, head: int | None, keep: KeepContext | None) -> ContextAnswer | None:
+        """Make and record a context from the view held in memory; None if the view must be read.
 
-        The conditions under which a held view stands are here, and in `store/calls.record_if_current`.
+        It must be read if it is not held, has changed, may fold or heal, or its cache may be cold; under pressure, when
+        there may be summaries by now; and if nothing can be sent, which events appended elsewhere may change. The
+        conditions under which a held view stands are here, and in `store/calls.record_if_current`.
         """
+        request, held = asked.request, self._view_cache.get(asked.session_id, asked.request.view)
+        if held is None or not held.is_current or head not in (None, held.loaded.head):
+            return None
         loaded = held.loaded
-        if not held.is_current or asked.request.retry is not None or head not in (None, loaded.head):
+        if request.at is not None or request.wait_ms is not None or request.retry is not None:
             return None
         if keep is not None and loaded.compaction != "none":  # the stored response would need its state
             return None
@@ -161,9 +144,22 @@ class Assembly:
         lost = may_heal(loaded.frontier)
         if lost and heals(inputs):
             return None
-        assembled = await self._plan_on(inputs)
-        if assembled is None:
-            return None
+        with tracer().span(PLAN) as span:
+            begun = await run_off_loop(inputs.added, partial(begin_plan, inputs))
+            if begun.at.moment != "warm":
+                return None
+            plan = finish_unchanged(begun) if inputs.last_context else None
+            try:
+                if plan is not None:
+                    assembled = assemble_plan(inputs, plan, new_id())
+                else:
+                    assembled = await run_off_loop(
+                        inputs.events, lambda: assemble_plan(inputs, finish(begun), new_id())
+                    )
+            except (CannotFit, NothingToSend):
+                return None
+            if span.is_recording:
+                _trace_plan(span, assembled)
         answer = ContextAnswer(asked.session, assembled, "none", reason_not_shown(assembled), held=True)
         compaction = await calls.record_if_current(
             self._database,
@@ -180,28 +176,30 @@ class Assembly:
         await self._cache_view(assembled, compaction, is_current=True)
         return replace(answer, compaction=compaction)
 
-    async def _plan_on(self, inputs: ContextInputs) -> Assembled | None:
-        """Plan on from a held view; None at a cold cache or under pressure, when there may be summaries by now, and if
-        nothing can be sent, which events appended elsewhere may change."""
-        with tracer().span(PLAN) as span:
-            begun = await run_off_loop(inputs.added, partial(begin_plan, inputs))
-            if begun.at.moment != "warm":
-                return None
-            try:
-                if inputs.last_context and (unchanged := finish_unchanged(begun)):
-                    assembled = assemble_plan(inputs, unchanged, new_id())
-                else:
-                    evicted = partial(finish, begun)
-                    assembled = await run_off_loop(inputs.events, lambda: assemble_plan(inputs, evicted(), new_id()))
-            except (CannotFit, NothingToSend):
-                return None
-            _trace_plan(span, assembled)
-            return assembled
+    async def _load(self, asked: Asked, head: int | None, keep: KeepContext | None) -> ContextAnswer:
+        """Read the view, make a context from it, and record it, until no other process opens an epoch meanwhile."""
+        request, held, reason = asked.request, None, None
+        if request.wait_ms is not None and request.at is None:
+            reason = await self._summaries.wait(asked.tenant_id, await self._loader.load(asked), request.wait_ms)
+        async with self._view_cache.epoch_lock(asked.session_id, request.view):
+            if request.at is None and request.wait_ms is None:
+                held = self._view_cache.get(asked.session_id, request.view)
+            for attempt in range(ATTEMPTS_MAX):
+                inputs = await self._loader.load(asked, None if attempt else held)
+                if head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
+                    asked, held = replace(asked, request=replace(asked.request, at=head)), None
+                    inputs = await self._loader.load(asked)
+                assembled = await self._plan(inputs)
+                answer = await self._answer(asked, assembled, reason)
+                if await self._record(asked.tenant_id, answer, held, keep):
+                    return answer
+        raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
 
     async def _plan(self, inputs: ContextInputs) -> Assembled:
         with tracer().span(PLAN) as span:
             assembled = await run_off_loop(inputs.events, partial(assemble, inputs, new_id()))
-            _trace_plan(span, assembled)
+            if span.is_recording:
+                _trace_plan(span, assembled)
             return assembled
 
     async def plan(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
@@ -214,8 +212,7 @@ class Assembly:
         Raises NotFound, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
         """
         given = None if request.policy is None else await self._policies.read(tenant_id, request.policy)
-        session_id = sessions.session_key(tenant_id, external_id)
-        return await self._loader.load(Asked(tenant_id, external_id, session_id, request, given))
+        return await self._loader.load(Asked(tenant_id, external_id, request, given))
 
     async def _answer(self, asked: Asked, assembled: Assembled, reason: str | None) -> ContextAnswer:
         request, state = asked.request, assembled.inputs.loaded.compaction
