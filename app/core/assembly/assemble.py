@@ -117,34 +117,29 @@ def begin_plan(inputs: ContextInputs) -> PlanStart:
 
 def assemble_plan(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assembled:
     """Arrange and write a planned context, and make its record: the last part of `assemble`. Raises NothingToSend."""
-    rendered = _render(inputs, planned)
-    opens = planned.cause is not None or inputs.loaded.view is None or inputs.from_scratch
-    epoch = _epoch(inputs, rendered) if opens else None
-    number = inputs.loaded.epoch if epoch is None else epoch.epoch
-    return Assembled(inputs, rendered, _call(inputs, rendered, call_id, number), epoch)
-
-
-def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
-    form = inputs.request.format
+    form, last = inputs.request.format, inputs.last_context
     if not any(item.shown for item in planned.context.items) and FORMATS[form].native:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
     injected = ephemeral_content(planned.notice, injections, inputs.layers)
-    standing = inputs.last_context
-    continues = standing is not None and planned.state is standing.plan.state
-    planned = planned if continues else replace(planned, context=planned.context.without_unshown())
-    text = write_text(form, planned.context, planned.state, injected, standing.settled if standing else None)
-    by_source = planned.context.by_source
-    return Rendered(
+    repeats = last is not None and planned.state is last.plan.state
+    planned = planned if repeats else replace(planned, context=planned.context.without_unshown())
+    text = write_text(form, planned.context, planned.state, injected, last.settled if last else None)
+    context = planned.context
+    rendered = Rendered(
         plan=planned,
         layout=text.layout,
         settled=text.settled,
         request=text.request(_breakpoints(inputs, planned, text) if FORMATS[form].marked else ()),
-        tokens=planned.context.tokens + inputs.injected_tokens,
-        by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
-        evictions=standing.evictions if standing and continues else evictions(planned.state, planned.context),
+        tokens=context.tokens + inputs.injected_tokens,
+        by_source={**context.by_source, "ephemeral": context.by_source["ephemeral"] + inputs.injected_tokens},
+        evictions=last.evictions if last and repeats else evictions(planned.state, context),
         unfit=format_evictions(text.losses, form) if text.losses else (),
     )
+    opens = planned.cause is not None or inputs.loaded.view is None or inputs.from_scratch
+    epoch = _epoch(inputs, rendered) if opens else None
+    number = inputs.loaded.epoch if epoch is None else epoch.epoch
+    return Assembled(inputs, rendered, _call(inputs, rendered, call_id, number), epoch)
 
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch:
@@ -218,6 +213,10 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     points = rendered.request.breakpoints
     seqs = [point.seq for point in points]
     tokens = tokens_up_to(planned.context, planned.state, seqs) if points else {}
+    known, applied = budget.calibration, None
+    if (known is not None and (known.version or known.samples)) or inputs.loaded.reported is not None:
+        margin = inputs.counter.estimator.margin if known is None else known.margin
+        applied = AppliedCalibration(round(budget.ratio, 4), margin, known.samples if known else 0)
     return CallManifest(
         window=budget.window,
         window_stated=request.max_tokens is not None or inputs.settings.policy.window_tokens is not None,
@@ -232,7 +231,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         hour=any(point.hour for point in points),
         unfit=shown_evictions(inputs, rendered.unfit),
         summaries=sum(fold.shown for fold in planned.state.folds),
-        calibration=_calibration(inputs),
+        calibration=applied,
         redactions=inputs.loaded.redactions,
         ttl_pruning=planned.pruning,
         notice=planned.notice,
@@ -243,15 +242,6 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         cache_last=request.cache_last,
         injections=tuple((injection.name, injection.content) for injection in request.injections),
     )
-
-
-def _calibration(inputs: ContextInputs) -> AppliedCalibration | None:
-    """Return the calibration that was applied; None if no usage was ever reported."""
-    known = inputs.budget.calibration
-    if (known is None or not (known.version or known.samples)) and inputs.loaded.reported is None:
-        return None
-    margin = inputs.counter.estimator.margin if known is None else known.margin
-    return AppliedCalibration(round(inputs.budget.ratio, 4), margin, known.samples if known else 0)
 
 
 def folds_more(assembled: Assembled) -> bool:

@@ -90,13 +90,11 @@ def outside_of(view: BudgetFacts, settings: ViewSettings, request: ContextReques
 
 def calibration_of(view: BudgetFacts, model: str | None, counter: Counter) -> Calibration | None:
     """Return the model's calibration unless the view's own calls contradict it; None if there is none."""
-    known = next((known for known in view.calibrations if known.estimator == counter.estimator.name), None)
-    return applied_calibration(known, _own(view, model, counter))
-
-
-def _own(view: BudgetFacts, model: str | None, counter: Counter) -> Learned | None:
-    own = view.learned
-    return own if own and (own.model, own.known.estimator) == (model, counter.estimator.name) else None
+    name, own = counter.estimator.name, view.learned
+    known = next((known for known in view.calibrations if known.estimator == name), None)
+    if own is None or (own.model, own.known.estimator) != (model, name):
+        return known
+    return applied_calibration(known, own)
 
 
 def real_window(view: BudgetFacts, model: str | None, asked: int, now: float) -> int:

@@ -225,9 +225,8 @@ class ContextInputs:
 def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
     """Return the inputs of the plan, and the frontier that it starts from."""
     loaded, last = inputs.loaded, inputs.last_context
-    used_at = loaded.used_at
-    state = loaded.frontier
-    if inputs.from_scratch:
+    used_at, state, from_scratch = loaded.used_at, loaded.frontier, inputs.from_scratch
+    if from_scratch:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
     with_tools = (*last.plan.context.prefix, *inputs.added) if last else inputs.events
@@ -242,7 +241,7 @@ def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         used_at=used_at,
         cache=inputs.cache,
         tree=summary_tree(inputs),
-        folded=() if inputs.from_scratch else loaded.folded,
+        folded=() if from_scratch else loaded.folded,
         decided=loaded.decided,
         decisions=loaded.decisions,
         outside_tokens=inputs.budget.outside,

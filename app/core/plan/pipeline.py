@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from app.core.errors import CannotFit
-from app.core.log.event import lazy
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer, newest_from, newest_part, room_for_newest
@@ -21,9 +20,9 @@ from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import PinnedReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
 from app.core.plan.state import drops
+from app.core.plan.state.answers import held_content, ranked
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import START, Frontier
-from app.core.plan.state.rounds import held_content, ranked
 from app.core.plan.state.stubs import omit_recall_hints
 from app.core.plan.update import PlanInputs, update_with_cause
 from app.core.policy.policy import Policy
@@ -60,7 +59,7 @@ class Plan:
     once_from: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Situation:
     """The facts by which rows decide; `moment` and `before`, the state before evictions, are set after `UNCONDITIONAL`.
 
@@ -80,7 +79,7 @@ class Situation:
         """The seq from which a retry evicts nothing; None for any other context."""
         return self.keep_from if self.budget.fallback_target else None
 
-    @lazy
+    @property
     def once(self) -> OnceReducer:
         """The reducer of results that are shown once."""
         read = self.read
@@ -145,8 +144,6 @@ def _fold_requested(at: Situation) -> Reducer:
 
 def _should_fold(at: Situation, done: Reduced) -> bool:
     """Return whether to fold summaries: if the budget demands it, or at a cold cache if it soon will."""
-    if not at.read.tree:
-        return False
     tokens = done.context.tokens
     if at.moment == "pressed":
         return at.force or tokens > at.budget.goal
@@ -186,7 +183,7 @@ EVICTIONS: Final = (
         lambda at, done: at.at_every_assembly and done.state is not at.before,
     ),
     HEALING,
-    Row(_fold, _should_fold),
+    Row(_fold, lambda at, done: bool(at.read.tree) and _should_fold(at, done)),
     Row(
         lambda at: SummaryCapReducer((*at.read.folded, *at.read.tree), at.policy.summarize),
         lambda at, done: "summaries" in at.budget.caps and bool(done.state.folds),

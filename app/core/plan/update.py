@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.core.log.event import Event
-from app.core.log.events import PREFIX, EventType
+from app.core.log.events import BOOKKEEPING, PREFIX, EventType
 from app.core.memory.cover import Summary, tiling
 from app.core.plan.reducers.fold import FoldReducer, fold
 from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
 from app.core.plan.state import drops
-from app.core.plan.state.context import NOTHING_UNREAD, Context, PairedResult, Reduced, Unit, Unread, units
+from app.core.plan.state.answers import PairedResult
+from app.core.plan.state.context import NOTHING_UNREAD, Context, Reduced, Unread, units
 from app.core.plan.state.drops import refresh_note
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
@@ -109,64 +110,48 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     """Append the events `added` to the context `before`, under the same frontier.
 
     None if they do more than extend the conversation: a new prefix, or a result that is late or whose call is not
-    visible. Not for views with a filter.
+    visible. Not for views with a filter. The cached properties are extended as well, so that nothing is computed over
+    the whole log again.
     """
-    tail = before.units[-1:]
-    calls = {i.event.seq for unit in tail for i in unit.items if i.event.type is EventType.TOOL_CALL}
+    last = before.units[-1] if before.units else None
+    tail = last.all_items if last else ()
+    by_seq = {item.event.seq: item for item in tail}
     items: list[Item] = []
     for event in added:
         if event.type in PREFIX:
             return None
-        if event.type is EventType.TOOL_CALL:
-            calls.add(event.seq)
-        elif event.type is EventType.TOOL_RESULT and event.call_seq not in calls:
+        if event.type in BOOKKEEPING:
+            continue
+        call = by_seq.get(event.call_seq or 0)
+        if event.type is EventType.TOOL_RESULT and (call is None or call.event.type is not EventType.TOOL_CALL):
             return None
-        if event.rendered:
-            items.append(Item(event, event.tokens))
+        item = by_seq[event.seq] = Item(event, event.tokens)
+        items.append(item)
     after = replace(before, items=before.items + tuple(items), turn=turn, ephemeral_tokens=ephemeral_tokens)
-    renewed = _extend_tail(tail, items)
+    renewed = units((*tail, *items))
+    if last and len(renewed[0].all_items) == len(tail):  # no item joins it
+        renewed = (last, *renewed[1:])
     if any(unit.late_results for unit in renewed):
         return None
-    history, current = before.item_tokens
-    if turn != before.turn:
-        history, current = history + current, 0
-    for item in items:
-        if item.event.turn == turn:
-            current += item.tokens
-        else:
-            history += item.tokens
-    closed = {item.event.call_seq for item in items if item.event.type is EventType.TOOL_RESULT}
-    opened = {item.event.seq for item in items if item.event.type is EventType.TOOL_CALL}
-    # Fill the cached properties from those of `before`, so that nothing is computed over the whole log again.
-    by_seq = {item.event.seq: item for item in (*(item for unit in tail for item in unit.items), *items)}
-    new = tuple(
-        PairedResult(item, by_seq.get(item.event.call_seq or 0))
-        for item in items
-        if item.event.type is EventType.TOOL_RESULT
-    )
+    history, current = before.item_tokens if turn == before.turn else (sum(before.item_tokens), 0)
+    running = sum(item.tokens for item in items if item.event.turn == turn)
+    history, current = history + sum(item.tokens for item in items) - running, current + running
+    results = tuple(item for item in items if item.event.type is EventType.TOOL_RESULT)
+    answers = tuple(PairedResult(item, by_seq.get(item.event.call_seq or 0)) for item in results)
+    calls = {item.event.seq for item in items if item.event.type is EventType.TOOL_CALL}
     vars(after).update(
-        answers=before.answers + new,
+        answers=before.answers + answers,
         stubbed=before.stubbed,
         perishable=before.perishable + tuple(item for item in items if item.event.expires),
-        repeats=before.repeats.extend(new) if new else before.repeats,
-        units=before.units[:-1] + renewed if items else before.units,
-        rounds_before=before.rounds_before.extend(unit.size for unit in renewed[:-1])
-        if items
-        else before.rounds_before,
+        repeats=before.repeats.extend(answers) if answers else before.repeats,
+        units=before.units[:-1] + renewed,
+        rounds_before=before.rounds_before.extend([unit.size for unit in renewed[:-1]]),
         item_tokens=(history, current),
-        open_calls=(before.open_calls | opened) - closed,
+        open_calls=(before.open_calls | calls) - {item.event.call_seq for item in results},
     )
     if "worked_files" in vars(before):
-        vars(after)["worked_files"] = before.worked_files.extend(new) if new else before.worked_files
+        vars(after)["worked_files"] = before.worked_files.extend(answers) if answers else before.worked_files
     return after
-
-
-def _extend_tail(tail: Sequence[Unit], items: Sequence[Item]) -> tuple[Unit, ...]:
-    """Group the last unit and the new items into units; the last unit is the same object if no item joins it."""
-    if not tail:
-        return units(items)
-    last, *new = units((*tail[0].all_items, *items))
-    return (tail[0] if len(last.all_items) == len(tail[0].all_items) else last, *new)
 
 
 def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:

@@ -144,19 +144,18 @@ def _fits(outside: int, points: Sequence[Point]) -> bool:
     return all(SLOPE_LEAST * counted <= reported - outside <= SLOPE_MOST * counted for counted, reported in counts)
 
 
-def applied_calibration(model: Calibration | None, own: Learned | None) -> Calibration | None:
+def applied_calibration(model: Calibration | None, own: Learned) -> Calibration | None:
     """Return the calibration for a view's contexts: its model's, unless the view's own calls contradict that.
 
     They do if a recent one exceeded the model's margin, or if there are many and they are far below its ratio.
     """
-    own_known = None if own is None or not own.known.version else own.known
-    if model is None or not model.version:
-        return own_known or model
-    if own is None or own_known is None:
+    if not own.known.version:
         return model
+    if model is None or not model.version:
+        return own.known
     ratios = [sample.ratio for sample in sizeable(own.samples())[-RECENT:]]
     if not ratios:
         return model
     above = max(ratios) > model.ratio * (1 + model.margin)
-    below = len(ratios) >= MANY and own_known.ratio * AGREE < model.ratio
-    return replace(own_known, samples=max(own_known.samples, model.samples)) if above or below else model
+    below = len(ratios) >= MANY and own.known.ratio * AGREE < model.ratio
+    return replace(own.known, samples=max(own.known.samples, model.samples)) if above or below else model

@@ -140,7 +140,7 @@ class ViewCache:
     def put(self, view: str, read: CachedView) -> None:
         """Hold a view in place of the earlier one, unless that has newer events of the same epoch."""
         session_id = read.loaded.session_id
-        held = self.get(session_id, view)
+        held = self._held.get((session_id, view))
         if held and held.loaded.epoch == read.loaded.epoch and held.loaded.head > read.loaded.head:
             return
         self._held[session_id, view] = read

@@ -7,7 +7,8 @@ from hypothesis import given
 
 from app.core.plan.pipeline import EVICTIONS, Plan, Row, Situation, plan
 from app.core.plan.reducers.economics import Moment
-from app.core.plan.state.context import Context, PairedResult, Reduced
+from app.core.plan.state.answers import PairedResult
+from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
 from app.core.plan.state.stubs import apply_stubs, stub_for

@@ -11,8 +11,8 @@ from app.core.log.events import EventType
 from app.core.memory.cover import Summary
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.economics import EconomicReducer
+from app.core.plan.state.answers import WorkedFiles, held_content, ranked
 from app.core.plan.state.frontier import START
-from app.core.plan.state.rounds import WorkedFiles, held_content, ranked
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import PRESETS, Policy
 from app.core.tokens.budget import Budget

@@ -8,11 +8,11 @@ from app.core.log.event import content_text, lazy
 from app.core.log.events import EventType
 from app.core.memory.cover import COVER_SHARE, Summary, clip, ends, refine, tiling
 from app.core.plan.state import wording
+from app.core.plan.state.answers import held_content
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
 from app.core.plan.state.frontier import Drop, Fold, Frontier
 from app.core.plan.state.items import Item
-from app.core.plan.state.rounds import held_content
 from app.core.plan.state.summaries import summary_blocks
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, allowed_excess

@@ -1,59 +1,76 @@
 """A session's visible conversation under a frontier, with the tokens of each item."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.core.log.event import Block, Event, Kind, lazy
 from app.core.log.events import ASSISTANT_SIDE, EventType
 from app.core.plan.state import wording
+from app.core.plan.state.answers import PairedResult, Repeats, WorkedFiles
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
-from app.core.plan.state.rounds import Rounds, UnitSize, WorkedFiles
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
 
-@dataclass(frozen=True, slots=True)
-class PairedResult:
-    """A tool result and its call; `call` is None if it is not among the items."""
+class UnitSize(NamedTuple):
+    """The position and size of a unit: its first event, the tokens of all its items, the seq of its last late result (0
+    without one), and whether it has results."""
 
-    result: Item
-    call: Item | None
-
-    def with_items(self, new: Mapping[int, Item]) -> "PairedResult":
-        """Return the pair with these items in place of those of the same events; the same object if nothing changes."""
-        result, call = self.result, self.call
-        seq = result.event.call_seq if call is not None else None
-        if result.event.seq not in new and seq not in new:
-            return self
-        return PairedResult(new.get(result.event.seq, result), call and new.get(call.event.seq, call))
+    first: Event
+    tokens: int
+    late: int
+    results: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats:
-    """The tool results that later ones repeat, by the same call or by showing the whole file.
+class Rounds:
+    """The units of a context in order: `firsts` are their first seqs, `tokens_before` the tokens of all units before
+    each.
 
-    `newer` maps the seq of a repeated result to that of its latest repetition. `last` maps each key of a call
-    (`Event.asks`) to the seqs of its results that are not repeated.
+    `seqs` and `times` are the first seq and the time of each of the model's answers; consecutive units of the model are
+    one answer. `last` is the first seq of the last such unit, `ends` whether it is the last unit and has no results.
+    `shown` are the tokens of all units, `read` the sum over all answers of the tokens before each. `late` is the seq of
+    the last late result.
     """
 
-    newer: Mapping[int, int]
-    last: Mapping[str, tuple[int, ...]]
+    firsts: tuple[int, ...] = ()
+    tokens_before: tuple[int, ...] = ()
+    seqs: tuple[int, ...] = ()
+    times: tuple[float, ...] = ()
+    shown: int = 0
+    read: int = 0
+    late: int = 0
+    last: int = 0
+    ends: bool = False
 
-    def extend(self, answers: "Sequence[PairedResult]") -> "Repeats":
-        """Return the repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
-        newer, last = dict(self.newer), dict(self.last)
-        for answer in answers:
-            event, call = answer.result.event, answer.call
-            if call is None or call.event.body is None or event.is_error or answer.result.stub is not None:
-                continue
-            asks = call.event.request_keys
-            for ask in asks if call.event.has_single_argument else asks[:1]:
-                newer |= dict.fromkeys(last.pop(ask, ()), event.seq)
-            for ask in asks:
-                last[ask] = (*last.get(ask, ()), event.seq)
-        return Repeats(newer, last)
+    def extend(self, units: Iterable[UnitSize]) -> "Rounds":
+        """Return the rounds after appending these units."""
+        added = list(units)
+        in_front: list[int] = []
+        answers: list[Event] = []
+        shown, read, last, ends = self.shown, self.read, self.last, self.ends
+        for unit in added:
+            in_front.append(shown)
+            models = unit.first.type in ASSISTANT_SIDE
+            if models and not ends:
+                read += shown
+                answers.append(unit.first)
+            last = unit.first.seq if models else last
+            ends = models and not unit.results
+            shown += unit.tokens
+        return Rounds(
+            firsts=self.firsts + tuple([unit.first.seq for unit in added]),
+            tokens_before=self.tokens_before + tuple(in_front),
+            seqs=self.seqs + tuple([event.seq for event in answers]),
+            times=self.times + tuple([event.at for event in answers]),
+            shown=shown,
+            read=read,
+            late=max([self.late, *[unit.late for unit in added]]),
+            last=last,
+            ends=ends,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +180,14 @@ class Context:
         return self.rounds_before.extend(unit.size for unit in self.units[-1:])
 
     @lazy
-    def answers(self) -> "tuple[PairedResult, ...]":
+    def answers(self) -> tuple[PairedResult, ...]:
         """The tool results in log order, each with its call."""
         calls = {i.event.seq: i for i in self.items if i.event.type is EventType.TOOL_CALL}
         found = (i for i in self.items if i.event.type is EventType.TOOL_RESULT)
         return tuple(PairedResult(item, calls.get(item.event.call_seq or 0)) for item in found)
 
     @lazy
-    def repeats(self) -> "Repeats":
+    def repeats(self) -> Repeats:
         """The results that repeat earlier ones."""
         return Repeats({}, {}).extend(self.answers)
 
@@ -240,7 +257,7 @@ class Context:
         sums["ephemeral"] += self.ephemeral_tokens + REQUEST_TOKENS
         return sums
 
-    @lazy
+    @property
     def tokens(self) -> int:
         """The estimated tokens of the whole context."""
         return sum(self.by_source.values())
@@ -265,12 +282,12 @@ class Unit:
     results: tuple[Item, ...] = ()
     late_results: tuple[int, ...] = ()
 
-    @lazy
+    @property
     def all_items(self) -> tuple[Item, ...]:
         """The items, then the results."""
         return self.items + self.results
 
-    @lazy
+    @property
     def size(self) -> UnitSize:
         """The unit's position and size."""
         tokens, late = sum([item.tokens for item in self.all_items]), self.late_results[-1:]
@@ -294,10 +311,10 @@ class Unit:
         answered = {item.event.call_seq for item in self.results}
         return tuple(i.event for i in self.items if i.event.type is EventType.TOOL_CALL and i.event.seq not in answered)
 
-    @lazy
+    @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that show the unit, then a pending result for each open call."""
-        shown = [item.block() for item in self.all_items if item.shown]
+        shown = [item.block() if item.stub else item.event.block for item in self.all_items if item.shown]
         for call in self.open_calls:
             pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
             shown.append(replace(pending, replaced=True))

@@ -1,79 +1,62 @@
-"""Rounds of a context, and the files that are worked on."""
+"""The tool results of a context with their calls: those that repeat others, and those that show files."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import normpath
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from app.core.lexicon.tools import FILES
 from app.core.log.event import Event
-from app.core.log.events import ASSISTANT_SIDE
 from app.core.memory.digest.commands import shown_paths
 from app.core.memory.digest.files import FileUse, command_of, files_of, patched_paths
 from app.core.memory.digest.sentences import is_rejected
+from app.core.plan.state.items import Item
 
 if TYPE_CHECKING:
-    from app.core.plan.state.context import Context, PairedResult
-
-
-class UnitSize(NamedTuple):
-    """The position and size of a unit: its first event, the tokens of all its items, the seq of its last late result (0
-    without one), and whether it has results."""
-
-    first: Event
-    tokens: int
-    late: int
-    results: bool
+    from app.core.plan.state.context import Context
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
-    """The units of a context in order: `firsts` are their first seqs, `tokens_before` the tokens of all units before
-    each.
+class PairedResult:
+    """A tool result and its call; `call` is None if it is not among the items."""
 
-    `seqs` and `times` are the first seq and the time of each of the model's answers; consecutive units of the model are
-    one answer. `last` is the first seq of the last such unit, `ends` whether it is the last unit and has no results.
-    `shown` are the tokens of all units, `read` the sum over all answers of the tokens before each. `late` is the seq of
-    the last late result.
+    result: Item
+    call: Item | None
+
+    def with_items(self, new: Mapping[int, Item]) -> "PairedResult":
+        """Return the pair with these items in place of those of the same events; the same object if nothing changes."""
+        result, call = self.result, self.call
+        seq = result.event.call_seq if call is not None else None
+        if result.event.seq not in new and seq not in new:
+            return self
+        return PairedResult(new.get(result.event.seq, result), call and new.get(call.event.seq, call))
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """The tool results that later ones repeat, by the same call or by showing the whole file.
+
+    `newer` maps the seq of a repeated result to that of its latest repetition. `last` maps each key of a call
+    (`Event.asks`) to the seqs of its results that are not repeated.
     """
 
-    firsts: tuple[int, ...] = ()
-    tokens_before: tuple[int, ...] = ()
-    seqs: tuple[int, ...] = ()
-    times: tuple[float, ...] = ()
-    shown: int = 0
-    read: int = 0
-    late: int = 0
-    last: int = 0
-    ends: bool = False
+    newer: Mapping[int, int]
+    last: Mapping[str, tuple[int, ...]]
 
-    def extend(self, units: Iterable[UnitSize]) -> "Rounds":
-        """Return the rounds after appending these units."""
-        added = list(units)
-        in_front: list[int] = []
-        answers: list[Event] = []
-        shown, read, last, ends = self.shown, self.read, self.last, self.ends
-        for unit in added:
-            in_front.append(shown)
-            models = unit.first.type in ASSISTANT_SIDE
-            if models and not ends:
-                read += shown
-                answers.append(unit.first)
-            last = unit.first.seq if models else last
-            ends = models and not unit.results
-            shown += unit.tokens
-        return Rounds(
-            firsts=self.firsts + tuple([unit.first.seq for unit in added]),
-            tokens_before=self.tokens_before + tuple(in_front),
-            seqs=self.seqs + tuple([event.seq for event in answers]),
-            times=self.times + tuple([event.at for event in answers]),
-            shown=shown,
-            read=read,
-            late=max([self.late, *[unit.late for unit in added]]),
-            last=last,
-            ends=ends,
-        )
+    def extend(self, answers: Sequence[PairedResult]) -> "Repeats":
+        """Return the repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
+        newer, last = dict(self.newer), dict(self.last)
+        for answer in answers:
+            event, call = answer.result.event, answer.call
+            if call is None or call.event.body is None or event.is_error or answer.result.stub is not None:
+                continue
+            asks = call.event.request_keys
+            for ask in asks if call.event.has_single_argument else asks[:1]:
+                newer |= dict.fromkeys(last.pop(ask, ()), event.seq)
+            for ask in asks:
+                last[ask] = (*last.get(ask, ()), event.seq)
+        return Repeats(newer, last)
 
 
 _WHOLE: Final = ("content", "contents", "file_text", "new_content")
@@ -94,7 +77,7 @@ class WorkedFiles:
     shown_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     modified: Mapping[str, int] = field(default_factory=dict)
 
-    def extend(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
+    def extend(self, answers: Sequence[PairedResult]) -> "WorkedFiles":
         """Return the files after these calls and their results. Calls that failed or were rejected are ignored."""
         shown_by, modified = dict(self.shown_by), dict(self.modified)
         for answer in answers:
