@@ -26,7 +26,7 @@ from app.core.errors import Conflict, InvalidRequest, LineChanged, NotFound
 from app.core.lexicon.times import to_seconds
 from app.core.log.event import Event
 from app.core.log.segments import is_line
-from app.core.memory.digest.digest import modifications
+from app.core.memory.digest.calls import modifications
 from app.core.plan.state.drops import files_named
 from app.core.render.formats import FORMATS
 from app.core.render.layers import visible_layers

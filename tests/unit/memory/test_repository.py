@@ -3,7 +3,7 @@
 import pytest
 
 from app.core.memory.digest.digest import appendix, digest_of, from_json, to_json, unite
-from app.core.memory.digest.files import repository_lines, undone_changes
+from app.core.memory.digest.files import repository_lines, undone_changes, unite_lines
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.test_checks import add_run
 
@@ -12,7 +12,7 @@ SECOND = ("git commit -m 'feat: the report'", "[main b5cf65b] feat: the report\n
 
 
 def actions_of(*runs: tuple[str, str]) -> list[str]:
-    return list(repository_lines((command, "ok", output) for command, output in runs))
+    return list(unite_lines(line for command, output in runs for line in repository_lines(command, "ok", output)))
 
 
 def test_commits_pushes_branches_and_pull_requests_are_found_by_their_output() -> None:

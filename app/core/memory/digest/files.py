@@ -183,11 +183,6 @@ class Undone(NamedTuple):
     keeps_changes: bool = False
 
 
-def repository_lines(calls: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
-    """Return the lines on work that commands made or undid, given their text, state and output; see `unite_lines`."""
-    return unite_lines(line for command, state, output in calls for line in _lines(command, state, output))
-
-
 def unite_lines(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the lines in order, the newest MADE_MAX, without the commits that later lines undo or replace.
 
@@ -208,7 +203,8 @@ def unite_lines(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(made)[-MADE_MAX:]
 
 
-def _lines(command: str, state: str, output: str) -> Iterator[str]:
+def repository_lines(command: str, state: str, output: str) -> Iterator[str]:
+    """Yield the lines on work that a command made or undid, given its state and output; see `unite_lines`."""
     parts = list(steps(command)) if _MAY_MAKE.search(command) else []
     if any(step.words[:1] == ("cd",) and is_temporary(step.words[-1]) for step in parts):
         return
@@ -240,7 +236,7 @@ def _lines(command: str, state: str, output: str) -> Iterator[str]:
 
 def commits_in(command: str, output: str) -> bool:
     """Return whether a command committed."""
-    return any(line.startswith(COMMITTED) for line in _lines(command, ERROR, output))
+    return any(line.startswith(COMMITTED) for line in repository_lines(command, ERROR, output))
 
 
 def _quoted(title: str) -> str:

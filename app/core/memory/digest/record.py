@@ -141,7 +141,7 @@ def unite(digests: Sequence[Digest]) -> Digest:
 
     No modified file, constraint or directive is lost. Weights of identifiers fade by the number of later events.
     """
-    modified = newest(chain.from_iterable(d.files_modified for d in digests), str)
+    modified = newest((one for d in digests for one in d.files_modified), str)
     changed = set(modified)
     read = newest((f for d in digests for f in d.files_read if f not in changed), str, READ_FILES_MAX)
     outputs: dict[str, Output] = {}
@@ -157,44 +157,28 @@ def unite(digests: Sequence[Digest]) -> Digest:
         events=sum(d.events for d in digests),
         files_read=read,
         files_modified=modified,
-        artifacts=newest(chain.from_iterable(d.artifacts for d in digests), _path, ARTIFACTS_MAX),
+        artifacts=newest((one for d in digests for one in d.artifacts), lambda one: one.path, ARTIFACTS_MAX),
         outputs=tuple(outputs.values()),
-        searches=newest(chain.from_iterable(d.searches for d in digests), _tool_and_query, SEARCHES_MAX),
-        commands=newest(chain.from_iterable(d.commands for d in digests), _bare, COMMANDS_MAX),
-        made=unite_lines(chain.from_iterable(d.made for d in digests)),
+        searches=newest((one for d in digests for one in d.searches), lambda one: (one.tool, one.query), SEARCHES_MAX),
+        commands=newest((one for d in digests for one in d.commands), lambda one: bare_command(one.text), COMMANDS_MAX),
+        made=unite_lines(one for d in digests for one in d.made),
         edits=sum(d.edits for d in digests),
         checks=newest_runs(chain.from_iterable(_dated_checks(digests))),
-        errors=newest(chain.from_iterable(d.errors for d in digests), str, ERRORS_MAX),
-        hidden=newest(chain.from_iterable(d.hidden for d in digests), _seq),
+        errors=newest((one for d in digests for one in d.errors), str, ERRORS_MAX),
+        hidden=newest((one for d in digests for one in d.hidden), lambda one: one[0]),
         identifiers=heaviest(names),
-        constraints=rules(chain.from_iterable(d.constraints for d in digests)),
-        asks=ends(newest(chain.from_iterable(d.asks for d in digests), str), ASKS),
-        directives=rules(chain.from_iterable(d.directives for d in digests)),
+        constraints=rules(one for d in digests for one in d.constraints),
+        asks=ends(newest((one for d in digests for one in d.asks), str), ASKS),
+        directives=rules(one for d in digests for one in d.directives),
         plan=next((d.plan for d in reversed(digests) if d.plan), ()),
-        requests=newest(chain.from_iterable(d.requests for d in digests), str, REQUESTS_MAX),
+        requests=newest((one for d in digests for one in d.requests), str, REQUESTS_MAX),
     )
-
-
-def _path(artifact: Artifact) -> str:
-    return artifact.path
-
-
-def _tool_and_query(search: Search) -> tuple[str, str]:
-    return search.tool, search.query
-
-
-def _bare(command: Command) -> str:
-    return bare_command(command.text)
 
 
 def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
     """Yield the checks of each digest, marked as older if a later digest has edits."""
     for number, digest in enumerate(digests):
         yield mark_before_edits(digest.checks) if any(d.edits for d in digests[number + 1 :]) else digest.checks
-
-
-def _seq(hidden: tuple[int, str]) -> int:
-    return hidden[0]
 
 
 _DETAILS: Final = {

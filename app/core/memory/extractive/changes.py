@@ -8,9 +8,10 @@ from typing import Final
 from app.core.lexicon.identifiers import DEFINITION
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
-from app.core.log.events import EventType, Json
-from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS, command_of
-from app.core.memory.digest.outcomes import OK, state_of
+from app.core.log.events import Json
+from app.core.memory.digest.calls import answered_calls
+from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS
+from app.core.memory.digest.outcomes import OK
 from app.core.memory.digest.sentences import shorten
 from app.core.memory.extractive.quotes import Sentence, distinct
 from app.core.memory.extractive.sections import LATEST_REQUEST, SectionLine
@@ -134,11 +135,10 @@ class Commit:
 
 def commits_of(events: Sequence[Event]) -> Sequence[Commit]:
     """Return the commits whose calls succeeded, oldest first, without those that a reset or an amendment replaced."""
-    results = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
     found: list[Commit] = []
-    for call in events:
-        command = command_of(call.tool or "", call.arguments) if call.type is EventType.TOOL_CALL else None
-        if not command or "git " not in command or state_of(results.get(call.seq), command) != OK:
+    for call in answered_calls(events):
+        command = call.command
+        if not command or "git " not in command or call.state != OK:
             continue
         if _UNDONE.search(command):
             found = found[:-1]

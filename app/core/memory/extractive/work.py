@@ -5,14 +5,16 @@ names of tests and first error lines.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.log.event import Event
-from app.core.log.events import EventType, Json
+from app.core.log.events import Json
+from app.core.memory.digest.calls import AnsweredCall, answered_calls
 from app.core.memory.digest.commands import programs
-from app.core.memory.digest.files import Undone, command_of, commits_in, files_of, undone_changes, writes_whole
+from app.core.memory.digest.files import Undone, commits_in, files_of, undone_changes, writes_whole
 from app.core.memory.digest.outcomes import (
     BEFORE_EDITS,
     ERROR,
@@ -22,8 +24,6 @@ from app.core.memory.digest.outcomes import (
     bare_command,
     is_check,
     is_idle,
-    is_refused,
-    state_of,
 )
 from app.core.memory.digest.sentences import shorten
 from app.core.memory.extractive.changes import FileChange, definitions, parse_changes
@@ -61,7 +61,6 @@ class SpanWork:
 
     def __init__(self, events: Sequence[Event], previous_text: str = "") -> None:
         """Count the calls of the events, together with the changes in earlier summaries."""
-        answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
@@ -71,45 +70,43 @@ class SpanWork:
         self._other_calls: list[Event] = []
         for name, change in parse_changes(previous_text):
             self._change(name, change)
-        for call in events:
-            if call.type is EventType.TOOL_CALL:
-                self._add(call, answers.get(call.seq))
+        for call in answered_calls(events):
+            self._add(call)
 
-    def _add(self, call: Event, result: Event | None) -> None:
-        tool = call.tool or "a tool"
-        command = command_of(tool, call.arguments)
-        state = state_of(result, command)
+    def _add(self, call: AnsweredCall) -> None:
+        tool, state, output = call.tool or "a tool", call.state, "" if call.result is None else call.result.text
         if state == REJECTED:
             return  # it had no effect, and is quoted with the user's words
-        if command is not None:
-            if not is_refused(result):
-                self._add_command(command, state, call, "" if result is None else result.text)
+        if call.command is not None:
+            if not call.is_refused:
+                self._add_command(call.command, state, call.seq, output)
             return
-        use = files_of(tool, call.arguments)
+        arguments = call.event.arguments
+        use = files_of(call.tool, arguments)
         for path in use.modified:
-            if not (is_refused(result) and _UNREAD.search(result.text if result else "")):
+            if not (call.is_refused and _UNREAD.search(output)):
                 self._edits.setdefault(path, _Attempts()).add(state, call.seq)
             if state == OK:
-                change = FileChange(is_new=writes_whole(call.arguments))
-                change.add(1, call.seq, definitions(call.arguments))
+                change = FileChange(is_new=writes_whole(arguments))
+                change.add(1, call.seq, definitions(arguments))
                 if _file_name(path) in self._changes:
-                    self._changes[_file_name(path)].forget(call.arguments)
+                    self._changes[_file_name(path)].forget(arguments)
                 self._change(_file_name(path), change)
                 self._uncommitted.append((path, change))
         if not (use.modified or use.read or _LOOKING.search(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
-                self._other_calls.append(call)
+                self._other_calls.append(call.event)
 
     def _change(self, name: str, change: FileChange) -> None:
         known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
         known.add(change.times, change.seq, change.names)
 
-    def _add_command(self, command: str, state: str, call: Event, output: str) -> None:
+    def _add_command(self, command: str, state: str, seq: int, output: str) -> None:
         for program in programs(command):
             self._programs[program] = state
         if not is_check(command):
-            self._commands.setdefault(bare_command(command), (command, _Attempts()))[1].add(state, call.seq)
+            self._commands.setdefault(bare_command(command), (command, _Attempts()))[1].add(state, seq)
         for back in undone_changes(command, state):
             self._revert(back)
         if commits_in(command, output):
@@ -160,9 +157,7 @@ class SpanWork:
         ]
         if len(self._other_calls) <= CALLS_MAX:
             return newest
-        counts: dict[str, int] = {}
-        for call in self._other_calls:
-            counts[call.tool or "a tool"] = counts.get(call.tool or "a tool", 0) + 1
+        counts = Counter(call.tool or "a tool" for call in self._other_calls)
         named = [f"{name} x{times}" if times > 1 else name for name, times in counts.items()][:TOOLS_MAX]
         more = f" and {len(counts) - len(named)} more" if len(counts) > len(named) else ""
         return [*newest, SectionLine(f"Called {', '.join(named)}{more}.", self._other_calls[-1].seq)]

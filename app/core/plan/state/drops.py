@@ -8,7 +8,7 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import ASSISTANT_SIDE, EventType
-from app.core.memory.digest.digest import modifications
+from app.core.memory.digest.calls import modifications
 from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Reduced, Unit
 from app.core.plan.state.frontier import Drop, Frontier, LeftOut, Superseded, merge_drops
