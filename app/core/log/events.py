@@ -7,10 +7,10 @@ without unset ones. It is made once, at append, and stored unchanged.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 
 Json: TypeAlias = Any
 """A value as `json.loads` returns it. Treated as frozen everywhere."""
@@ -21,6 +21,7 @@ Part: TypeAlias = Mapping[str, Json]
 EVENTS_PER_BATCH_MAX: Final = 1000
 ID_CHARS_MAX: Final = 256
 NAME_CHARS_MAX: Final = 256
+PATH_CHARS_MAX: Final = 4096
 NESTING_MAX: Final = 64
 """The deepest nesting of JSON that is accepted, because a parser's stack is finite."""
 
@@ -67,33 +68,119 @@ BRIDGES: Final = frozenset({EventType.SYSTEM_MESSAGE, EventType.AGENT_NOTE, Even
 TOOL_USE: Final = (EventType.TOOL_CALL, EventType.TOOL_RESULT)
 
 
+class BrokenRule(Exception):
+    """A broken rule; the message describes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRule:
+    """The rule for a field: `check` raises BrokenRule for an invalid value. The bounds are for the OpenAPI document."""
+
+    check: Callable[[Json], None]
+    chars_max: int | None = None
+    least: int | None = None
+
+
+def _text(chars_max: int) -> FieldRule:
+    def check(value: Json) -> None:
+        if not isinstance(value, str) or not 1 <= len(value) <= chars_max:
+            raise BrokenRule(f"must be text of 1 to {chars_max} characters")
+
+    return FieldRule(check, chars_max)
+
+
+def _key(chars_max: int) -> FieldRule:
+    """Return the rule for a field that is used in look-ups: the database must accept its text."""
+    text = _text(chars_max)
+
+    def check(value: Json) -> None:
+        text.check(value)
+        if readable(value) != value:
+            raise BrokenRule("must hold neither NUL nor lone surrogates")
+
+    return FieldRule(check, chars_max)
+
+
+def _any_text(value: Json) -> None:
+    if not isinstance(value, str):
+        raise BrokenRule("must be text")
+
+
+def _content(value: Json) -> None:
+    if isinstance(value, str):
+        return
+    if not isinstance(value, list):
+        raise BrokenRule("must be text or a list of parts")
+    for number, part in enumerate(value):
+        if not isinstance(part, Mapping):
+            raise BrokenRule(f"part {number} must be an object")
+        if "type" in part and not isinstance(part["type"], str):
+            raise BrokenRule(f"part {number}: type must be text")
+    _shallow(value)
+
+
+def _arguments(value: Json) -> None:
+    """Accept any arguments that a model wrote, whether or not they are an object or the JSON text of one."""
+    if isinstance(value, (Mapping, list)):
+        _shallow(value)
+
+
+def _flag(value: Json) -> None:
+    if not isinstance(value, bool):
+        raise BrokenRule("must be true or false")
+
+
+def _positive(value: Json) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31 - 1:
+        raise BrokenRule("must be a whole number of 1 or more")
+
+
+def _time(value: Json) -> None:
+    """Accept text and numbers; a value that is not an RFC 3339 time is stored but not used as a time."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise BrokenRule("must be an RFC 3339 time")
+    if isinstance(value, str):
+        _text(NAME_CHARS_MAX).check(value)
+
+
+def _object(value: Json) -> None:
+    if not isinstance(value, Mapping):
+        raise BrokenRule("must be an object")
+    _shallow(value)
+
+
+def _shallow(value: Json) -> None:
+    if too_deep(value):
+        raise BrokenRule(f"is nested deeper than {NESTING_MAX} levels")
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A valid event, not yet in a log. The API's document describes the fields.
+    """A valid event, not yet in a log. Each field has the rule for its values; the API's document describes it.
 
     `native` is set for events from provider-native messages. It holds the parts of the message that the neutral fields
     cannot express, so that the same format can restore the message exactly (`core/render/formats`).
     """
 
     type: EventType
-    id: str | None = None
-    turn_id: str | None = None
-    author: str | None = None
-    content: str | Sequence[Part] | None = None
-    call_id: str | None = None
-    tool: str | None = None
-    arguments: Json = None
-    is_error: bool | None = None
-    path: str | None = None
-    mime: str | None = None
-    pinned: bool | None = None
-    ttl_turns: int | None = None
-    ttl_seconds: int | None = None
-    replacement: str | None = None
-    supersedes: str | None = None
-    occurred_at: str | None = None
-    metadata: Mapping[str, Json] | None = None
-    native: Mapping[str, Json] | None = None
+    id: Annotated[str | None, _key(ID_CHARS_MAX)] = None
+    turn_id: Annotated[str | None, _key(ID_CHARS_MAX)] = None
+    author: Annotated[str | None, _key(NAME_CHARS_MAX)] = None
+    content: Annotated[str | Sequence[Part] | None, FieldRule(_content)] = None
+    call_id: Annotated[str | None, _key(ID_CHARS_MAX)] = None
+    tool: Annotated[str | None, _key(NAME_CHARS_MAX)] = None
+    arguments: Annotated[Json, FieldRule(_arguments)] = None
+    is_error: Annotated[bool | None, FieldRule(_flag)] = None
+    path: Annotated[str | None, _text(PATH_CHARS_MAX)] = None
+    mime: Annotated[str | None, _text(NAME_CHARS_MAX)] = None
+    pinned: Annotated[bool | None, FieldRule(_flag)] = None
+    ttl_turns: Annotated[int | None, FieldRule(_positive, least=1)] = None
+    ttl_seconds: Annotated[int | None, FieldRule(_positive, least=1)] = None
+    replacement: Annotated[str | None, FieldRule(_any_text)] = None
+    supersedes: Annotated[str | None, _key(ID_CHARS_MAX)] = None
+    occurred_at: Annotated[str | None, FieldRule(_time)] = None
+    metadata: Annotated[Mapping[str, Json] | None, FieldRule(_object)] = None
+    native: Annotated[Mapping[str, Json] | None, FieldRule(_object)] = None
 
     def body(self) -> dict[str, Json]:
         """Return the event as it is stored: its fields in the order of the class, without unset ones."""
@@ -103,6 +190,10 @@ class Draft:
 
 FIELDS: Final = tuple(name for name in Draft.__dataclass_fields__ if name != "type")
 INPUT_FIELDS: Final = frozenset(FIELDS) | {"type"}
+RULES: Final[Mapping[str, FieldRule]] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Draft, include_extras=True).items() if name in FIELDS
+}
+"""The rule for each field except `type`."""
 
 
 SOURCES: Final = "sources"

@@ -1,24 +1,21 @@
 """Parse appended events."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
 
 from app.core.errors import InvalidEvent, InvalidRequest
 from app.core.log.events import (
     EVENTS_PER_BATCH_MAX,
-    ID_CHARS_MAX,
     INPUT_FIELDS,
-    NAME_CHARS_MAX,
     NESTING_MAX,
+    RULES,
+    BrokenRule,
     Draft,
     EventType,
     Json,
     canonical_json,
     check_values,
     finite,
-    readable,
     too_deep,
 )
 
@@ -70,22 +67,6 @@ def _equal(one: Json, other: Json) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
-PATH_CHARS_MAX: Final = 4096
-
-
-class _Broken(Exception):
-    """A broken rule; the message describes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class FieldRule:
-    """The rule for a field: `check` raises for an invalid value. The bounds are for the OpenAPI document."""
-
-    check: Callable[[Json], None]
-    chars_max: int | None = None
-    least: int | None = None
-
-
 def parse_batch(raw: Json, *, native: bool = False) -> tuple[Draft, ...]:
     """Parse the events of one append, in order.
 
@@ -124,7 +105,7 @@ def parse_event(raw: Json, index: int = 0, *, native: bool = False) -> Draft:
     for name, value in values.items():
         try:
             RULES[name].check(value)
-        except _Broken as broken:
+        except BrokenRule as broken:
             raise InvalidEvent(f"{name}: {broken}", index=index, field=name) from None
     draft = Draft(type=kind, **values)
     _check_together(draft, index)
@@ -181,99 +162,3 @@ def tool_definitions(content: Json) -> Sequence[Mapping[str, Json]]:
     if not isinstance(content, list) or not all(isinstance(tool, Mapping) for tool in content):
         raise ValueError("tools must be a list of tool definitions, or its JSON text")
     return content
-
-
-def _text(chars_max: int) -> FieldRule:
-    def check(value: Json) -> None:
-        if not isinstance(value, str) or not 1 <= len(value) <= chars_max:
-            raise _Broken(f"must be text of 1 to {chars_max} characters")
-
-    return FieldRule(check, chars_max)
-
-
-def _key(chars_max: int) -> FieldRule:
-    """Return the rule for a field that is used in look-ups: the database must accept its text."""
-    text = _text(chars_max)
-
-    def check(value: Json) -> None:
-        text.check(value)
-        if readable(value) != value:
-            raise _Broken("must hold neither NUL nor lone surrogates")
-
-    return FieldRule(check, chars_max)
-
-
-def _any_text(value: Json) -> None:
-    if not isinstance(value, str):
-        raise _Broken("must be text")
-
-
-def _content(value: Json) -> None:
-    if isinstance(value, str):
-        return
-    if not isinstance(value, list):
-        raise _Broken("must be text or a list of parts")
-    for number, part in enumerate(value):
-        if not isinstance(part, Mapping):
-            raise _Broken(f"part {number} must be an object")
-        if "type" in part and not isinstance(part["type"], str):
-            raise _Broken(f"part {number}: type must be text")
-    _shallow(value)
-
-
-def _arguments(value: Json) -> None:
-    """Accept any arguments that a model wrote, whether or not they are an object or the JSON text of one."""
-    if isinstance(value, (Mapping, list)):
-        _shallow(value)
-
-
-def _flag(value: Json) -> None:
-    if not isinstance(value, bool):
-        raise _Broken("must be true or false")
-
-
-def _positive(value: Json) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31 - 1:
-        raise _Broken("must be a whole number of 1 or more")
-
-
-def _time(value: Json) -> None:
-    """Accept text and numbers; a value that is not an RFC 3339 time is stored but not used as a time."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise _Broken("must be an RFC 3339 time")
-    if isinstance(value, str):
-        _text(NAME_CHARS_MAX).check(value)
-
-
-def _object(value: Json) -> None:
-    if not isinstance(value, Mapping):
-        raise _Broken("must be an object")
-    _shallow(value)
-
-
-def _shallow(value: Json) -> None:
-    if too_deep(value):
-        raise _Broken(f"is nested deeper than {NESTING_MAX} levels")
-
-
-RULES: Final[Mapping[str, FieldRule]] = {
-    "id": _key(ID_CHARS_MAX),
-    "turn_id": _key(ID_CHARS_MAX),
-    "author": _key(NAME_CHARS_MAX),
-    "content": FieldRule(_content),
-    "call_id": _key(ID_CHARS_MAX),
-    "tool": _key(NAME_CHARS_MAX),
-    "arguments": FieldRule(_arguments),
-    "is_error": FieldRule(_flag),
-    "path": _text(PATH_CHARS_MAX),
-    "mime": _text(NAME_CHARS_MAX),
-    "pinned": FieldRule(_flag),
-    "ttl_turns": FieldRule(_positive, least=1),
-    "ttl_seconds": FieldRule(_positive, least=1),
-    "replacement": FieldRule(_any_text),
-    "supersedes": _key(ID_CHARS_MAX),
-    "occurred_at": FieldRule(_time),
-    "metadata": FieldRule(_object),
-    "native": FieldRule(_object),
-}
-"""The rule for each field of an event except `type`."""

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.core.log.events import EVENTS_PER_BATCH_MAX, EventType
-from app.core.log.parse import RULES
+from app.core.log.events import EVENTS_PER_BATCH_MAX, RULES, EventType
 from app.core.render.formats.tools import NativeFormat
 from app.http.fields import (
     CreatedAt,
