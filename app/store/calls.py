@@ -1,12 +1,13 @@
 """Recording of calls and of the epochs they open, in one statement."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 
-from app.core.assembly.assemble import NewCall, NewEpoch
+from app.core.assembly.assemble import CallRecord, NewCall, NewEpoch
 from app.core.assembly.inputs import LoadedView
 from app.core.log.events import canonical_json
 from app.core.plan.state.frontier import to_json
@@ -17,26 +18,16 @@ from app.store import answers, compactions, texts
 from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.engine import Database
 from app.store.epochs import LEGIBLE
+from app.store.rows import parameters
 
 NewAnswer = tuple[KeyClaim, Mapping[str, object]]
 """The claim of a request, and the response to store under its key."""
 
 _CALL: Final = (
-    *(
-        "session_id",
-        "tenant_id",
-        "call_id",
-        "view",
-        "head",
-        "epoch",
-        "policy_name",
-        "policy_version",
-        "format",
-        "model",
-    ),
-    *("render_version", "manifest", "breakpoints", "estimate", "target", "sha256", "counted", "evicted_tokens"),
-    *("evicted_class", "retry_of", "clock", "window_tokens", "outside_tokens", "tools_tokens", "system_tokens"),
-    *("ephemeral_tokens", "breakpoint_tokens", "breakpoint_blocks"),
+    *("session_id", "tenant_id", "policy_name", "policy_version", "evicted_class"),
+    *(field.name for field in fields(CallRecord) if field.name != "policy"),
+    *("clock", "window_tokens", "outside_tokens", "tools_tokens", "system_tokens", "ephemeral_tokens"),
+    *("breakpoint_tokens", "breakpoint_blocks"),
 )
 _COLUMNS: Final = ", ".join((*_CALL, "expires_at"))
 _VALUES: Final = ", ".join((*(f":{column}" for column in _CALL), "now() + make_interval(days => :keep_days)"))
@@ -205,56 +196,33 @@ async def record_if_current(
 def _epoch_values(epoch: NewEpoch) -> dict[str, object]:
     """Return the parameters of an epoch."""
     settings, frontier = epoch.settings, epoch.frontier
-    return {
-        "epoch": epoch.epoch,
+    return parameters(epoch, "head", "settings", "target") | {
         "view_policy_name": settings.policy[0],
         "view_policy_version": settings.policy[1],
         "view_model": settings.model,
         "view_window_tokens": settings.window_tokens,
         "view_target": epoch.target,
-        "carry_tokens": epoch.carry_tokens,
-        "cause": epoch.cause,
         "frontier": texts.dumps(to_json(frontier), clear=LEGIBLE),
-        "tokens_before": epoch.tokens_before,
-        "tokens_after": epoch.tokens_after,
-        "current": epoch.current,
         "floor": frontier.floor,
         "kept": list(frontier.kept),
         "stubbed": [stub.seq for stub in frontier.stubs if not stub.chars],
         "folded": [fold.id for fold in frontier.folds],
         "evictions": canonical_json([eviction_row(row) for row in epoch.evictions]),
         "evicted": [asyncpg.Range(first, last + 1) for first, last in epoch.evicted],
-        "changed_seq": epoch.changed_seq,
-        "stable_tokens": epoch.stable_tokens,
     }
 
 
 def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, object]:
     """Return the parameters that all statements share."""
     made_with = call.manifest
-    return {
+    return parameters(call, "policy") | {
         "session_id": loaded.session_id,
         "tenant_id": tenant_id,
         "created_at": loaded.created_at,
-        "call_id": call.call_id,
-        "view": call.view,
-        "head": call.head,
-        "epoch": call.epoch,
         "policy_name": call.policy[0],
         "policy_version": call.policy[1],
-        "format": call.format,
-        "model": call.model,
-        "render_version": call.render_version,
         "manifest": texts.dumps(manifest.to_json(made_with)),
-        "breakpoints": list(call.breakpoints),
-        "estimate": call.estimate,
-        "target": call.target,
-        "sha256": call.sha256,
-        "counted": call.counted,
-        "evicted_tokens": call.evicted_tokens,
         "evicted_class": call.evicted_tokens.bit_length(),
-        "keep_days": call.keep_days,
-        "retry_of": call.retry_of,
         **manifest_columns(made_with),
     }
 

@@ -20,9 +20,9 @@ def columns(kind: type["DataclassInstance"]) -> str:
     return ", ".join(field.name for field in fields(kind))
 
 
-def parameters(value: "DataclassInstance") -> dict[str, Any]:
-    """Return a value's fields by name, for a statement with one parameter per field."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+def parameters(value: "DataclassInstance", *omitted: str) -> dict[str, Any]:
+    """Return a value's fields by name, for a statement with one parameter per field that is not `omitted`."""
+    return {field.name: getattr(value, field.name) for field in fields(value) if field.name not in omitted}
 
 
 def decode(kind: type[Value], row: asyncpg.Record, **others: Any) -> Value:

@@ -4,9 +4,10 @@ Values of a manifest that statements read are also in columns of `model_calls`; 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import datetime
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from app.core.lexicon.times import parse_time
 from app.core.log.events import Json
@@ -82,16 +83,16 @@ class CallManifest:
         return None if self.outside_by in (None, "learned") else self.outside
 
 
-def _identity(value: Any) -> Any:
-    return value
+def calibration_json(applied: AppliedCalibration) -> dict[str, Json]:
+    """Return a calibration as it is stored and as the API returns it."""
+    return {name: getattr(applied, name) for name in applied.__slots__}
 
 
-@dataclass(frozen=True, slots=True)
-class _Codec:
-    """The conversion of a field to JSON and back. By default the value is JSON already."""
+class _Codec(NamedTuple):
+    """The conversion of a field to JSON and back; None: the value is JSON already."""
 
-    write: Callable[[Any], Json] = _identity
-    read: Callable[[Any], Any] = _identity
+    write: Callable[[Any], Json] | None = None
+    read: Callable[[Any], Any] | None = None
 
 
 _PLAIN: Final = _Codec()
@@ -106,7 +107,7 @@ _CODECS: Final[Mapping[str, _Codec]] = {
     "evictions": _EVICTIONS,
     # The oldest records list the summaries.
     "summaries": _Codec(read=lambda stored: len(stored) if isinstance(stored, list) else stored),
-    "calibration": _Codec(asdict, lambda stored: AppliedCalibration(**stored)),
+    "calibration": _Codec(calibration_json, lambda stored: AppliedCalibration(**stored)),
     "now": _Codec(datetime.isoformat, parse_time),
     "layers": _COUNTS,
     "injections": _Codec(
@@ -130,13 +131,15 @@ _POINTS: Final = {"breakpoint_kinds": "kind", "breakpoint_tokens": "tokens", "br
 """The lists that store the breakpoints, and the field in each. The oldest records have only the first list."""
 
 
+_values: Final = attrgetter(*(name for name, _, _ in _FIELDS))
+
+
 def to_json(manifest: CallManifest) -> dict[str, Json]:
     """Return the manifest as stored: the fields that differ from their defaults."""
     stored: dict[str, Json] = {"version": VERSION}
-    for name, codec, default in _FIELDS:
-        value = getattr(manifest, name)
+    for (name, codec, default), value in zip(_FIELDS, _values(manifest), strict=True):
         if value != default:
-            stored[name] = codec.write(value)
+            stored[name] = codec.write(value) if codec.write else value
     if manifest.breakpoints:
         stored |= {key: [getattr(point, name) for point in manifest.breakpoints] for key, name in _POINTS.items()}
     return stored
@@ -147,7 +150,11 @@ def from_json(document: Mapping[str, Any]) -> CallManifest:
     version = document.get("version")
     if version not in (None, VERSION):
         raise UnknownVersion(f"its manifest is of version {version}; known here: up to {VERSION}")
-    stated = {name: codec.read(document[name]) for name, codec, _ in _FIELDS if document.get(name) is not None}
+    stated = {
+        name: codec.read(document[name]) if codec.read else document[name]
+        for name, codec, _ in _FIELDS
+        if document.get(name) is not None
+    }
     unknown = [None] * len(document.get("breakpoint_kinds", ()))
     lists = zip(*(document.get(key, unknown) for key in _POINTS), strict=True)
     return CallManifest(**stated, breakpoints=tuple(RecordedBreakpoint(*point) for point in lists))

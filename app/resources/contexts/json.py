@@ -11,6 +11,7 @@ from app.core.log.segments import line_of, session_of
 from app.core.plan.reducers.last_resort import REDUCER
 from app.core.plan.state.frontier import Fold
 from app.core.record.evictions import Eviction, eviction_row
+from app.core.record.manifest import calibration_json
 from app.core.render.request import Request
 from app.core.tokens.models import window_is_assumed
 from app.resources.contexts.service import ContextAnswer
@@ -117,7 +118,7 @@ def tokens_json(call: CallRecord) -> dict[str, Json]:
         "outside": made_with.outside,
         "estimator": made_with.estimator,
         "by_source": made_with.by_source,
-        "calibration": made_with.calibration and asdict(made_with.calibration),
+        "calibration": made_with.calibration and calibration_json(made_with.calibration),
     }
 
 
