@@ -1,13 +1,60 @@
-"""The kinds of providers' errors, from one table of HTTP statuses and the overflow patterns that views use."""
+"""Errors of providers, and their kinds, from one table of HTTP statuses and the overflow patterns that views use."""
 
 import math
 import re
 from collections.abc import Collection, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from app.core.policy.overflow import MESSAGE_CHARS_MAX, classify
-from app.providers.summarizer import DETAIL_CHARS_MAX, Kind, ProviderError
+from app.providers.redaction import redacted
+
+Kind: TypeAlias = Literal[
+    "rate_limited",
+    "overloaded",
+    "server",
+    "timeout",
+    "connection",
+    "context_too_long",
+    "auth",
+    "invalid",
+    "spent",
+    "open",
+]
+"""`spent`: a quota or spending limit is used up. `open`: the provider failed too often just now and was not called."""
+
+RETRYABLE: Final = frozenset({"rate_limited", "overloaded", "server", "timeout", "connection"})
+DETAIL_CHARS_MAX: Final = 300
+
+
+class ProviderError(Exception):
+    """A model could not be called, or gave no answer.
+
+    `retryable` is whether the same request may succeed later, `retry_after` after how many seconds (None: unknown).
+    After `context_too_long`, a shorter request may succeed: one of `room` tokens (None: unknown).
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        detail: str,
+        *,
+        retry_after: float | None = None,
+        retryable: bool | None = None,
+        room: int | None = None,
+    ) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind: Kind = kind
+        self.detail = detail[:DETAIL_CHARS_MAX]
+        self.retry_after = retry_after
+        self.room = room
+        self.retryable = kind in RETRYABLE if retryable is None else retryable
+
+    def redacted(self, key: str) -> "ProviderError":
+        """Return the error without any quote of the key."""
+        detail = redacted(self.detail, (key,))
+        return ProviderError(self.kind, detail, retry_after=self.retry_after, retryable=self.retryable, room=self.room)
+
 
 _QUOTA: Final = re.compile(r"insufficient_quota|exceeded your current quota|credit balance|spend(?:ing)? limit", re.I)
 _UNSUPPORTED: Final = re.compile(

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from app.core.compaction.prompt import Completion, Prompt
-from app.providers.summarizer import Kind, ProviderError, Summarizer
+from app.providers.failures import Kind, ProviderError
+from app.providers.summarizer import Summarizer
 
 HOUR: Final = 3600.0
 BUCKET: Final = 60.0
@@ -116,8 +117,7 @@ def _charge(state: GuardState, reserved: int, tokens: int, now: float) -> GuardS
 
 
 class GuardedSummarizer:
-    """A summarizer behind a circuit breaker and an hourly token limit, for this process. `clock` is monotonic
-    seconds."""
+    """A summarizer with a circuit breaker and an hourly token limit, for this process. `clock` is monotonic seconds."""
 
     def __init__(
         self,

@@ -1,60 +1,16 @@
-"""The protocol of a model that writes summaries, its errors, and the part that all clients share."""
+"""The protocol of a model that writes summaries, and the part that all clients share."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Final, Literal, Protocol, TypeAlias
+from types import ModuleType
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from app.core.compaction.prompt import Completion, Prompt
-from app.providers.redaction import redacted
+from app.providers.failures import ProviderError, failure, rejected_parameter
 from app.tracing import tracer
-
-Kind: TypeAlias = Literal[
-    "rate_limited",
-    "overloaded",
-    "server",
-    "timeout",
-    "connection",
-    "context_too_long",
-    "auth",
-    "invalid",
-    "spent",
-    "open",
-]
-"""`spent`: a quota or spending limit is used up. `open`: the provider failed too often just now and was not called."""
-
-RETRYABLE: Final = frozenset({"rate_limited", "overloaded", "server", "timeout", "connection"})
-DETAIL_CHARS_MAX: Final = 300
-
-
-class ProviderError(Exception):
-    """A model could not be called, or gave no answer.
-
-    `retryable` is whether the same request may succeed later, `retry_after` after how many seconds (None: unknown).
-    After `context_too_long`, a shorter request may succeed: one of `room` tokens (None: unknown).
-    """
-
-    def __init__(
-        self,
-        kind: Kind,
-        detail: str,
-        *,
-        retry_after: float | None = None,
-        retryable: bool | None = None,
-        room: int | None = None,
-    ) -> None:
-        super().__init__(f"{kind}: {detail}")
-        self.kind: Kind = kind
-        self.detail = detail[:DETAIL_CHARS_MAX]
-        self.retry_after = retry_after
-        self.room = room
-        self.retryable = kind in RETRYABLE if retryable is None else retryable
-
-    def redacted(self, key: str) -> "ProviderError":
-        """Return the error without any quote of the key."""
-        detail = redacted(self.detail, (key,))
-        return ProviderError(self.kind, detail, retry_after=self.retry_after, retryable=self.retryable, room=self.room)
 
 
 class Summarizer(Protocol):
@@ -70,15 +26,28 @@ class Summarizer(Protocol):
 
 
 class SummarizerClient(ABC):
-    """A summarizer that calls `model` through a vendor's client, and traces its requests by OpenTelemetry's conventions
-    for generative AI. `provider` is the vendor's name in these."""
+    """A summarizer that calls `model` through a vendor's package, and traces its requests.
+
+    The traces follow OpenTelemetry's conventions for generative AI, where `provider` is the vendor's name. `sdk` is the
+    package, and `sdk_error` the base of its errors. One generator made the packages of both vendors, so that their
+    errors have the same names.
+    """
 
     provider: str
+    sdk: ModuleType
+    sdk_error: type[Exception]
 
-    def __init__(self, model: str, api_key: str, base_url: str | None) -> None:
+    def __init__(self, model: str, api_key: str, base_url: str | None, client: Any) -> None:
         self.model = model
         self._key = api_key
         self._host = None if base_url is None else urlsplit(base_url).hostname
+        self._client = client
+        self._rejected: set[tuple[str, str]] = set()
+        """Pairs of a model and a parameter that it does not accept."""
+
+    async def aclose(self) -> None:
+        """See Summarizer."""
+        await self._client.close()
 
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer."""
@@ -105,8 +74,44 @@ class SummarizerClient(ABC):
             )
             return answer
 
+    async def _ask(self, ask: Prompt, seconds: float) -> Completion:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._complete(ask, seconds)
+        except (TimeoutError, self.sdk.APITimeoutError):
+            raise ProviderError("timeout", f"no answer within {seconds:g} seconds") from None
+        except self.sdk.APIConnectionError as error:
+            raise ProviderError("connection", str(error.__cause__ or error)) from error
+        except self.sdk.APIStatusError as error:
+            raise failure(error.status_code, self._message(error), error.response.headers) from error
+        except (self.sdk_error, AttributeError, TypeError, ValueError) as error:
+            raise ProviderError("server", f"an answer that is no completion: {error}") from error
+
+    async def _complete(self, ask: Prompt, seconds: float) -> Completion:
+        """Send the request, and again without each optional parameter that the model does not accept."""
+        model = ask.model or self.model
+        while True:
+            extra = self._optional(ask, model)
+            try:
+                return self._completion(await self._send(ask, model, extra, seconds))
+            except (self.sdk.BadRequestError, self.sdk.UnprocessableEntityError) as error:
+                name = rejected_parameter(self._message(error), extra)
+                if name is None:
+                    raise
+                self._rejected.add((model, name))
+
+    def _optional(self, ask: Prompt, model: str) -> dict[str, Any]:
+        """Return the parameters of a request that some models do not accept."""
+        return {"temperature": ask.temperature} if (model, "temperature") not in self._rejected else {}
+
     @abstractmethod
-    async def _ask(self, ask: Prompt, seconds: float) -> Completion: ...
+    async def _send(self, ask: Prompt, model: str, extra: Mapping[str, Any], seconds: float) -> Any: ...
+
+    @abstractmethod
+    def _message(self, error: Any) -> str: ...
+
+    @abstractmethod
+    def _completion(self, reply: Any) -> Completion: ...
 
 
 _SUFFIX: Final = ".md"

@@ -33,7 +33,7 @@ class JobGroup(Protocol):
         """Add them to the queue of a new connection."""
 
     async def aclose(self) -> None:
-        """Release what they hold; the database stays open."""
+        """Close their connections; the database stays open."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The worker: pgqueuer on a connection of its own, until it is stopped. Any number may run concurrently."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -150,27 +150,18 @@ async def _session(
 
 
 def _purge(queue: PgQueuer, database: Database) -> None:
-    """Register the schedules that delete what is outdated."""
+    """Register the schedules of the clean-up."""
 
-    @queue.schedule("purge_idempotency_records", PURGE_CRON)
-    async def purge(_: Schedule) -> None:
-        await purge_appends(database)
+    def schedule(name: str, cron: str, clean: Callable[[Database], Awaitable[object]]) -> None:
+        @queue.schedule(name, cron)
+        async def run(_: Schedule) -> None:
+            await clean(database)
 
-    @queue.schedule("purge_expired_calls", PURGE_CRON)
-    async def forget(_: Schedule) -> None:
-        await purge_calls(database)
-
-    @queue.schedule("purge_job_log", PURGE_CRON)
-    async def purge_log(_: Schedule) -> None:
-        await purge_job_log(database)
-
-    @queue.schedule("sweep_layers", SWEEP_CRON)
-    async def sweep(_: Schedule) -> None:
-        await layers.sweep(database)
-
-    @queue.schedule("purge_given_up_jobs", SWEEP_CRON)
-    async def clear(_: Schedule) -> None:
-        await purge_dead_jobs(database)
+    schedule("purge_idempotency_records", PURGE_CRON, purge_appends)
+    schedule("purge_expired_calls", PURGE_CRON, purge_calls)
+    schedule("purge_job_log", PURGE_CRON, purge_job_log)
+    schedule("sweep_layers", SWEEP_CRON, layers.sweep)
+    schedule("purge_given_up_jobs", SWEEP_CRON, purge_dead_jobs)
 
 
 def _compact(queue: PgQueuer, database: Database, compaction: Compaction, work: Work) -> None:

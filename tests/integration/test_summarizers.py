@@ -12,8 +12,9 @@ from app.core.compaction.gate import complaints
 from app.core.compaction.prompt import STRUCTURED, Completion, Prompt, history_ask, prefix_ask
 from app.providers.answers import ANSWER_BYTES_MAX
 from app.providers.anthropic import Anthropic
+from app.providers.failures import ProviderError
 from app.providers.openai import OpenAI
-from app.providers.summarizer import ProviderError, Summarizer, load_prompts
+from app.providers.summarizer import Summarizer, load_prompts
 from tests.support import summarizers as stand_in
 from tests.support.bombs import Memory, bomb
 from tests.support.summarizers import Summarizers, summarizers

@@ -12,8 +12,9 @@ import structlog
 
 from app.core.compaction.prompt import Completion, Prompt
 from app.core.errors import StoreUnavailable
+from app.providers.failures import ProviderError
 from app.providers.guard import cost, expected_tokens
-from app.providers.summarizer import ProviderError, Summarizer
+from app.providers.summarizer import Summarizer
 from app.store import spending
 from app.store.engine import Database
 

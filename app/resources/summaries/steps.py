@@ -139,7 +139,7 @@ def _planned(
     to_seq: int,
     split_turn: int | None,
 ) -> StoredSummary:
-    """Return a summary of sources and the events behind them, without the text."""
+    """Return a summary of sources and of the events after them, without its text."""
     turns = tuple(sorted({turn for one in sources for turn in one.turns} | {event.turn for event in events}))
     starts = [one.starts_at for one in sources] or [_second(event.at) for event in events]
     ends = [_second(event.at) for event in events] or [one.ends_at for one in sources]

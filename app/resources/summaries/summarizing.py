@@ -14,7 +14,8 @@ from app.core.log.events import Json
 from app.core.memory.digest.digest import Digest
 from app.core.memory.extractive.summary import write_summary
 from app.core.policy.policy import Policy
-from app.providers.summarizer import ProviderError, Summarizer
+from app.providers.failures import ProviderError
+from app.providers.summarizer import Summarizer
 from app.resources.summaries.writing import SummaryInput, Writing, with_digest
 
 LEARNED_WINDOW_SECONDS: Final = 3_600.0

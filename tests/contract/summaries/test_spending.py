@@ -8,8 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.compaction.prompt import Completion, Prompt
+from app.providers.failures import ProviderError
 from app.providers.guard import expected_tokens
-from app.providers.summarizer import ProviderError, Summarizer
+from app.providers.summarizer import Summarizer
 from app.resources.summaries.spending import Spending
 from app.runtime import wiring
 from app.runtime.settings import Settings

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.core.compaction.prompt import Completion, Prompt
+from app.providers.failures import ProviderError
 from app.providers.guard import BUCKET, HOUR, GuardedSummarizer, GuardState, expected_tokens
-from app.providers.summarizer import ProviderError, Summarizer
+from app.providers.summarizer import Summarizer
 
 ASK = Prompt("s" * 300, "p" * 600, 100, 0.2)
 COST = expected_tokens(ASK)
