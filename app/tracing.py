@@ -70,19 +70,15 @@ class Tracer:
         return {}
 
 
-_tracer: Final = ContextVar("tracer", default=Tracer())  # noqa: B039 - it has no state
-
-
-def tracer() -> Tracer:
-    """Return the tracer in use."""
-    return _tracer.get()
+tracer: Final = ContextVar("tracer", default=Tracer())  # noqa: B039 - it has no state
+"""The tracer in use."""
 
 
 @contextmanager
-def using(tracer: Tracer) -> Iterator[None]:
+def using(chosen: Tracer) -> Iterator[None]:
     """Use a tracer for the block, and for the tasks and threads that are started in it."""
-    token = _tracer.set(tracer)
+    token = tracer.set(chosen)
     try:
         yield
     finally:
-        _tracer.reset(token)
+        tracer.reset(token)

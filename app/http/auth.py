@@ -74,8 +74,6 @@ class PrefixAccess(Enum):
 
 def check_prefix(request: Request, who: Caller, access: PrefixAccess) -> None:
     """Raise NotFound or OutsidePrefix for a request outside the caller's prefix."""
-    if not who.session_prefix:
-        return
     if access is PrefixAccess.TENANT:
         raise OutsidePrefix(
             f"this key is limited to sessions of {who.session_prefix!r}, but this operation concerns all sessions"

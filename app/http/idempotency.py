@@ -9,8 +9,9 @@ from pydantic import BaseModel
 
 from app.core.log.segments import session_of
 from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
-from app.http.operation import caller_of
+from app.http.operation import Who
 from app.services.idempotency import IdempotencyKeys, ResponseToStore, request_sha256
+from app.services.tenants import Caller
 from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.sessions import session_key
 
@@ -23,11 +24,11 @@ Done = TypeVar("Done")
 class Idempotency:
     """The idempotency of one request; a request without a key is always executed."""
 
-    def __init__(self, request: Request, body: BaseModel, key: str | None) -> None:
+    def __init__(self, request: Request, who: Caller, body: BaseModel, key: str | None) -> None:
         self._answers: IdempotencyKeys = request.state.services.answers
         self._claim: KeyClaim | None = None
         if key is not None:
-            tenant_id, sid = caller_of(request).tenant_id, request.path_params["sid"]
+            tenant_id, sid = who.tenant_id, request.path_params["sid"]
             about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
             asked = f"{request.scope['route'].operation_id} {about} {body.model_dump()!r}"
             self._claim = KeyClaim(session_key(tenant_id, session_of(sid)), tenant_id, key, request_sha256(asked))
@@ -86,8 +87,8 @@ def _shaped(model: type[BaseModel], made: Any) -> Mapping[str, Any]:
     return shaped
 
 
-def _idempotent(request: Request, key: Key = None) -> Callable[[BaseModel], Idempotency]:
-    return lambda body: Idempotency(request, body, key)
+def _idempotent(request: Request, who: Who, key: Key = None) -> Callable[[BaseModel], Idempotency]:
+    return lambda body: Idempotency(request, who, body, key)
 
 
 Idempotent = Annotated[Callable[[BaseModel], Idempotency], Depends(_idempotent)]

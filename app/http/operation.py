@@ -59,7 +59,8 @@ class Operation:
         Raises Unauthorized, Forbidden, TooManyRequests, ContentsErased, OutsidePrefix, NotFound or InvalidRequest.
         """
         who = await authenticate_bearer(request, self.scope)
-        check_prefix(request, who, self.access)
+        if who.session_prefix:
+            check_prefix(request, who, self.access)
         await check_query(request)
         if self.resolves_line:
             await resolve_line(request, who)
@@ -67,14 +68,9 @@ class Operation:
         return who
 
 
-def caller_of(request: Request) -> Caller:
-    """Return the caller of an admitted request."""
+async def _caller(request: Request) -> Caller:
     who: Caller = request.scope[CALLER]
     return who
-
-
-async def _caller(request: Request) -> Caller:
-    return caller_of(request)
 
 
 Who = Annotated[Caller, Depends(_caller)]
@@ -93,8 +89,8 @@ class TemplateRoute(Route):
 class OperationRoute(APIRoute):
     """The route of an operation. The caller is admitted before FastAPI reads the body.
 
-    An endpoint whose only parameter is the request parses it itself, and is called without FastAPI's resolution of
-    parameters, which takes as long as an append.
+    An endpoint whose only parameters are the request and the caller parses the request itself, and is called without
+    FastAPI's resolution of parameters, which takes as long as an append.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], *, operation: Operation, **options: Any) -> None:
@@ -102,7 +98,7 @@ class OperationRoute(APIRoute):
         super().__init__(path, endpoint, operation_id=operation.name, **options)
         if path.endswith("_id}"):  # ids hold no colon, which begins the verb of another path: `{compaction_id}:retry`
             self.path_regex = re.compile(self.path_regex.pattern.removesuffix("[^/]+)$") + "[^/:]+)$")
-        if list(signature(endpoint).parameters) == ["request"]:
+        if list(signature(endpoint).parameters) == ["request", "who"]:
             self.app = self._app(endpoint)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -115,11 +111,10 @@ class OperationRoute(APIRoute):
 
         return handler
 
-    def _app(self, endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    def _app(self, endpoint: Callable[[Request, Caller], Awaitable[Response]]) -> ASGIApp:
         async def app(scope: AsgiScope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive, send)
-            await self.operation.admit(request)
-            response = await endpoint(request)
+            response = await endpoint(request, await self.operation.admit(request))
             await response(scope, receive, send)
 
         return app

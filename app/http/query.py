@@ -1,25 +1,33 @@
 """Check that a request's query has only parameters that its operation declares."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from fastapi import Request
-from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from app.core.errors import InvalidRequest
 from app.http.fields import value_types
 
-Kinds = frozenset[Any]
-_KINDS: Final[dict[str, Mapping[str, Kinds]]] = {}
-"""The parameters of each operation requested so far, with the types of their values."""
+
+@dataclass(frozen=True, slots=True)
+class ValueForm:
+    """A form that the value of a parameter must have."""
+
+    pattern: re.Pattern[str]
+    words: str
+
+
 _FORMS: Final = {
-    bool: (re.compile("true|false"), "true or false"),
-    int: (re.compile("-?[0-9]+"), "a whole number"),
+    bool: ValueForm(re.compile("true|false"), "true or false"),
+    int: ValueForm(re.compile("-?[0-9]+"), "a whole number"),
 }
 _TYPES: Final = {"boolean": bool, "integer": int}
+_PARAMETERS: Final[dict[str, Mapping[str, ValueForm | None]]] = {}
+"""The parameters of each operation requested so far, with the forms of their values."""
 
 
 async def check_query(request: Request) -> None:
@@ -28,48 +36,40 @@ async def check_query(request: Request) -> None:
     Refuses an unknown parameter, which may be a misspelt one; NUL, which the database cannot store; and a value whose
     form is not that of its declared type.
     """
-    if not request.scope["query_string"] and not request.path_params:
+    path, query = request.path_params, request.scope["query_string"].decode("latin-1")
+    if not query and not path:
         return
-    known = _known(request.scope.get("route"))
-    for name, text in request.path_params.items():
-        _check_form(name, str(text), (known or {}).get(name, frozenset()))
-    for name, value in parse_qsl(request.url.query, keep_blank_values=True):
+    given, known, route = parse_qsl(query, keep_blank_values=True), None, request.scope.get("route")
+    if isinstance(route, APIRoute):  # else it is no operation of the API
+        name = str(route.operation_id)
+        if name not in _PARAMETERS:
+            _PARAMETERS[name] = dict(_declared(route))
+        known = _PARAMETERS[name]
+    for name, value in given:
         if "\x00" in name or "\x00" in value:
             raise InvalidRequest("a query must not hold NUL", field=name)
-        if known is None:
-            continue
-        if name not in known or name in request.path_params:
-            own = known.keys() - request.path_params.keys()
+        if known is not None and (name not in known or name in path):
+            own = known.keys() - path.keys()
             takes = f"takes {', '.join(sorted(own))}" if own else "takes none"
             raise InvalidRequest(f"unknown query parameter {name!r}: this operation {takes}", field=name)
-        _check_form(name, value, known[name])
+    for name, value in (*path.items(), *given):
+        form = known.get(name) if known else None
+        if form is not None and form.pattern.fullmatch(str(value)) is None:
+            raise InvalidRequest(f"{name} must be {form.words}", field=name)
 
 
-def _check_form(name: str, value: str, kinds: Kinds) -> None:
-    for kind, (form, words) in _FORMS.items():
-        if kind in kinds and form.fullmatch(value) is None:
-            raise InvalidRequest(f"{name} must be {words}", field=name)
+def _declared(route: APIRoute) -> Iterator[tuple[str, ValueForm | None]]:
+    """Yield the parameters of an operation with their forms."""
+    dependants = [route.dependant]
+    for dependant in dependants:
+        dependants += dependant.dependencies
+        for parameter in (*dependant.query_params, *dependant.path_params):
+            yield parameter.alias, _form(value_types(parameter.field_info.annotation))
+    for one in (route.openapi_extra or {}).get("parameters", ()):
+        if one["in"] == "query":
+            kinds = (kind.get("type") for kind in one["schema"].get("anyOf", [one["schema"]]))
+            yield one["name"], _form({_TYPES.get(kind) for kind in kinds})
 
 
-def _known(route: Any) -> Mapping[str, Kinds] | None:
-    """Return an operation's parameters; None if the route is not an operation of the API."""
-    if not isinstance(route, APIRoute):
-        return None
-    name = str(route.operation_id)
-    if name not in _KINDS:
-        own = (route.openapi_extra or {}).get("parameters", ())
-        described = {one["name"]: _described(one["schema"]) for one in own if one["in"] == "query"}
-        _KINDS[name] = dict(_declared(route.dependant)) | described
-    return _KINDS[name]
-
-
-def _declared(dependant: Dependant) -> Iterator[tuple[str, Kinds]]:
-    for parameter in (*dependant.query_params, *dependant.path_params):
-        yield parameter.alias, value_types(parameter.field_info.annotation)
-    for inner in dependant.dependencies:
-        yield from _declared(inner)
-
-
-def _described(schema: Mapping[str, Any]) -> Kinds:
-    types = [one.get("type") for one in schema.get("anyOf", [schema])]
-    return frozenset(_TYPES[one] for one in types if one in _TYPES)
+def _form(kinds: Set[Any]) -> ValueForm | None:
+    return next((form for kind, form in _FORMS.items() if kind in kinds), None)

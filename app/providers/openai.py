@@ -40,7 +40,7 @@ class OpenAI(SummarizerClient):
             model=model,
             messages=[{"role": "system", "content": ask.system}, {"role": "user", "content": ask.prompt}],
             extra_body=extra,
-            extra_headers=tracer().headers(),
+            extra_headers=tracer.get().headers(),
             timeout=seconds,
         )
 

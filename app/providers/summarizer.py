@@ -52,7 +52,7 @@ class SummarizerClient(ABC):
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer."""
         model = ask.model or self.model
-        with tracer().span(
+        with tracer.get().span(
             f"chat {model}",
             "client",
             gen_ai__operation__name="chat",

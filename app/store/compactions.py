@@ -125,7 +125,7 @@ async def enqueue(connection: Connection | Database, session_id: UUID, tenant_id
     """Queue a job for a session, unless one is queued."""
     row = await connection.fetchrow(ENQUEUE, session_id=session_id, tenant_id=tenant_id)
     if row is not None and row["queued"]:
-        await jobs.store_trace_context(connection, session_id, tracer().link_headers())
+        await jobs.store_trace_context(connection, session_id, tracer.get().link_headers())
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class Connection:
     async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         if self._placement is not None:
             return await self._placement.run(self, method, sql, values)
-        with tracer().statement_span(sql):
+        with tracer.get().statement_span(sql):
             return await getattr(self._driver, method)(*bind(sql, values))
 
     async def send(self, method: str, sql: str, values: Mapping[str, object]) -> object:
@@ -287,7 +287,7 @@ class Database:
         statement = bind(sql, values)
 
         async def attempt() -> object:
-            with tracer().statement_span(sql):
+            with tracer.get().statement_span(sql):
                 return await own._attempt(method, statement)
 
         return await _retry(attempt)

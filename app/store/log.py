@@ -179,7 +179,7 @@ async def append(
     if row is None:
         return None
     if row["enqueued"]:
-        await jobs.store_trace_context(connection, session_id, tracer().link_headers())
+        await jobs.store_trace_context(connection, session_id, tracer.get().link_headers())
     before = LogEnd(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
     woke = row["enqueued"] is not None
     return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)

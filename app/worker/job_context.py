@@ -61,7 +61,7 @@ async def job_context(
 
     The trace is linked to the request that made the job due. Raises the errors of ContentCiphers.
     """
-    with acting_for(tenant_id), tracer().span(kind, "consumer") as span:
+    with acting_for(tenant_id), tracer.get().span(kind, "consumer") as span:
         span.set(palimpsest__job__id=job, palimpsest__tenant__id=str(tenant_id))
         session = await _name(database, session_id, tenant_id)
         span.set(palimpsest__session__name=session)

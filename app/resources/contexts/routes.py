@@ -15,7 +15,7 @@ from app.http.errors import Forbidden
 from app.http.fields import QUERY, Sid
 from app.http.idempotency import Idempotency, Idempotent
 from app.http.openapi import parameters_of
-from app.http.operation import Resource, Who, caller_of, service
+from app.http.operation import Resource, Who, service
 from app.resources.contexts.json import ContextBody, context_body, reconciled_body
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.schemas import ContextIn, ContextOut, ContextQuery
@@ -55,12 +55,11 @@ Service = Annotated[Assembly, Depends(service(Assembly))]
     problems=PROBLEM_SLUGS,
     openapi_extra=parameters_of(ContextQuery),
 )
-async def get_context(request: Request) -> Response:
+async def get_context(request: Request, who: Who) -> Response:
     """Get the context of the next model call: a request within the token budget that the provider accepts unchanged.
 
     The call is recorded before the response is sent. If nothing has changed, another request returns the same bytes.
     """
-    who = caller_of(request)
     sid = session_in_path(request)
     try:
         query = ContextQuery.model_validate(dict(request.query_params), context=QUERY)

@@ -144,7 +144,7 @@ class Assembly:
         lost = may_heal(loaded.frontier)
         if lost and heals(inputs):
             return None
-        with tracer().span(PLAN) as span:
+        with tracer.get().span(PLAN) as span:
             begun = await run_off_loop(inputs.added, partial(begin_plan, inputs))
             if begun.at.moment != "warm":
                 return None
@@ -196,7 +196,7 @@ class Assembly:
         raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
 
     async def _plan(self, inputs: ContextInputs) -> Assembled:
-        with tracer().span(PLAN) as span:
+        with tracer.get().span(PLAN) as span:
             assembled = await run_off_loop(inputs.events, partial(assemble, inputs, new_id()))
             if span.is_recording:
                 _trace_plan(span, assembled)

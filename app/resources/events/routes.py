@@ -5,6 +5,7 @@ from operator import itemgetter
 from typing import Annotated, Any, get_args
 
 from fastapi import Depends, Path, Query, Request, Response
+from pydantic import BaseModel
 
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType, canonical_json
@@ -15,7 +16,7 @@ from app.http.auth import session_in_path
 from app.http.body import read_json
 from app.http.fields import Cursor, Limit, Sid
 from app.http.openapi import KEY_CHARS_MAX, append_operation
-from app.http.operation import Resource, Who, caller_of, service
+from app.http.operation import Resource, Who, service
 from app.resources.events.appends import Appended, AppendRequest, events_request, messages_request
 from app.resources.events.reading import Reading, Redaction
 from app.resources.events.schemas import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
@@ -50,15 +51,14 @@ _APPEND_PROBLEMS = (
     problems=_APPEND_PROBLEMS,
     openapi_extra=append_operation(EventsIn),
 )
-async def append_events(request: Request) -> Response:
+async def append_events(request: Request, who: Who) -> Response:
     """Append 1 to 1,000 events to the log, all or none. A session that does not exist is created.
 
     If the same request, or events with the same ids, were sent before, the first response is returned with 200.
     """
-    who, sid, key = caller_of(request), session_in_path(request), _key(request)
-    body, raw = await read_json(request, frozenset(EventsIn.model_fields))
-    asked = events_request(body.get("events"), _head(body), key, raw)
-    return await _append(request, who, sid, asked)
+    sid = session_in_path(request)
+    body, terms = await _read(request, EventsIn)
+    return await _append(request, who, sid, events_request(body.get("events"), *terms))
 
 
 @router.operation(
@@ -72,21 +72,20 @@ async def append_events(request: Request) -> Response:
     problems=(*_APPEND_PROBLEMS, "invalid-message"),
     openapi_extra=append_operation(MessagesIn),
 )
-async def append_messages(request: Request) -> Response:
+async def append_messages(request: Request, who: Who) -> Response:
     """Append 1 to 1,000 messages in a provider's own format, all or none. A session that does not exist is created.
 
     Contexts in the same format show the messages unchanged. If the same request was sent before, the first response is
     returned with 200.
     """
-    who, sid, key = caller_of(request), session_in_path(request), _key(request)
-    body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
+    sid = session_in_path(request)
+    body, terms = await _read(request, MessagesIn)
     if body.get("format") not in get_args(NativeFormat):
         raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
     messages = body.get("messages")
     if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
         raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")
-    asked = messages_request(body["format"], messages, _head(body), key, raw)
-    return await _append(request, who, sid, asked)
+    return await _append(request, who, sid, messages_request(body["format"], messages, *terms))
 
 
 @router.operation("GET", "/v1/sessions/{sid}/events", scope="read", returns=EventPage, problems=("not-found",))
@@ -153,6 +152,20 @@ async def redact_event(
     await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id, who.session_prefix)
 
 
+async def _read(
+    request: Request, model: type[BaseModel]
+) -> tuple[Mapping[str, Any], tuple[int | None, str | None, bytes]]:
+    """Return the body of an append, and apart its expected head, its idempotency key, and the body's bytes."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
+        raise InvalidRequest(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters", field="Idempotency-Key")
+    body, raw = await read_json(request, frozenset(model.model_fields))
+    head = body.get("expected_head")
+    if head is not None and (isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < 2**63):
+        raise InvalidRequest("expected_head must be a whole number of 0 or more", field="expected_head")
+    return body, (head, key, raw)
+
+
 async def _append(request: Request, who: Caller, sid: str, asked: AppendRequest) -> Response:
     services = request.state.services
     services.event_rates.take(who.tenant_id, len(asked.drafts))
@@ -167,24 +180,9 @@ async def _append(request: Request, who: Caller, sid: str, asked: AppendRequest)
         ],
         "pressure": appended.pressure._asdict(),
     }
-    return _json(body, 201 if appended.created else 200)
+    status = 201 if appended.created else 200
+    return Response(canonical_json(body), status, media_type="application/json")
 
 
-def _key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
-        raise InvalidRequest(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters", field="Idempotency-Key")
-    return key
-
-
-def _head(body: Mapping[str, Any]) -> int | None:
-    head = body.get("expected_head")
-    if head is None:
-        return None
-    if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < 2**63:
-        raise InvalidRequest("expected_head must be a whole number of 0 or more", field="expected_head")
-    return head
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(canonical_json(value), status, media_type="application/json")
+def _json(value: Any) -> Response:
+    return Response(canonical_json(value), media_type="application/json")

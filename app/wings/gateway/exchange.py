@@ -118,7 +118,7 @@ class GatewayExchange:
         chat = "chat" if endpoint is not None and not endpoint.counts else None
         model = None if self.call is None else self.call.conversation.model
         up = request_fields(request.headers.raw, plain=self.call is not None)
-        with tracer().span(
+        with tracer.get().span(
             " ".join(part for part in (chat or request.method, model) if part),
             "client",
             gen_ai__operation__name=chat,
@@ -130,7 +130,7 @@ class GatewayExchange:
             palimpsest__session__name=self.session,
             palimpsest__call__id=None if self.call is None else str(self.call.call_id),
         ) as span:
-            if ours := tracer().headers():  # our span is a child of the client's
+            if ours := tracer.get().headers():  # our span is a child of the client's
                 up = [field for field in up if field[0].lower() not in CONTEXT_FIELDS]
                 up += [(name.encode(), value.encode()) for name, value in ours.items()]
             async with upstream.request(request.method, self.uri, up, self.body) as answer:

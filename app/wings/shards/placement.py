@@ -110,7 +110,7 @@ class Shards:
         )
         queued = row is not None and bool(row["queued"])
         if queued:
-            await jobs.store_trace_context(self._queue, session_id, tracer().link_headers())
+            await jobs.store_trace_context(self._queue, session_id, tracer.get().link_headers())
         return queued
 
     async def _compaction_state(self, session_id: UUID, runs: str) -> str:

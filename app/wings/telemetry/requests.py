@@ -30,27 +30,28 @@ def observe_request(exchange: Exchange) -> Iterator[None]:
     """
     scope, started = exchange.scope, time.perf_counter()
     method = scope["method"] if scope["method"] in _METHODS else "HTTP"
-    traced = nullcontext(TraceSpan()) if scope["path"] in PROBES else tracer().span(method, "server", scope["headers"])
+    traced = (
+        nullcontext(TraceSpan()) if scope["path"] in PROBES else tracer.get().span(method, "server", scope["headers"])
+    )
     with traced as span:
         if span.trace_id is not None:
             bind_contextvars(trace_id=span.trace_id)
         try:
             yield
         finally:
-            _record(span, method, exchange, time.perf_counter() - started)
+            route = getattr(scope.get("route"), "path", None)
+            requests, times = _series(scope["method"], route or "unmatched", exchange.status or 500)
+            requests.inc()
+            times.observe(time.perf_counter() - started)
+            if scope.get(PROBLEM) == "not-reproducible":
+                NOT_REPRODUCIBLE.inc()
+            if span.is_recording:
+                _describe(span, method, route, exchange)
 
 
-def _record(span: TraceSpan, method: str, exchange: Exchange, seconds: float) -> None:
-    """Record the outcome of a request in its metrics and its span."""
+def _describe(span: TraceSpan, method: str, route: str | None, exchange: Exchange) -> None:
+    """Describe a request and its outcome in its span."""
     scope = exchange.scope
-    route = getattr(scope.get("route"), "path", None)
-    requests, times = _series(scope["method"], route or "unmatched", exchange.status or 500)
-    requests.inc()
-    times.observe(seconds)
-    if scope.get(PROBLEM) == "not-reproducible":
-        NOT_REPRODUCIBLE.inc()
-    if not span.is_recording:
-        return
     span.rename(method if route is None else f"{method} {route}")
     span.set(
         http__request__method="_OTHER" if method == "HTTP" else method,
