@@ -202,10 +202,9 @@ LAYERS: Final[tuple[str, ...]] = (SOURCES, ANNOUNCE)
 """Content shown after the conversation while an agent works, in this order; it is not part of the log."""
 
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-
-
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+encode_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+"""Encode a value as JSON without whitespace; lone surrogates stay as they are."""
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _UNREADABLE: Final = re.compile("[\x00\ud800-\udfff]")
 REPLACEMENT: Final = "\ufffd"
 """The replacement for a character that no text may hold."""
@@ -220,12 +219,12 @@ def canonical_json(value: Json) -> str:
 
     Lone surrogates are escaped. Raises ValueError for NaN and infinities.
     """
-    text = _encode(value)
+    text = encode_json(value)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            text = _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+            text = SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return text
 
 
@@ -287,7 +286,7 @@ def read_json(text: str, constants: list[str] | None = None) -> Json:
 
     value: Json = json.loads(text, parse_constant=constant, parse_float=finite)
     if "\\ud" in text.lower():
-        value = json.loads(_encode(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        value = json.loads(encode_json(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return value
 
 

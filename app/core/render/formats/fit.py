@@ -74,6 +74,9 @@ def fit(layout: Layout, form: str) -> Fitted:
     blocks = []
     for block in layout.blocks:
         counts[block.kind] += 1
+        if block.native is None and not isinstance(block.content, list):
+            blocks.append(block)
+            continue
         fitted, lost = _block(block, form)
         blocks.append(fitted)
         losses += [Loss(block.seq, block.kind, counts[block.kind], what) for what in lost]
@@ -153,8 +156,6 @@ def _with_results(steps: Sequence[Sequence[Block]], results: Sequence[Block]) ->
 
 
 def _block(block: Block, form: str) -> tuple[Block, Sequence[str]]:
-    if block.native is None and not isinstance(block.content, list):
-        return block, ()
     if is_own(block, form):
         native = block.native or {}
         plain = block.kind is not Kind.SYSTEM and not isinstance(block.content, list)

@@ -1,13 +1,12 @@
 """The layout that formats write, the writer that they share, and the neutral format."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
 from app.core.log.event import Block
-from app.core.log.events import REPLACEMENT, Json, canonical_json
+from app.core.log.events import REPLACEMENT, SURROGATE, Json, encode_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +51,6 @@ class Place(NamedTuple):
 
 Places = dict[int, Place]
 """Places by their event's seq, in the order of their blocks."""
-
-
-_ESCAPES: Final = re.compile(r"\\(?:ud[89a-f][0-9a-f]{2}|.)")
 
 
 class Frame(NamedTuple):
@@ -135,6 +131,11 @@ class Writer(ABC):
         self._settle()
         self._newest = message
 
+    def _write(self, message: Json) -> None:
+        """Settle the newest message, and write one that no block can join."""
+        self._settle()
+        self.texts.append(sendable(message))
+
     def _settle(self) -> None:
         if self._newest is not None:
             self.texts.append(sendable(self._newest))
@@ -149,10 +150,11 @@ def framed(before: Mapping[str, Json], messages: str, after: Mapping[str, Json])
 
 def sendable(value: Json) -> bytes:
     """Return canonical JSON in which lone surrogates, which no provider accepts, are replaced."""
-    text = canonical_json(value)
-    if "\\ud" in text:
-        text = _ESCAPES.sub(lambda found: REPLACEMENT if found[0].startswith("\\ud") else found[0], text)
-    return text.encode()
+    text = encode_json(value)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return SURROGATE.sub(REPLACEMENT, text).encode()
 
 
 NAME: Final = "blocks"

@@ -137,7 +137,7 @@ class ChatWriter(Writer):
         self._images: list[Image] = []
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
         for prompt in layout.system:
-            self._plain(prompt, "system")
+            self.add(prompt)
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes, other than the settled messages, that added blocks change."""
@@ -149,36 +149,32 @@ class ChatWriter(Writer):
         if block.kind is Kind.RESULT:
             self._result(block)
             return
-        self._flush_images()
+        if self._images:
+            self._flush_images()
         if block.kind is Kind.ASSISTANT:
             self._say(block)
         elif block.kind is Kind.CALL:
             self._call(block)
-        elif block.kind is Kind.SYSTEM:
-            self._plain(block, "system")
         else:
-            self._plain(block, "user")
+            self._joins = False
+            role = "system" if block.kind is Kind.SYSTEM else "user"
+            content = _content(block, texts_only=role == "system")
+            self._write({"role": role, "content": content, **(head_of(block, NAME) or {})})
 
     def end(self) -> None:
         """Settle the newest message; no block may follow."""
-        self._flush_images()
-        super().end()
+        if self._images:
+            self._flush_images()
+        self._settle()
         if not self.texts:
             self.texts.append(sendable({"role": "user", "content": BEGINNING}))
 
-    def _plain(self, block: Block, role: str) -> None:
-        """Add a system or user message."""
-        self._joins = False
-        head = head_of(block, NAME) or {}
-        self._begin({"role": role, "content": _content(block, texts_only=role == "system"), **head})
-
     def _flush_images(self) -> None:
         """Add the images of the round's results as a user message, because tool messages hold text only."""
-        if self._images:
-            shown: list[Json] = [{"type": "text", "text": "Images from the tool results above:"}]
-            self._begin({"role": "user", "content": [*shown, *map(_part, self._images)]})
-            self._joins = False
-            self._images = []
+        shown: list[Json] = [{"type": "text", "text": "Images from the tool results above:"}]
+        self._write({"role": "user", "content": [*shown, *map(_part, self._images)]})
+        self._joins = False
+        self._images = []
 
     def _say(self, block: Block) -> None:
         if self._joins and self._newest.get("tool_calls"):
@@ -231,7 +227,7 @@ class ChatWriter(Writer):
                 content = f"[error] {content}"
         head = head_of(block, NAME) or {}
         call_id = self._ids.result(block.call_id or "")
-        self._begin({"role": "tool", "tool_call_id": call_id, "content": content, **head})
+        self._write({"role": "tool", "tool_call_id": call_id, "content": content, **head})
 
 
 def _content(block: Block, *, texts_only: bool) -> Json:
