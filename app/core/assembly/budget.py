@@ -88,15 +88,6 @@ def outside_of(view: BudgetFacts, settings: ViewSettings, request: ContextReques
     return Outside(min(own.outside, int(settings.window_tokens * LEARNED_SHARE)), "learned")
 
 
-def calibration_of(view: BudgetFacts, model: str | None, counter: Counter) -> Calibration | None:
-    """Return the model's calibration unless the view's own calls contradict it; None if there is none."""
-    name, own = counter.estimator.name, view.learned
-    known = next((known for known in view.calibrations if known.estimator == name), None)
-    if own is None or (own.model, own.known.estimator) != (model, name):
-        return known
-    return applied_calibration(known, own)
-
-
 def real_window(view: BudgetFacts, model: str | None, asked: int, now: float) -> int:
     """Return the window to plan for: `asked`, or a smaller one that a provider has reported."""
     own = view.learned
@@ -129,7 +120,11 @@ def budget_of(
 ) -> Budget:
     """Return the budget for `events` and `injected` tokens of injections. Raises the errors of `budget_for`."""
     outside = outside_of(view, settings, request)
-    calibration = known = calibration_of(view, settings.model, counter)
+    name, own = counter.estimator.name, view.learned
+    known = next((known for known in view.calibrations if known.estimator == name), None)
+    if own is not None and (own.model, own.known.estimator) == (settings.model, name):
+        known = applied_calibration(known, own)
+    calibration = known
     if request.retry is not None and known is not None and not known.samples:
         known = None  # it was learned only from the refused call, which the retry starts from anyway
     ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)

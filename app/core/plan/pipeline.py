@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from app.core.errors import CannotFit
+from app.core.log.event import lazy
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer, newest_from, newest_part, room_for_newest
@@ -59,7 +60,7 @@ class Plan:
     once_from: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
     """The facts by which rows decide; `moment` and `before`, the state before evictions, are set after `UNCONDITIONAL`.
 
@@ -79,7 +80,7 @@ class Situation:
         """The seq from which a retry evicts nothing; None for any other context."""
         return self.keep_from if self.budget.fallback_target else None
 
-    @property
+    @lazy
     def once(self) -> OnceReducer:
         """The reducer of results that are shown once."""
         read = self.read
@@ -180,7 +181,7 @@ EVICTIONS: Final = (
     ),
     Row(
         lambda at: RetentionReducer(at.policy.retention, whole=True),  # free, because an epoch is opened anyway
-        lambda at, done: at.at_every_assembly and done.state is not at.before,
+        lambda at, done: done.state is not at.before and at.at_every_assembly,
     ),
     HEALING,
     Row(_fold, lambda at, done: bool(at.read.tree) and _should_fold(at, done)),

@@ -114,7 +114,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     the whole log again.
     """
     last = before.units[-1] if before.units else None
-    tail = last.all_items if last else ()
+    tail = (*last.items, *last.results) if last else ()
     by_seq = {item.event.seq: item for item in tail}
     items: list[Item] = []
     for event in added:
@@ -129,7 +129,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
         items.append(item)
     after = replace(before, items=before.items + tuple(items), turn=turn, ephemeral_tokens=ephemeral_tokens)
     renewed = units((*tail, *items))
-    if last and len(renewed[0].all_items) == len(tail):  # no item joins it
+    if last and (renewed[0].items, renewed[0].results) == (last.items, last.results):  # no item joins it
         renewed = (last, *renewed[1:])
     if any(unit.late_results for unit in renewed):
         return None

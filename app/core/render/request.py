@@ -99,8 +99,23 @@ class Hashes:
         self._states: dict[bytes, tuple[tuple[int, _Hash], ...]] = {} if known is None else dict(known._states)
 
     def sha256(self, frame: Frame, texts: Sequence[bytes], settled: int) -> bytes:
-        """Return the hash of a request with these messages, the first `settled` of which all later requests repeat."""
-        states = self._extended(frame.opening, texts, settled)
+        """Return the hash of a request with these messages, the first `settled` of which all later requests repeat.
+
+        States after settled messages, STEP_BYTES apart, are stored for the opening, each with the number of messages
+        that it covers.
+        """
+        states = self._states.get(frame.opening) or ((0, hashlib.sha256(frame.opening)),)
+        count, state = states[-1]
+        first, size = count, 0
+        for number in range(count, settled):
+            size += len(texts[number])
+            if size >= STEP_BYTES:
+                state = state.copy()
+                added = b",".join(texts[first : number + 1])
+                state.update(b"," + added if first else added)
+                states = (*states, (number + 1, state))
+                first, size = number + 1, 0
+        self._states[frame.opening] = states
         count, state = next(known for known in reversed(states) if known[0] <= settled)
         state = state.copy()
         rest = b",".join(texts[count:])
@@ -114,22 +129,6 @@ class Hashes:
         for opening, states in known._states.items():
             known._states[opening] = tuple(one for one in states if one[0] <= messages)
         return known
-
-    def _extended(self, opening: bytes, texts: Sequence[bytes], settled: int) -> "tuple[tuple[int, _Hash], ...]":
-        """Return the states after settled messages, STEP_BYTES apart, each with the number of messages it covers."""
-        states = self._states.get(opening) or ((0, hashlib.sha256(opening)),)
-        count, state = states[-1]
-        first, size = count, 0
-        for number in range(count, settled):
-            size += len(texts[number])
-            if size >= STEP_BYTES:
-                state = state.copy()
-                added = b",".join(texts[first : number + 1])
-                state.update(b"," + added if first else added)
-                states = (*states, (number + 1, state))
-                first, size = number + 1, 0
-        self._states[opening] = states
-        return states
 
 
 class SettledMark(NamedTuple):
@@ -165,8 +164,11 @@ class Settled:
     chars: int
     marks: tuple[SettledMark, ...]
 
-    def repeated_by(self, form: str, context: Context, state: Frontier) -> "Settled | None":
-        """Return the part that a context repeats: all of it, or up to a mark; None if they differ before the units."""
+    def repeated_by(self, form: str, context: Context, state: Frontier, units: tuple[Unit, ...]) -> "Settled | None":
+        """Return the part that a context repeats: all of it, or up to a mark; None if they differ before the units.
+
+        `units` are the context's closed units.
+        """
         same_front = (
             form == self.format
             and context.prefix is self.prefix
@@ -176,7 +178,6 @@ class Settled:
         )
         if not same_front:
             return None
-        units = _closed_units(context)
         if len(units) >= len(self.units) and all(map(is_, self.units, units)):
             return self
         pairs = enumerate(zip(self.units, units, strict=False))
@@ -213,7 +214,8 @@ class Settled:
             for block in fitted.layout.blocks:
                 writer.add(block)
             blocks += fitted.layout.blocks
-            losses += _numbered(fitted.losses, counts)
+            if fitted.losses:
+                losses += _numbered(fitted.losses, counts)
             counts = Counter(counts) + Counter(block.kind for block in added)
             chars += sum(map(len, writer.texts[known:]))
             count = upto
@@ -259,13 +261,15 @@ def write_text(
     form: str, context: Context, state: Frontier, injected: Sequence[Content] = (), before: Settled | None = None
 ) -> WrittenContext:
     """Write a context; write only the rest if it repeats the text `before` or a part of it."""
-    known = before.repeated_by(form, context, state) if before else None
-    settled = (known or _begin(form, context, state)).extended(_closed_units(context), state)
+    units = _closed_units(context)
+    known = before.repeated_by(form, context, state, units) if before else None
+    settled = (known or _begin(form, context, state)).extended(units, state)
     tail = _tail(context, injected)
     end = prepare(Layout(blocks=tail), form) if tail else Fitted(Layout())
     stable, whole = _write_tail(settled.writer.copy(), end.layout.blocks)
     layout = replace(settled.layout, blocks=settled.layout.blocks + end.layout.blocks)
-    return WrittenContext(layout, settled.losses + _numbered(end.losses, settled.counts), settled, stable, whole)
+    losses = settled.losses + _numbered(end.losses, settled.counts) if end.losses else settled.losses
+    return WrittenContext(layout, losses, settled, stable, whole)
 
 
 def _begin(form: str, context: Context, state: Frontier) -> Settled:

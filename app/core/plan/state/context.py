@@ -257,7 +257,7 @@ class Context:
         sums["ephemeral"] += self.ephemeral_tokens + REQUEST_TOKENS
         return sums
 
-    @property
+    @lazy
     def tokens(self) -> int:
         """The estimated tokens of the whole context."""
         return sum(self.by_source.values())
@@ -290,7 +290,7 @@ class Unit:
     @property
     def size(self) -> UnitSize:
         """The unit's position and size."""
-        tokens, late = sum([item.tokens for item in self.all_items]), self.late_results[-1:]
+        tokens, late = sum([item.tokens for item in (*self.items, *self.results)]), self.late_results[-1:]
         return UnitSize(self.items[0].event, tokens, late[0] if late else 0, bool(self.results))
 
     def with_items(self, new: Mapping[int, Item]) -> "Unit":
