@@ -8,8 +8,8 @@ from typing import Final
 from app.core.log.events import BRIDGES, EventType
 from app.core.memory.cover import Summary
 from app.core.plan.reducers.fold import cut_summaries
+from app.core.plan.reducers.retention import candidates
 from app.core.plan.state import cuts
-from app.core.plan.state.candidates import candidates
 from app.core.plan.state.context import Context, Reduced, Unit
 from app.core.plan.state.cuts import CutPoint
 from app.core.plan.state.drops import drop_units

@@ -22,11 +22,11 @@ from typing import Final, Literal
 
 from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost, with_credit
 from app.core.plan.reducers.once import OnceReducer
+from app.core.plan.reducers.retention import candidates
 from app.core.plan.state.answers import held_content, ranked
-from app.core.plan.state.candidates import Candidate, candidates
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import START, Frontier
-from app.core.plan.state.stubs import apply_stubs, stubs_for
+from app.core.plan.state.stubs import Candidate, apply_stubs, stubs_for
 from app.core.policy.evictions import Economics, Retention
 from app.core.tokens.budget import Budget
 from app.core.tokens.models import CacheProfile

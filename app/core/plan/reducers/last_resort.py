@@ -19,7 +19,7 @@ from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.plan.reducers import economics
 from app.core.plan.reducers.caps import find
-from app.core.plan.state.candidates import SUPERSEDED
+from app.core.plan.reducers.retention import SUPERSEDED
 from app.core.plan.state.context import Context, Reduced, Unit
 from app.core.plan.state.drops import drop_units, trim_note
 from app.core.plan.state.frontier import Frontier, Stub

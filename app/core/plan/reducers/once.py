@@ -16,11 +16,10 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.reducers.earnings import earnings_so_far, last_unit_seq
 from app.core.plan.state.answers import use_of
-from app.core.plan.state.candidates import LISTING_TOKENS_MAX, Candidate
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
-from app.core.plan.state.stubs import apply_stubs, stubs_for
+from app.core.plan.state.stubs import LISTING_TOKENS_MAX, Candidate, apply_stubs, stubs_for
 from app.core.policy.evictions import Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget

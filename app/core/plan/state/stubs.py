@@ -1,7 +1,7 @@
 """Stubs: how they are made, applied, reworded and erased."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from app.core.lexicon.identifiers import choose, ranked
@@ -9,7 +9,6 @@ from app.core.log.event import ERASED, Event, content_text
 from app.core.log.events import EventType, Json
 from app.core.memory.cover import Summary
 from app.core.plan.state import wording
-from app.core.plan.state.candidates import Candidate
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
@@ -18,9 +17,23 @@ from app.core.plan.state.wording import Limits, noted_files
 from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import Counter
 
+STUB_TOKENS: Final = 50
+"""Approximate tokens of a stub without identifiers."""
+LISTING_TOKENS_MAX: Final = 3_000
+"""The size from which listings are evicted whatever their density; their stubs keep as many identifiers as fit."""
 KEEPS_CHARS_MAX: Final = 3_000
 VISIBILITY: Final = "visibility"
 """The reducer whose stubs no other reducer replaces: hidden events stay hidden until they are shown again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An item that may be evicted, the reason, the seq from which it holds, and the approximate tokens saved."""
+
+    item: Item
+    reason: str
+    since: int
+    saves: int
 
 
 def stub_for(event: Event, counter: Counter, reducer: str, reason: str, keeps: Sequence[str] = ()) -> Stub | None:
