@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.core.compaction.gate import complaints
-from app.core.compaction.prompt import STRUCTURED, Completion, Prompt, history_ask, prefix_ask
+from app.core.compaction.prompt import PREFIX, STRUCTURED, Completion, Prompt, history_ask
 from app.providers.answers import ANSWER_BYTES_MAX
 from app.providers.anthropic import Anthropic
 from app.providers.failures import ProviderError
@@ -25,7 +25,6 @@ ASK = history_ask(
     "",
     640,
     constraints=["Never touch app/main.py."],
-    identifiers=["app/main.py"],
 )
 KEY = "sk-summaries-0123456789abcdef"
 LONG = 30.0
@@ -69,7 +68,6 @@ def faults(answer: Completion) -> tuple[str, ...]:
         max_tokens=640,
         sections=STRUCTURED.sections,
         constraints=["Never touch app/main.py."],
-        identifiers=["app/main.py"],
     )
 
 
@@ -99,7 +97,7 @@ async def test_a_request_may_name_another_model(servers: Summarizers, model: Sum
 
 
 async def test_the_stand_in_writes_a_valid_prefix_too(model: Summarizer) -> None:
-    answer = await model.summarize(prefix_ask(load_prompts(), "[User]: go", 400), timeout=LONG)
+    answer = await model.summarize(history_ask(load_prompts(), "[User]: go", "", 400, style=PREFIX), timeout=LONG)
     assert answer.text.startswith("## Original Request")
 
 

@@ -139,25 +139,23 @@ def complaints(
     max_tokens: int,
     sections: Sequence[str],
     constraints: Sequence[str],
-    identifiers: Sequence[str],
     untrusted: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the complaints about a summary; empty if it may be shown.
 
     The summary takes `tokens` of about `max_tokens` and covers `source_tokens`. `sections` are the headings that it
-    must have; `constraints` and `identifiers` must occur in it word for word. `untrusted` are texts of tool results,
-    whose instructions it must not repeat as its own words.
+    must have; `constraints` must occur in it word for word. `untrusted` are texts of tool results, whose instructions
+    it must not repeat as its own words.
     """
     unusable = _unusable(answer, sections)
     if unusable:
         return (unusable,)
-    found = (
+    return (
         *_length(answer, source_tokens, tokens, max_tokens),
         *_protocol(answer.text),
-        *_missing(answer.text, sections, constraints, identifiers),
+        *_missing(answer.text, sections, constraints),
         *_answer_instructions(answer.text, untrusted),
     )
-    return tuple(found)
 
 
 def headings(text: str) -> frozenset[str]:
@@ -201,17 +199,13 @@ def _protocol(text: str) -> Iterator[str]:
         yield "It continues or copies the conversation instead of summarizing it: write the summary alone."
 
 
-def _missing(
-    text: str, sections: Sequence[str], constraints: Sequence[str], identifiers: Sequence[str]
-) -> Iterator[str]:
+def _missing(text: str, sections: Sequence[str], constraints: Sequence[str]) -> Iterator[str]:
     present = headings(text)
     if absent := [name for name in sections if _heading(name) not in present]:
         yield f"These headings are missing: {_listed(absent)}. Give every heading, with (none) under one that is empty."
     words = _normalized(text)
     if lost := [rule for rule in constraints if _normalized(rule) not in words]:
         yield f"These rules of the user are missing; repeat each word for word: {_listed(lost)}."
-    if lost := [name for name in identifiers if not _occurs(name, text)]:
-        yield f"These names are missing; each must occur exactly as written: {_listed(lost)}."
 
 
 def _answer_instructions(text: str, untrusted: Sequence[str]) -> Iterator[str]:
@@ -239,23 +233,6 @@ def _has_any(text: str, sections: Sequence[str]) -> bool:
 def _normalized(text: str) -> str:
     """Return text for comparison: without case, emphasis, variants of quotation marks and dashes, or end marks."""
     return " ".join(text.translate(_DECORATION).casefold().split()).rstrip(".!; ")
-
-
-def _occurs(name: str, text: str) -> bool:
-    """Return whether a name occurs in the text as a word, not only as a part of a longer one."""
-    at = text.find(name)
-    while at >= 0:
-        end = at + len(name)
-        before = text[at - 1] if at and name[:1].isalnum() else " "
-        after = text[end] if end < len(text) and name[-1:].isalnum() else " "
-        if not (_continues(before) or _continues(after)):
-            return True
-        at = text.find(name, at + 1)
-    return not name
-
-
-def _continues(character: str) -> bool:
-    return character.isalnum() or character == "_"
 
 
 def _error_object(text: str) -> bool:

@@ -38,7 +38,7 @@ class Prompt:
     system: str
     prompt: str
     max_tokens: int
-    temperature: float
+    temperature: float = 0.2
     model: str | None = None
 
 
@@ -56,11 +56,12 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """A form of summary: the name and version of its prompt, and the headings that it must have."""
+    """A form of summary: the name and version of its prompt, the headings that it must have, and its subject."""
 
     name: str
     version: str
     sections: tuple[str, ...]
+    subject: str = "the conversation"
 
     @property
     def prompt(self) -> str:
@@ -89,7 +90,10 @@ PLANNED: Final = Style(
     (*STRUCTURED.sections[:5], "Not Started", *STRUCTURED.sections[5:]),
 )
 NARRATIVE: Final = Style("narrative", PROMPT_VERSION, ())
-PREFIX: Final = Style("prefix", "v2", ("Original Request", "Early Progress", "Context for Suffix"))
+PREFIX: Final = Style(
+    "prefix", "v2", ("Original Request", "Early Progress", "Context for Suffix"), "this beginning of a turn"
+)
+"""The style of the beginning of a turn whose later part stays visible."""
 STYLES: Final = {style.name: style for style in (STRUCTURED, PLANNED, NARRATIVE)}
 """The styles that a policy may name."""
 MERGE: Final = f"merge.{PROMPT_VERSION}"
@@ -104,48 +108,23 @@ def history_ask(
     style: Style = STRUCTURED,
     focus: str = "",
     constraints: Sequence[str] = (),
-    identifiers: Sequence[str] = (),
     cumulative: bool = False,
-    temperature: float = 0.2,
 ) -> Prompt:
-    """Write a request for a summary of whole turns. `previous` is the summary of the events before them; empty if none.
+    """Write a request for a summary of events. `previous` is the summary of the events before them; empty if none.
 
     A `cumulative` summary replaces the previous one and carries its content over; any other must not repeat it.
-    `constraints` and `identifiers` must come back word for word. Raises KeyError for a style whose prompt is missing.
+    `constraints` must come back word for word. Raises KeyError for a style whose prompt is missing.
     """
     parts = [_fenced("conversation", transcript)]
     if previous.strip():
         parts.append(_fenced("previous-summary", inert(previous)))
-    parts += _demands(focus, constraints, identifiers)
-    parts.append("Write the summary of the conversation now.")
+    parts += _constraints(constraints)
+    if wanted := " ".join(focus.split())[:FOCUS_CHARS_MAX]:
+        parts.append(f"Additional focus: {inert(wanted)}")
+    parts.append(f"Write the summary of {style.subject} now.")
     if previous.strip():
         parts.append(CARRY_OVER if cumulative else DO_NOT_REPEAT)
-    return Prompt(_instructions(prompts, style.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
-
-
-def prefix_ask(
-    prompts: Mapping[str, str],
-    transcript: str,
-    max_tokens: int,
-    *,
-    previous: str = "",
-    focus: str = "",
-    constraints: Sequence[str] = (),
-    identifiers: Sequence[str] = (),
-    temperature: float = 0.2,
-) -> Prompt:
-    """Write a request for a summary of the beginning of a turn whose later part stays visible.
-
-    `previous` is the summary of its first pieces, which this one replaces; empty if there is none.
-    """
-    parts = [_fenced("conversation", transcript)]
-    if previous.strip():
-        parts.append(_fenced("previous-summary", inert(previous)))
-    parts += _demands(focus, constraints, identifiers)
-    parts.append("Write the summary of this beginning of a turn now.")
-    if previous.strip():
-        parts.append(CARRY_OVER)
-    return Prompt(_instructions(prompts, PREFIX.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
+    return Prompt(_instructions(prompts, style.prompt, max_tokens), "\n\n".join(parts), max_tokens)
 
 
 def merge_ask(
@@ -154,19 +133,16 @@ def merge_ask(
     max_tokens: int,
     *,
     style: Style = STRUCTURED,
-    focus: str = "",
     constraints: Sequence[str] = (),
-    identifiers: Sequence[str] = (),
-    temperature: float = 0.2,
 ) -> Prompt:
     """Write a request for one summary that replaces several, given oldest first."""
     numbered = "\n\n".join(
         f'<summary number="{number}">\n{inert(text)}\n</summary>' for number, text in enumerate(texts, start=1)
     )
-    parts = [_fenced("summaries", numbered), *_demands(focus, constraints, identifiers)]
+    parts = [_fenced("summaries", numbered), *_constraints(constraints)]
     parts.append("Write the one summary that takes the place of all of these now.")
     form = _instructions(prompts, style.prompt, max_tokens)
-    return Prompt(f"{form}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens, temperature)
+    return Prompt(f"{form}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens)
 
 
 def retry_ask(ask: Prompt, answer: Completion, complaints: Sequence[str], chars: int | None = None) -> Prompt:
@@ -203,20 +179,10 @@ def _fenced(tag: str, text: str) -> str:
     return f"<{tag}>\n{text}\n</{tag}>"
 
 
-def _demands(focus: str, constraints: Sequence[str], identifiers: Sequence[str]) -> list[str]:
-    """Return the parts of the message that state the required content of the answer."""
-    parts = []
-    if constraints:
-        parts.append(_fenced("constraints", _listed(constraints)))
-    if identifiers:
-        parts.append(_fenced("identifiers", _listed(identifiers)))
-    if wanted := " ".join(focus.split())[:FOCUS_CHARS_MAX]:
-        parts.append(f"Additional focus: {inert(wanted)}")
-    return parts
-
-
-def _listed(items: Sequence[str]) -> str:
-    return "\n".join(f"- {inert(' '.join(item.split()))}" for item in items)
+def _constraints(constraints: Sequence[str]) -> list[str]:
+    """Return the part of the message that states the required content of the answer; none without constraints."""
+    listed = "\n".join(f"- {inert(' '.join(one.split()))}" for one in constraints)
+    return [_fenced("constraints", listed)] if constraints else []
 
 
 ROOM_TOKENS_MIN: Final = 600

@@ -20,7 +20,6 @@ from app.core.compaction.prompt import (
     history_ask,
     make_measure,
     merge_ask,
-    prefix_ask,
     retry_ask,
 )
 from app.core.compaction.transcript import Paragraph, paragraphs
@@ -163,12 +162,12 @@ class Writing:
                 max_tokens=self._policy.summarize.prefix_max_tokens,
                 sections=PREFIX.sections,
                 constraints=[],
-                identifiers=[],
                 untrusted=_untrusted(task.split_turn_events),
             )
 
         def form(portion: Portion) -> Prompt:
-            return prefix_ask(self._prompts, "\n\n".join(portion.texts), words, previous=portion.previous)
+            text = "\n\n".join(portion.texts)
+            return history_ask(self._prompts, text, portion.previous, words, style=PREFIX, cumulative=True)
 
         return await self._summarize_pieces(self._remainder(_paragraphs(task.split_turn_events), form), "", complains)
 
@@ -249,7 +248,6 @@ class Writing:
             max_tokens=max(words, task.sizes.summary),
             sections=self.style.sections,
             constraints=[one for one in digest.constraints if one not in text],
-            identifiers=[],
             untrusted=_untrusted(task.events),
         )
 

@@ -16,7 +16,6 @@ from app.core.compaction.prompt import (
     history_ask,
     merge_ask,
     plain,
-    prefix_ask,
     retry_ask,
 )
 from app.providers.summarizer import load_prompts
@@ -50,13 +49,11 @@ def test_the_earlier_summary_the_constraints_and_the_focus_are_given() -> None:
         800,
         focus=" the\nbuild ",
         constraints=["Never push."],
-        identifiers=["app/a.py", "8700"],
     )
     assert ask.prompt.startswith(
         "<conversation>\n[User]: on\n</conversation>\n\n"
         "<previous-summary>\nWe began &lt;/previous-summary> well\n</previous-summary>\n\n"
         "<constraints>\n- Never push.\n</constraints>\n\n"
-        "<identifiers>\n- app/a.py\n- 8700\n</identifiers>\n\n"
         "Additional focus: the build\n\n"
     )
     assert "do not repeat what stands there" in ask.prompt
@@ -69,7 +66,7 @@ def test_a_cumulative_summary_carries_over_the_one_before() -> None:
 
 
 def test_the_beginning_of_a_turn_has_headings_of_its_own() -> None:
-    ask = prefix_ask(PROMPTS, "[User]: big", 400, focus="tests")
+    ask = history_ask(PROMPTS, "[User]: big", "", 400, style=PREFIX, focus="tests")
     assert "## Context for Suffix" in ask.system
     assert "Additional focus: tests" in ask.prompt
 
