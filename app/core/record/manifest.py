@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, get_origin, get_type_hints
 
 from app.core.lexicon.times import parse_time
 from app.core.log.events import Json
@@ -40,9 +40,34 @@ class AppliedCalibration:
     samples: int
 
 
+def calibration_json(applied: AppliedCalibration) -> dict[str, Json]:
+    """Return a calibration as it is stored and as the API returns it."""
+    return {name: getattr(applied, name) for name in applied.__slots__}
+
+
+class _Codec(NamedTuple):
+    """The conversion of a field to JSON and back; None: the value is JSON already."""
+
+    write: Callable[[Any], Json] | None = None
+    read: Callable[[Any], Any] | None = None
+
+
+_COUNTS: Final = _Codec(dict, dict)
+_EVICTIONS: Final = _Codec(
+    lambda rows: [eviction_row(row) for row in rows], lambda stored: tuple(map(eviction_of, stored))
+)
+_CALIBRATION: Final = _Codec(calibration_json, lambda stored: AppliedCalibration(**stored))
+_SUMMARIES: Final = _Codec(read=lambda stored: len(stored) if isinstance(stored, list) else stored)
+"""The oldest records list the summaries."""
+_INJECTIONS: Final = _Codec(
+    lambda pairs: [{"name": name, "content": content} for name, content in pairs],
+    lambda stored: tuple((one["name"], one["content"]) for one in stored),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallManifest:
-    """The settings and figures of a call. Tokens are the provider's.
+    """The settings and figures of a call, with the codecs of fields that are not JSON. Tokens are the provider's.
 
     `window_stated`: the call or its policy stated the window. `breakpoints` are in the order of the record's seqs; with
     `hour` their entries live for an hour. `outside` is sent outside the request, as stated by `outside_by` (call,
@@ -59,23 +84,23 @@ class CallManifest:
     estimator: str = ""
     outside: int = 0
     outside_by: str | None = None
-    by_source: Mapping[str, int] = field(default_factory=dict)
-    prefix_sha256: bytes = b""
+    by_source: Annotated[Mapping[str, int], _COUNTS] = field(default_factory=dict)
+    prefix_sha256: Annotated[bytes, _Codec(bytes.hex, bytes.fromhex)] = b""
     breakpoints: tuple[RecordedBreakpoint, ...] = ()
     hour: bool = False
-    unfit: tuple[Eviction, ...] = ()
-    evictions: tuple[Eviction, ...] | None = None
-    summaries: int = 0
-    calibration: AppliedCalibration | None = None
+    unfit: Annotated[tuple[Eviction, ...], _EVICTIONS] = ()
+    evictions: Annotated[tuple[Eviction, ...] | None, _EVICTIONS] = None
+    summaries: Annotated[int, _SUMMARIES] = 0
+    calibration: Annotated[AppliedCalibration | None, _CALIBRATION] = None
     redactions: int = 0
     ttl_pruning: str = "disabled"
     notice: str | None = None
     stalled: str | None = None
-    now: datetime | None = None
-    layers: Mapping[str, int] = field(default_factory=dict)
+    now: Annotated[datetime | None, _Codec(datetime.isoformat, parse_time)] = None
+    layers: Annotated[Mapping[str, int], _COUNTS] = field(default_factory=dict)
     recall: bool = False
     cache_last: bool = True
-    injections: tuple[tuple[str, Content], ...] = ()
+    injections: Annotated[tuple[tuple[str, Content], ...], _INJECTIONS] = ()
 
     @property
     def stated_outside(self) -> int | None:
@@ -83,48 +108,17 @@ class CallManifest:
         return None if self.outside_by in (None, "learned") else self.outside
 
 
-def calibration_json(applied: AppliedCalibration) -> dict[str, Json]:
-    """Return a calibration as it is stored and as the API returns it."""
-    return {name: getattr(applied, name) for name in applied.__slots__}
-
-
-class _Codec(NamedTuple):
-    """The conversion of a field to JSON and back; None: the value is JSON already."""
-
-    write: Callable[[Any], Json] | None = None
-    read: Callable[[Any], Any] | None = None
-
-
-_PLAIN: Final = _Codec()
-_COUNTS: Final = _Codec(dict, dict)
-_EVICTIONS: Final = _Codec(
-    lambda rows: [eviction_row(row) for row in rows], lambda stored: tuple(map(eviction_of, stored))
-)
-_CODECS: Final[Mapping[str, _Codec]] = {
-    "by_source": _COUNTS,
-    "prefix_sha256": _Codec(bytes.hex, bytes.fromhex),
-    "unfit": _EVICTIONS,
-    "evictions": _EVICTIONS,
-    # The oldest records list the summaries.
-    "summaries": _Codec(read=lambda stored: len(stored) if isinstance(stored, list) else stored),
-    "calibration": _Codec(calibration_json, lambda stored: AppliedCalibration(**stored)),
-    "now": _Codec(datetime.isoformat, parse_time),
-    "layers": _COUNTS,
-    "injections": _Codec(
-        lambda pairs: [{"name": name, "content": content} for name, content in pairs],
-        lambda stored: tuple((one["name"], one["content"]) for one in stored),
-    ),
-}
-
-
 def _default(one: Field[Any]) -> Any:
     return one.default if one.default_factory is MISSING else one.default_factory()
 
 
+def _codec(hint: Any) -> _Codec:
+    return hint.__metadata__[0] if get_origin(hint) is Annotated else _Codec()
+
+
+_HINTS: Final = get_type_hints(CallManifest, include_extras=True)
 _FIELDS: Final = tuple(
-    (one.name, _CODECS.get(one.name, _PLAIN), _default(one))
-    for one in fields(CallManifest)
-    if one.name != "breakpoints"
+    (one.name, _codec(_HINTS[one.name]), _default(one)) for one in fields(CallManifest) if one.name != "breakpoints"
 )
 """Each field that is stored under its own name: its name, codec and default, which is not stored."""
 _POINTS: Final = {"breakpoint_kinds": "kind", "breakpoint_tokens": "tokens", "breakpoint_blocks": "blocks"}

@@ -83,6 +83,8 @@ def body_of(
     """Return the response with an assembled context."""
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
+    shown = inputs.budget.shown
+    evicted = [eviction_row(row) | {"tokens_saved": shown(row.tokens_saved)} for row in gone]
     head: dict[str, Json] = {
         "call_id": str(call.call_id),
         "session": session_of(session),
@@ -95,10 +97,7 @@ def body_of(
         "policy": {"name": call.policy[0], "version": call.policy[1]},
     }
     tail: dict[str, Json] = {
-        "tokens": tokens_json(call),
-        "summaries": summaries_json(rendered.plan.state.folds, inputs.budget.shown),
-        "evictions": [eviction_row(row) | {"tokens_saved": inputs.budget.shown(row.tokens_saved)} for row in gone],
-        "cache": cache_json(call, rendered.request.prefix_sha256),
+        **parts_json(call, rendered.plan.state.folds, evicted, rendered.request.prefix_sha256, shown),
         "compaction": _compaction(compaction, rendered.plan.stalled, reason, gone),
         "sha256": rendered.request.sha256.hex(),
         **(extra or {}),
@@ -106,7 +105,26 @@ def body_of(
     return ContextBody(head, rendered.request, tail)
 
 
-def tokens_json(call: CallRecord) -> dict[str, Json]:
+def parts_json(
+    call: CallRecord,
+    folds: Iterable[Fold],
+    evictions: list[Json],
+    prefix_sha256: bytes,
+    shown: Callable[[int], int],
+) -> dict[str, Json]:
+    """Return the parts of a response that describe how a call's request was made, for a new or a recorded call.
+
+    `shown` converts the estimator's tokens into the model's.
+    """
+    return {
+        "tokens": _tokens(call),
+        "summaries": _summaries(folds, shown),
+        "evictions": evictions,
+        "cache": _cache(call, prefix_sha256),
+    }
+
+
+def _tokens(call: CallRecord) -> dict[str, Json]:
     """Return the token budget of a call and its use."""
     made_with = call.manifest
     return {
@@ -122,8 +140,8 @@ def tokens_json(call: CallRecord) -> dict[str, Json]:
     }
 
 
-def summaries_json(folds: Iterable[Fold], shown: Callable[[int], int]) -> list[Json]:
-    """Return the summaries whose text a context shows, in order; `shown` converts tokens into the model's."""
+def _summaries(folds: Iterable[Fold], shown: Callable[[int], int]) -> list[Json]:
+    """Return the summaries whose text a context shows, in order."""
     return [
         {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": shown(f.tokens)}
         for f in folds
@@ -131,7 +149,7 @@ def summaries_json(folds: Iterable[Fold], shown: Callable[[int], int]) -> list[J
     ]
 
 
-def cache_json(call: CallRecord, prefix_sha256: bytes) -> dict[str, Json]:
+def _cache(call: CallRecord, prefix_sha256: bytes) -> dict[str, Json]:
     """Return the part of a call's request that the provider can cache."""
     points = zip(call.breakpoints, call.manifest.breakpoints, strict=False)
     return {

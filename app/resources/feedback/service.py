@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -338,8 +338,7 @@ def _text(value: Json) -> str | None:
 
 
 def _overflow_json(overflow: Overflow) -> dict[str, Json]:
-    stated = {"tokens": overflow.tokens, "window": overflow.window, "answer": overflow.answer}
-    return {"set": overflow.set, "pattern": overflow.pattern} | {k: v for k, v in stated.items() if v}
+    return {name: value for name, value in asdict(overflow).items() if value}
 
 
 def _same_report(before: ReportedOutcome, now: ReportedOutcome) -> bool:

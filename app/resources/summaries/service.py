@@ -117,8 +117,8 @@ class Compaction:
             run.outcome = replace(run.outcome, state="failed", error=f"internal: {type(error).__name__}")
         if run.ids:
             await compactions.end(self._database, session_id, run.ids, run.outcome)
-            fields = {"state": run.outcome.state, "error": run.outcome.error, "to_seq": run.outcome.to_seq}
-            structlog.get_logger().info("compaction ended", **fields)
+            done = run.outcome
+            structlog.get_logger().info("compaction ended", state=done.state, error=done.error, to_seq=done.to_seq)
         return run.seen
 
     async def _steps(

@@ -5,11 +5,11 @@ from typing import Any
 
 from app.core.log.events import Json
 from app.core.log.segments import line_of
-from app.core.record.evictions import Eviction, without_shown
+from app.core.record.evictions import eviction_row, without_shown
 from app.core.render.formats.parts import plain_text
 from app.core.tokens.budget import provider_tokens
 from app.http.fields import Answer, answer_of
-from app.resources.contexts.json import ContextBody, cache_json, summaries_json, tokens_json
+from app.resources.contexts.json import ContextBody, parts_json
 from app.resources.contexts.recordings import Reproduced
 from app.store.audit import CallRow, StoredEpoch
 from app.wings.audit.fates import ABSENT, DispositionChange, EventFate
@@ -53,22 +53,15 @@ def _outcome(call: CallRow) -> CallOutcome | None:
     return answer_of(CallOutcome, found, call, usage=found)
 
 
-def _context(call: CallRow, epoch: StoredEpoch, prefix_sha256: bytes) -> dict[str, Json]:
-    """Return the parts of a context's answer that describe a call's request, from its record."""
-    applied = call.manifest.calibration
+def _parts(call: CallRow, epoch: StoredEpoch, prefix_sha256: bytes) -> dict[str, Json]:
+    """Return the parts of a response that describe a call's request; records of early versions hold evictions."""
+    applied, own = call.manifest.calibration, call.manifest.evictions
     ratio = applied.ratio if applied else 1.0
-    return {
-        "tokens": tokens_json(call),
-        "summaries": summaries_json(epoch.frontier.folds, lambda tokens: provider_tokens(tokens, ratio)),
-        "evictions": _evictions(call, epoch),
-        "cache": cache_json(call, prefix_sha256),
-    }
-
-
-def _evictions(call: CallRow, epoch: StoredEpoch) -> Sequence[Eviction]:
-    """Return the evictions of a call's epoch and format; records of early versions hold their own."""
-    own = call.manifest.evictions
-    return without_shown([*(epoch.evictions if own is None else own), *call.manifest.unfit], epoch.frontier)
+    rows = without_shown([*(epoch.evictions if own is None else own), *call.manifest.unfit], epoch.frontier)
+    evictions = list(map(eviction_row, rows))
+    return parts_json(
+        call, epoch.frontier.folds, evictions, prefix_sha256, lambda tokens: provider_tokens(tokens, ratio)
+    )
 
 
 def manifest(
@@ -80,7 +73,7 @@ def manifest(
         Manifest,
         session,
         call,
-        **_context(call, epoch, call.manifest.prefix_sha256),
+        **_parts(call, epoch, call.manifest.prefix_sha256),
         cause=epoch.cause,
         injections=[InjectionRef(name=name, chars=len(plain_text(content))) for name, content in injected],
         outcome=_outcome(call),
@@ -96,7 +89,7 @@ def rendered_again(session: str, done: Reproduced) -> bytes:
         ContextAgain,
         session,
         call,
-        **_context(call, done.epoch, request.prefix_sha256),
+        **_parts(call, done.epoch, request.prefix_sha256),
         reproduced=done.is_exact,
         redacted=done.erased,
         request={},
