@@ -29,6 +29,10 @@ class Problem:
     status: int
     title: str
 
+    def body(self, detail: str) -> dict[str, object]:
+        """Return the problem as JSON, without further members."""
+        return {"type": f"/problems/{self.slug}", "title": self.title, "status": self.status, "detail": detail}
+
 
 class BodyTooLarge(HTTPException):
     """The request body exceeds a limit. An HTTPException, because FastAPI wraps any other while it reads a body."""
@@ -123,12 +127,7 @@ def problem_response(
 ) -> Response:
     """Return a problem as a response, with `fields` as further members; put its slug into the scope for the log."""
     request.scope[PROBLEM] = problem.slug
-    body: dict[str, object] = {
-        "type": f"/problems/{problem.slug}",
-        "title": problem.title,
-        "status": problem.status,
-        "detail": detail,
-    }
+    body = problem.body(detail)
     if request.scope["path"].startswith(request.app.state.foreign_paths):  # their clients read the error from there
         body["error"] = {"type": problem.slug, "message": detail}
     sent = dict(headers or {})

@@ -65,9 +65,7 @@ def _one_of(slugs: Iterable[str]) -> dict[str, Any]:
 
 def example(slug: str) -> dict[str, Any]:
     """Return an example of a problem, with all its fields."""
-    problem = _BY_SLUG[slug]
-    body: dict[str, Any] = {"type": f"/problems/{slug}", "title": problem.title, "status": problem.status}
-    body["detail"] = "description of this occurrence"
+    body = _BY_SLUG[slug].body("description of this occurrence")
     return body | {name: _EXAMPLES[_kind(field)] for name, field in TEXTS[slug].fields.items()}
 
 

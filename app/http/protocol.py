@@ -178,14 +178,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing() and (
             not answering or (not self._in_head and not self.cycle.response_started and not self.pipeline)
         ):
-            body = json.dumps(
-                {
-                    "type": f"/problems/{problem.slug}",
-                    "title": problem.title,
-                    "status": problem.status,
-                    "detail": detail,
-                }
-            ).encode()
+            body = json.dumps(problem.body(detail)).encode()
             head = (
                 STATUS_LINE[problem.status] + f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n".encode()
             )

@@ -11,6 +11,8 @@ from typing import Any, Final
 import structlog
 import uvicorn
 
+from app.core.errors import StoreUnavailable
+from app.http.errors import TABLE
 from app.version import VERSION
 
 PAUSE_SECONDS: Final = 0.5
@@ -20,12 +22,7 @@ REMINDER_SECONDS: Final = 60.0
 """Time between two log lines about the wait."""
 STATUS: Final = "waiting for the database"
 _HEALTHY: Final = {"status": "ok", "service": "palimpsest", "version": VERSION}
-_AWAY: Final = {
-    "type": "/problems/store-unavailable",
-    "title": "Database unavailable",
-    "status": 503,
-    "detail": "the server is starting and waiting for its database",
-}
+_AWAY: Final = TABLE[StoreUnavailable].body("the server is starting and waiting for its database")
 
 
 class DatabaseUnreachable(Exception):

@@ -198,7 +198,9 @@ def test_the_accounts_and_totals_add_up(happens: list[Step]) -> None:
     )
     opened = accounts(made, world.epochs)
     assert sum(account.calls for account in opened) == len(made)
-    assert all(account.cost >= 0 and account.rewritten >= 0 and account.removed >= 0 for account in opened)
+    assert all(
+        account.cost >= 0 and account.rewritten_tokens >= 0 and account.removed_tokens >= 0 for account in opened
+    )
 
 
 @given(steps, st.sampled_from(["claude", "gpt", "paid"]))
@@ -226,9 +228,9 @@ def test_an_epochs_net_is_what_it_changed_on_the_bill(rules: str, calls_after: i
     saved = sum(bill.billed for bill in theirs.bills) - sum(bill.billed for bill in ours.bills)
     step = 128 * (calls_after + 2) * 0.9  # rounding by automatic caches at each call
     assert account.net == pytest.approx(saved, abs=1 if rules == "claude" else step)
-    assert account.removed == 2_992
+    assert account.removed_tokens == 2_992
     assert account.calls_since == 1 + calls_after
-    assert account.rewritten == pytest.approx(6 * 3_400 + 400, abs=128)
+    assert account.rewritten_tokens == pytest.approx(6 * 3_400 + 400, abs=128)
     assert totals(made).append_only.billed == pytest.approx(sum(bill.billed for bill in theirs.bills))
 
 
@@ -294,7 +296,7 @@ def test_a_call_that_failed_is_not_billed_and_leaves_nothing() -> None:
     made = lines(world.calls, world.epochs)
     assert (made[-2].actual, made[-2].cause) == (Bill(), None)
     assert parts(made[-1].expected) == parts(world.bills[-1])
-    assert totals(made).failed == 1
+    assert totals(made).failed_calls == 1
 
 
 def test_an_epoch_planned_from_nothing_shares_no_more_than_its_prefix() -> None:

@@ -27,6 +27,7 @@ from app.http.fields import (
     NextCursor,
     Sid,
     ViewParameter,
+    answer_of,
 )
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
@@ -316,53 +317,43 @@ def _call(row: LedgerRow, line: LedgerLine, causes: Mapping[int, str]) -> Ledger
     reported = usage and ReportedOut(
         input_tokens=usage.input, read_tokens=usage.read, write_tokens=usage.write, output_tokens=usage.output
     )
-    return LedgerCall(
+    return answer_of(
+        LedgerCall,
+        row,
+        line,
+        line.call,
         call_id=line.call.id,
         created_at=time_text(row.created_at),
-        epoch=row.epoch,
-        model=row.model,
-        format=row.format,
-        estimate=row.estimate,
         left_out_tokens=row.evicted_tokens,
         idle_seconds=None if line.idle is None else round(line.idle, 3),
         expected=PartsOut(**_bill(line.expected)),
         reported=reported,
-        failed=line.call.failed,
         billed=line.actual.billed,
         money=money_of(prices, line.actual.billed, usage.output if usage else None),
         currency=prices.currency,
         missed_tokens=line.missed,
-        cause=line.cause,
         epoch_cause=causes.get(row.epoch) if line.cause in ("epoch", "tools", "system_prompt") else None,
-        diverges_at=line.diverges_at,
     )
 
 
 def _epoch(account: Account) -> LedgerEpoch:
-    prices = {name: getattr(account, name) for name in ("cost", "gain", "net")}
-    money = {name: money_of(account.prices, price) for name, price in prices.items()}
-    return LedgerEpoch(
+    money = {name: money_of(account.prices, getattr(account, name)) for name in ("cost", "gain", "net")}
+    return answer_of(
+        LedgerEpoch,
+        account,
+        account.epoch,
         epoch=account.epoch.number,
-        cause=account.epoch.cause,
-        opened_by=account.opened_by,
-        calls=account.calls,
-        calls_since=account.calls_since,
-        rewritten_tokens=account.rewritten,
-        removed_tokens=account.removed,
         money=None if None in money.values() else EpochMoney(currency=account.prices.currency, **money),
-        **prices,
     )
 
 
 def _totals(sums: Totals, *, partial: bool) -> LedgerTotals:
-    return LedgerTotals(
+    return answer_of(
+        LedgerTotals,
+        sums,
         partial=partial,
-        calls=sums.calls,
-        unreported_calls=sums.unreported,
-        failed_calls=sums.failed,
         input=BilledOut(**_bill(sums.actual)),
         expected=BilledOut(**_bill(sums.expected)),
-        output_tokens=sums.output,
         append_only=AppendOnlyOut(**_bill(sums.append_only), calls_beyond_window=sums.beyond_window),
         saved=sums.append_only.billed - sums.actual.billed,
         money=[

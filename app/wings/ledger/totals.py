@@ -18,17 +18,17 @@ MILLION: Final = 1_000_000
 class Account:
     """An epoch's effect on the bill, in input tokens, by the expected figures.
 
-    `rewritten` cached tokens had to be written again because of it, which is its `cost`. It `removed` tokens that
-    `calls_since` (its first call included) would have carried, which is its `gain`. `prices` are those of the call that
-    opened it.
+    `rewritten_tokens` of the cache had to be written again because of it, which is its `cost`. It removed
+    `removed_tokens` that `calls_since` (its first call included) would have carried, which is its `gain`. `prices` are
+    those of the call that opened it.
     """
 
     epoch: CountedEpoch
     opened_by: str
     calls: int
     calls_since: int
-    rewritten: int
-    removed: int
+    rewritten_tokens: int
+    removed_tokens: int
     cost: float
     gain: float
     prices: Prices
@@ -50,14 +50,14 @@ class CurrencyTotals:
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Sums over all calls of a ledger. `append_only` estimates the same calls with nothing left out, of which
-    `beyond_window` would have exceeded the model's window. `unreported` calls count as expected."""
+    `beyond_window` would have exceeded the model's window. `unreported_calls` count as expected."""
 
     calls: int
-    unreported: int
-    failed: int
+    unreported_calls: int
+    failed_calls: int
     actual: Bill
     expected: Bill
-    output: int
+    output_tokens: int
     append_only: Bill
     beyond_window: int
     money: Mapping[str, CurrencyTotals]
@@ -99,8 +99,8 @@ def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tup
                 opened_by=opening.call.id,
                 calls=calls[epoch.number],
                 calls_since=end - first,
-                rewritten=rewritten,
-                removed=units,
+                rewritten_tokens=rewritten,
+                removed_tokens=units,
                 cost=cost,
                 gain=gain,
                 prices=opening.call.prices,
@@ -144,11 +144,11 @@ def totals(lines: Sequence[LedgerLine]) -> Totals:
     sent = [line for line in lines if not line.call.failed]
     return Totals(
         calls=len(lines),
-        unreported=sum(line.call.usage is None for line in sent),
-        failed=len(lines) - len(sent),
+        unreported_calls=sum(line.call.usage is None for line in sent),
+        failed_calls=len(lines) - len(sent),
         actual=sum((line.actual for line in sent), Bill()),
         expected=sum((line.expected for line in sent), Bill()),
-        output=sum(line.call.usage.output or 0 for line in sent if line.call.usage),
+        output_tokens=sum(line.call.usage.output or 0 for line in sent if line.call.usage),
         append_only=sum(append_only, Bill()),
         beyond_window=sum(_whole(line.call) * line.scale > line.call.window > 0 for line in sent),
         money=money,
