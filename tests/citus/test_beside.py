@@ -196,7 +196,7 @@ async def test_an_attempt_at_a_delivery_is_recorded(place: Place, error: str | N
     await schedule_run(place, session_id)
     [delivery] = await webhooks.deliveries(place.database, place.tenant_id, "h", state="pending", after=None, limit=10)
     assert await webhooks.tenant_of(place.database, session_id, delivery.id) == place.tenant_id
-    due = await webhooks.due(place.database, session_id, delivery.id)
+    due = await webhooks.find_due(place.database, session_id, delivery.id)
     assert due is not None and due.attempts == 0
     for delay in (50.0, None):
         seconds = await webhooks.record_attempt(

@@ -157,12 +157,12 @@ async def test_a_hot_statement_for_many_shards_aborts_the_distribution(
 
 async def test_distributing_again_changes_nothing(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distribute, "HOT", {"one": sessions.ONE})
-    assert len(await distribute.planned(migrated_url, SHARDS)) > 60
+    assert len(await distribute.plan_statements(migrated_url, SHARDS)) > 60
     await distribute.distribute(migrated_url, SHARDS)
     assert [one.to_one_shard for one in await distribute.check(migrated_url)] == [True]
     connection = await connect(migrated_url)
     shards = await connection.fetchval("SELECT array_agg(shardid ORDER BY shardid) FROM pg_dist_shard")
-    assert await distribute.planned(migrated_url, SHARDS) == []
+    assert await distribute.plan_statements(migrated_url, SHARDS) == []
     await distribute.distribute(migrated_url, SHARDS)
     assert await connection.fetchval("SELECT array_agg(shardid ORDER BY shardid) FROM pg_dist_shard") == shards
     await connection.close()
@@ -187,7 +187,7 @@ async def test_distributing_again_places_a_later_migrations_tables(migrated_url:
     kept, later, root, tenants = places
     assert (kept["partmethod"], later["partmethod"]) == (b"n", b"h")
     assert (kept["colocationid"], later["colocationid"]) == (tenants["colocationid"], root["colocationid"])
-    assert await distribute.planned(migrated_url, SHARDS) == []
+    assert await distribute.plan_statements(migrated_url, SHARDS) == []
     assert [one for one in await distribute.check(migrated_url) if not one.to_one_shard] == []
     await connection.close()
 

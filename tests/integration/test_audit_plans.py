@@ -141,10 +141,10 @@ async def _check_epochs(filled: Database) -> None:
         reads = [node for node in nodes(plan) if "Relation Name" in node]
         assert {node["Node Type"] for node in reads} <= {"Index Scan", "Bitmap Heap Scan"}, plan
         assert all(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) <= 20 for node in reads), plan
-    home, epochs = await calls_search.showing(filled, DEFAULT_TENANT, row["id"], None)
+    home, epochs = await calls_search.epochs_showing(filled, DEFAULT_TENANT, row["id"], None)
     assert home == row["session_id"]
     assert [number for _, number in sorted(epochs)] == [5, 6, 7, 8, 9, 10]
-    assert len(await calls_search.evicting(filled, DEFAULT_TENANT, row["session_id"], 100)) == 9
+    assert len(await calls_search.epochs_evicting(filled, row["session_id"], DEFAULT_TENANT, 100)) == 9
     views, numbers = [view for view, _ in epochs], [number for _, number in epochs]
     plan = await explain(
         filled, calls_search.NEWEST_OF, session_id=home, views=views, numbers=numbers, before=calls_search.LAST

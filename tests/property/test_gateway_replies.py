@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.wings.gateway.bodies import Chunk, Splitter, event_object
-from app.wings.gateway.calls import ENDPOINTS, conversation
+from app.wings.gateway.bodies import Chunk, Splitter, event_object, parse
+from app.wings.gateway.calls import ENDPOINTS, CallConversation, read_conversation
 from app.wings.gateway.replies import Reply
 from tests.support.provider import STREAMS, ProviderReply
 
@@ -22,11 +22,15 @@ said = st.builds(ProviderReply, text=words, calls=calls, thinking=st.none() | st
 paths = st.sampled_from(sorted(STREAMS))
 
 
-def reply_of(path: str, stream: bytes, cuts: list[int]) -> Reply:
+def conversation(path: str, **more: bool) -> CallConversation:
     endpoint = next(one for (_, at), one in ENDPOINTS.items() if at == path)
     field = "input" if path == "/v1/responses" else "messages"
-    of = conversation(endpoint, {field: [{"role": "user", "content": "hi"}], "stream": True})
-    accumulator, splitter = of.accumulator(), Splitter()
+    call = {field: [{"role": "user", "content": "hi"}], **more}
+    return read_conversation(endpoint, parse(json.dumps(call).encode()))
+
+
+def reply_of(path: str, stream: bytes, cuts: list[int]) -> Reply:
+    accumulator, splitter = conversation(path, stream=True).accumulator(), Splitter()
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     events: list[Chunk] = []
     for start, end in itertools.pairwise(edges):
@@ -40,9 +44,7 @@ def reply_of(path: str, stream: bytes, cuts: list[int]) -> Reply:
 
 
 def whole_reply(path: str, answer: dict[str, Any]) -> Reply:
-    endpoint = next(one for (_, at), one in ENDPOINTS.items() if at == path)
-    field = "input" if path == "/v1/responses" else "messages"
-    return conversation(endpoint, {field: [{"role": "user", "content": "hi"}]}).accumulator().read(answer)
+    return conversation(path).accumulator().read(answer)
 
 
 @given(paths, said, st.lists(st.integers(0, 10_000), max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]))

@@ -82,7 +82,7 @@ def manifest(
     )
 
 
-def rendered_again(session: str, done: Reproduced) -> bytes:
+def context_again(session: str, done: Reproduced) -> bytes:
     """Return the response with a call rendered again: the request as its bytes, the rest as `ContextAgain`."""
     call, request = done.call, done.replayed.request
     answer = _about(
@@ -96,8 +96,9 @@ def rendered_again(session: str, done: Reproduced) -> bytes:
         sha256=request.sha256.hex(),
         recorded_sha256=call.sha256.hex(),
     )
-    ref = answer.model_dump(mode="json", include=set(CallRef.model_fields))
-    return ContextBody(ref, request, answer.model_dump(mode="json", exclude={"request", *ref})).json()
+    rest = answer.model_dump(mode="json", exclude={"request"})
+    ref = {name: rest.pop(name) for name in CallRef.model_fields}
+    return ContextBody(ref, request, rest).json()
 
 
 def history_item(call: CallRow, fate: EventFate, cause: str) -> HistoryItem:

@@ -9,7 +9,6 @@ from typing import Final
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.event import Block, Event, Kind, content_text, lazy
 from app.core.log.events import BOOKKEEPING, canonical_json
-from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
@@ -65,16 +64,14 @@ class Explainer:
     def _drop_starts(self) -> list[int]:
         return [drop.from_seq for drop in self._state.drops]
 
-    def context(self, events: Sequence[Event]) -> Context:
-        """Return the context that the frontier makes of `events`, which must include the call of each result."""
-        return project(events, self._state, NO_COUNT, turn=0, shows=self._shows)
-
     def fates(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, EventFate]:
-        """Return the fate of each of `events`; `erased` are the seqs that had been redacted by then."""
-        words = dispositions(events, self.context(events), self._state, erased)
-        return {event.seq: self._of(event, words[event.seq]) for event in events}
+        """Return the fate of each of `events`, which must include the call of each result; `erased` are the seqs that
+        had been redacted by then."""
+        context = project(events, self._state, NO_COUNT, turn=0, shows=self._shows)
+        words = dispositions(events, context, self._state, erased)
+        return {event.seq: self._fate(event, words[event.seq]) for event in events}
 
-    def _of(self, event: Event, word: str) -> EventFate:
+    def _fate(self, event: Event, word: str) -> EventFate:
         stub = self._stubs.get(event.seq)
         if word == "redacted":
             return EventFate(word, None, "erased on request", tokens=stub.tokens if stub else event.tokens)
@@ -128,7 +125,7 @@ class DispositionChange:
         return "added" if self.after.shown else "removed"
 
 
-def differing(before: Mapping[int, EventFate], after: Mapping[int, EventFate]) -> list[int]:
+def differing_seqs(before: Mapping[int, EventFate], after: Mapping[int, EventFate]) -> list[int]:
     """Return the seqs that are shown differently, in order."""
     seqs = sorted(before.keys() | after.keys())
     return [seq for seq in seqs if before.get(seq, ABSENT) != after.get(seq, ABSENT)]
@@ -143,7 +140,7 @@ def changes(
     """Return the differences as runs of neighbours that changed alike. `later` is whichever of `before` and `after` is
     of the later call, whose decisions made the difference."""
     runs: list[DispositionChange] = []
-    for seq in differing(before, after):
+    for seq in differing_seqs(before, after):
         old, new, why = (side.get(seq, ABSENT) for side in (before, after, later))
         one = DispositionChange(seq, seq, old, new, why, decided[seq], new.tokens - old.tokens)
         last = runs[-1] if runs else None

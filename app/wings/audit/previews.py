@@ -22,7 +22,7 @@ from app.resources.feedback.service import Feedback
 from app.store.audit import EPOCH_ZERO, CallRow, StoredEpoch, epochs_of
 from app.store.engine import Database
 from app.wings.audit.schemas import DiffOut, PreviewDiff, PreviewOut, PreviewRef
-from app.wings.audit.service import Audit
+from app.wings.audit.service import Audit, ComparedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,13 @@ class Preview:
         if diff_with is None:
             return PreviewAnswer(assembled)
         rendered = assembled.rendered
-        diff = await self._audit.diff_planned(
-            tenant_id,
-            external_id,
-            diff_with,
-            _recorded(assembled.call),
+        planned = ComparedCall(
+            _planned_row(assembled.call),
             await self._epoch(assembled),
             assembled.inputs.settings.policy,
             ReplayedCall(rendered.plan.context, rendered.layout, rendered.request),
         )
-        return PreviewAnswer(assembled, diff)
+        return PreviewAnswer(assembled, await self._audit.diff_to(tenant_id, external_id, diff_with, planned))
 
     async def _epoch(self, assembled: Assembled) -> StoredEpoch:
         new, call = assembled.epoch, assembled.call
@@ -72,7 +69,7 @@ class Preview:
         return found.get((call.view, call.epoch), EPOCH_ZERO)
 
 
-def _recorded(call: NewCall) -> CallRow:
+def _planned_row(call: NewCall) -> CallRow:
     """Return the record that the call would have."""
     known = {field.name: getattr(call, field.name) for field in fields(CallRecord)}
     return CallRow(**known, created_at=datetime.now(UTC), expires_at=None, reported_at=None, outcome=None)

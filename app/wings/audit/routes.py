@@ -14,7 +14,7 @@ from app.http.fields import Cursor, Limit, Moment, Sid
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
 from app.resources.contexts.recordings import Recordings
-from app.wings.audit.answers import call_item, rendered_again
+from app.wings.audit.answers import call_item, context_again
 from app.wings.audit.schemas import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.wings.audit.search import CallSearch, Filters
 from app.wings.audit.service import Audit
@@ -70,7 +70,7 @@ async def get_call(sid: Sid, call_id: CallId, who: Who, audit: Calls) -> Manifes
 async def get_call_context(sid: Sid, call_id: CallId, who: Who, render: Render) -> Response:
     """Render a recorded call again, to the same bytes as when it was made."""
     done = await render(lambda own: own.context(who.tenant_id, sid, call_id))
-    return Response(rendered_again(sid, done), media_type="application/json")
+    return Response(context_again(sid, done), media_type="application/json")
 
 
 @router.operation(
@@ -104,14 +104,6 @@ async def get_event_history(
     return paging.page(found, limit, lambda item: item.call_id)
 
 
-Evicted = Annotated[
-    int | None,
-    Query(
-        ge=1,
-        le=2**63 - 1,
-        description="Seq of an event: return only calls that did not show it verbatim. Requires `session`.",
-    ),
-]
 LeastEvicted = Annotated[
     int,
     Query(

@@ -71,13 +71,13 @@ class CallSearch:
         """
         if asked.evicted_seq is not None and asked.session is None:
             raise InvalidRequest("evicted_seq needs a session: seqs count within one", field="evicted_seq")
-        filters = await self._resolved(tenant_id, asked)
+        filters = await self._resolve(tenant_id, asked)
         if filters is None:
             return [], None
         found, after = await page(self._database, tenant_id, filters, limit)
         return [(session, call) for session, call in found if session is not None], after
 
-    async def _resolved(self, tenant_id: UUID, asked: Filters) -> Filters | None:
+    async def _resolve(self, tenant_id: UUID, asked: Filters) -> Filters | None:
         """Return the filters with the lines, epochs and ids that they mean; None when no call can match."""
         newest = LAST if asked.until is None else last_id(asked.until)
         oldest = FIRST if asked.since is None else first_id(asked.since)
@@ -92,12 +92,12 @@ class CallSearch:
             session_id = sessions.session_key(tenant_id, line or asked.session)
         epochs: set[tuple[str, int]] | None = None
         if asked.summary is not None:
-            home, found = await showing(self._database, tenant_id, asked.summary, session_id)
+            home, found = await epochs_showing(self._database, tenant_id, asked.summary, session_id)
             if home is None:
                 return None
             session_id, epochs = home, set(found)
         if asked.evicted_seq is not None and session_id is not None:
-            evicted = set(await evicting(self._database, tenant_id, session_id, asked.evicted_seq))
+            evicted = set(await epochs_evicting(self._database, session_id, tenant_id, asked.evicted_seq))
             epochs = evicted if epochs is None else epochs & evicted
         if epochs is not None and not epochs:
             return None
@@ -263,7 +263,7 @@ EVICTING: Final = (
 )
 
 
-async def showing(
+async def epochs_showing(
     database: Database, tenant_id: UUID, summary: UUID, session_id: UUID | None
 ) -> tuple[UUID | None, list[tuple[str, int]]]:
     """Return the session of a summary, by default the one it was written for, and its epochs that show the summary.
@@ -272,7 +272,7 @@ async def showing(
     return rows[0]["session_id"] if rows else None, [(row["view"], row["epoch"]) for row in rows]
 
 
-async def evicting(database: Database, tenant_id: UUID, session_id: UUID, seq: int) -> list[tuple[str, int]]:
+async def epochs_evicting(database: Database, session_id: UUID, tenant_id: UUID, seq: int) -> list[tuple[str, int]]:
     """Return the epochs of a session in which an event is not shown verbatim."""
     rows = await database.fetch(EVICTING, session_id=session_id, tenant_id=tenant_id, seq=seq)
     return [(row["view"], row["epoch"]) for row in rows]

@@ -30,7 +30,7 @@ from app.wings.audit.fates import (
     Explainer,
     by_cause,
     changes,
-    differing,
+    differing_seqs,
     first_difference,
 )
 from app.wings.audit.schemas import DiffOut, HistoryItem, Manifest
@@ -44,14 +44,23 @@ NOTE: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedCall:
+    """A call to compare: recorded, or planned but not made."""
+
+    call: CallRow
+    epoch: StoredEpoch
+    policy: Policy
+    replayed: ReplayedCall
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
     """One of two compared calls, with the fate of every event in it."""
 
     call: CallRow
     epoch: StoredEpoch
     policy: Policy
     fates: Mapping[int, EventFate]
-    replayed: ReplayedCall
 
 
 class Audit:
@@ -82,12 +91,12 @@ class Audit:
         call = await self._recordings.find(tenant_id, external_id, call_id)
         session_id = sessions.session_key(tenant_id, external_id)
         epoch = await self._recordings.epoch(session_id, call)
-        fates = await self._dispositions(tenant_id, session_id, call, epoch.frontier)
+        fates = await self._dispositions(session_id, tenant_id, call, epoch.frontier)
         later = (await audit.erased_seqs(self._database, session_id))[call.manifest.redactions :]
         runs = disposition_runs(fates, epoch.frontier.folds)
         return answers.manifest(external_id, call, epoch, runs, [seq for seq in later if seq <= call.head])
 
-    async def _dispositions(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
+    async def _dispositions(self, session_id: UUID, tenant_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
         """Return the disposition of every event up to the call's head, by seq (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
         events = await event_log.events_without_bodies(self._database, SessionLog(session_id), call.head)
@@ -136,52 +145,18 @@ class Audit:
 
     async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> DiffOut:
         """Return the differences from call `a` to call `b`. Raises NotFound, or NotReproducible."""
-        ours, theirs = [await self._recorded_side(tenant_id, external_id, id) for id in (a, b)]
-        return await self._compare(tenant_id, external_id, ours, theirs)
+        return await self.diff_to(tenant_id, external_id, a, await self._find_recorded(tenant_id, external_id, b))
 
-    async def diff_planned(
-        self,
-        tenant_id: UUID,
-        external_id: str,
-        a: UUID,
-        call: CallRow,
-        epoch: StoredEpoch,
-        policy: Policy,
-        replayed: ReplayedCall,
-    ) -> DiffOut:
-        """Return the differences from call `a` to a call that was planned but not made. Raises what `diff` raises."""
-        ours = await self._recorded_side(tenant_id, external_id, a)
-        theirs = await self._side(tenant_id, external_id, call, epoch, policy, replayed)
-        return await self._compare(tenant_id, external_id, ours, theirs)
-
-    async def _recorded_side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
-        call = await self._recordings.find(tenant_id, external_id, id)
-        done = await self._recordings.reproduce(tenant_id, external_id, call)
-        policy = await self._policies.get(tenant_id, call.policy)
-        return await self._side(tenant_id, external_id, call, done.epoch, policy, done.replayed)
-
-    async def _side(
-        self,
-        tenant_id: UUID,
-        external_id: str,
-        call: CallRow,
-        epoch: StoredEpoch,
-        policy: Policy,
-        replayed: ReplayedCall,
-    ) -> Side:
+    async def diff_to(self, tenant_id: UUID, external_id: str, a: UUID, other: ComparedCall) -> DiffOut:
+        """Return the differences from call `a` to another one. Raises NotFound, or NotReproducible."""
+        recorded = await self._find_recorded(tenant_id, external_id, a)
         session_id = sessions.session_key(tenant_id, external_id)
-        events = await event_log.events_without_bodies(self._database, SessionLog(session_id), call.head)
+        head = max(recorded.call.head, other.call.head)
+        events = await event_log.events_without_bodies(self._database, SessionLog(session_id), head)
         erased = await audit.erased_seqs(self._database, session_id)
-        fates = Explainer(epoch.frontier, policy).fates(events, erased[: call.manifest.redactions])
-        return Side(call, epoch, policy, fates, replayed)
-
-    async def _compare(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> DiffOut:
-        session_id = sessions.session_key(tenant_id, external_id)
-        events = await event_log.events_without_bodies(
-            self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head)
-        )
+        ours, theirs = (_side(one, events, erased) for one in (recorded, other))
         earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
-        seqs = differing(ours.fates, theirs.fates)
+        seqs = differing_seqs(ours.fates, theirs.fates)
         decided = await self._find_deciding(session_id, seqs, events, earlier, later)
         found = changes(ours.fates, theirs.fates, later.fates, decided)
         total = theirs.call.counted - ours.call.counted
@@ -189,11 +164,16 @@ class Audit:
         for key, tokens in _other_content_changes(ours.epoch.frontier, theirs.epoch.frontier).items():
             cause = decided[key].cause or "other"
             extra[cause] = extra.get(cause, 0) + tokens
-        first = first_difference(ours.replayed, theirs.replayed)
+        first = first_difference(recorded.replayed, other.replayed)
         return answers.diff(external_id, ours.call, theirs.call, first, found, by_cause(found, extra, total))
 
+    async def _find_recorded(self, tenant_id: UUID, external_id: str, id: UUID) -> ComparedCall:
+        call = await self._recordings.find(tenant_id, external_id, id)
+        done = await self._recordings.reproduce(tenant_id, external_id, call)
+        return ComparedCall(call, done.epoch, await self._policies.get(tenant_id, call.policy), done.replayed)
+
     async def _find_deciding(
-        self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
+        self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: _Side, later: _Side
     ) -> dict[int, DecidingEpoch]:
         """Return for each seq the first of the consecutive epochs that show it as the later call does."""
         walk = _Walk(seqs, events, earlier, later)
@@ -209,10 +189,17 @@ class Audit:
         return walk.finish()
 
 
+def _side(one: ComparedCall, events: Sequence[Event], erased: Sequence[int]) -> _Side:
+    """Return a compared call with its fates; `events` are all up to some later head."""
+    explainer = Explainer(one.epoch.frontier, one.policy)
+    fates = explainer.fates(events[: one.call.head], erased[: one.call.manifest.redactions])
+    return _Side(one.call, one.epoch, one.policy, fates)
+
+
 class _Walk:
     """A walk back from the later call's epoch to the deciding epoch of every difference."""
 
-    def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side) -> None:
+    def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: _Side, later: _Side) -> None:
         self._earlier, self._later = earlier, later
         self._last = later.epoch
         self.decided: dict[int, DecidingEpoch] = {SUMMARIES: DecidingEpoch(None, None), NOTE: DecidingEpoch(None, None)}
@@ -223,7 +210,7 @@ class _Walk:
                 self._decide(seq, None, "appended")
             elif fates.disposition == "redacted":
                 self._decide(seq, None, "redaction")
-        self._events = _with_calls(self.open, events)
+        self._events = _events_and_calls(self.open, events)
 
     def compare_back(self, batch: Iterable[StoredEpoch]) -> bool:
         """Compare a batch of earlier epochs, latest first; return True when every deciding epoch is found."""
@@ -259,7 +246,7 @@ class _Walk:
         self.decided[seq] = DecidingEpoch(epoch, cause)
 
 
-def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
+def _events_and_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
     """Return the events at these seqs, with the calls of results among them. `events` are all up to some head."""
     wanted = {seq for seq in seqs if seq > 0}
     wanted |= {call for seq in wanted if (call := events[seq - 1].call_seq)}

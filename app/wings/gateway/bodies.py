@@ -79,13 +79,13 @@ def parse(raw: bytes) -> Body:
 
 def _members(text: str) -> Sequence[Member]:
     found: list[Member] = []
-    at = _past(text, 0, "{")
+    at = _skip_sign(text, 0, "{")
     while text[at : at + 1] != "}":
-        begin = at = _past(text, at, ",") if found else at
+        begin = at = _skip_sign(text, at, ",") if found else at
         if text[at : at + 1] != '"':
             raise NoObject(f"a name was expected at {at}")
         name, at = _DECODER.raw_decode(text, at)
-        start = _past(text, at, ":")
+        start = _skip_sign(text, at, ":")
         value, end = _DECODER.raw_decode(text, start)
         found.append(Member(name, value, begin, start, end))
         at = _skip(text, end)
@@ -99,7 +99,7 @@ def _skip(text: str, at: int) -> int:
     return at if found is None else found.end()
 
 
-def _past(text: str, at: int, sign: str) -> int:
+def _skip_sign(text: str, at: int, sign: str) -> int:
     """Return the offset after a sign, with the space on both sides of it."""
     at = _skip(text, at)
     if text[at : at + 1] != sign:

@@ -17,6 +17,7 @@ NOT_IN_LOG: Final = "not-in-log"
 """Reasons why a call is not budgeted: its history is at the provider, or the messages to count are not in the log."""
 ATTRIBUTION: Final = "x-anthropic-billing-header:"
 """Start of the text that Claude Code puts first in its system prompt, and that differs in every call."""
+NO_BODY: Final = Body("{}", ())
 
 
 class NotBudgeted(Exception):
@@ -46,7 +47,7 @@ _REPLIES: Final[Mapping[NativeFormat, type[Accumulator]]] = {
 
 @dataclass(frozen=True, slots=True)
 class CallConversation:
-    """A call's conversation, in its provider's format.
+    """A call's conversation, in its provider's format, and the body that it is in.
 
     `attribution` are the blocks of the system prompt that are kept unchanged. `previous` is the id of the reply that
     the messages continue; `continuable`: a later call may name this call's reply. `stored`: the provider keeps the
@@ -56,6 +57,7 @@ class CallConversation:
 
     format: NativeFormat
     messages: Sequence[Json]
+    body: Body = NO_BODY
     system: Json = None
     tools: Json = None
     model: str | None = None
@@ -70,31 +72,35 @@ class CallConversation:
         return _REPLIES[self.format](stored=self.stored)
 
 
-def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> CallConversation:
+def read_conversation(endpoint: Endpoint, body: Body) -> CallConversation:
     """Return the conversation of a call. Raises NotBudgeted."""
-    model, tools = body.get("model"), body.get("tools")
+    call = body.value
+    model, tools = call.get("model"), call.get("tools")
     name = model if isinstance(model, str) and model else None
     if endpoint.format == "openai-responses":
-        return _of_responses(body, name)
-    messages = body.get("messages")
+        return _read_responses(body, name)
+    messages = call.get("messages")
     if not isinstance(messages, list) or not messages:
         raise NotBudgeted("no-messages")
     if endpoint.format == "openai":
-        swallows = body.get("stream") is True and mapping(body.get("stream_options")).get("include_usage") is not True
-        return CallConversation("openai", messages, None, tools, name, hides_usage=swallows)
-    if body.get("compaction") is not None:  # the response is no reply, and replaces the client's list only
+        hides = call.get("stream") is True and mapping(call.get("stream_options")).get("include_usage") is not True
+        return CallConversation("openai", messages, body, None, tools, name, hides_usage=hides)
+    if call.get("compaction") is not None:  # the response is no reply, and replaces the client's list only
         raise NotBudgeted("compaction")
-    attribution, system = _attributed(body.get("system"))
-    thread = mapping(body.get("thread"))
+    attribution, system = _split_attribution(call.get("system"))
+    thread = mapping(call.get("thread"))
     previous = thread.get("previous_message_id") if thread.get("type") == "continue" else None
     if previous is not None and not isinstance(previous, str):
         raise NotBudgeted(AT_PROVIDER)
-    return CallConversation("anthropic", messages, system, tools, name, attribution, previous, continuable=bool(thread))
+    return CallConversation(
+        "anthropic", messages, body, system, tools, name, attribution, previous, continuable=bool(thread)
+    )
 
 
-def _of_responses(body: Mapping[str, Json], model: str | None) -> CallConversation:
-    given, previous = body.get("input"), body.get("previous_response_id")
-    if body.get("conversation") is not None or body.get("prompt") is not None:
+def _read_responses(body: Body, model: str | None) -> CallConversation:
+    call = body.value
+    given, previous = call.get("input"), call.get("previous_response_id")
+    if call.get("conversation") is not None or call.get("prompt") is not None:
         raise NotBudgeted(AT_PROVIDER)
     items: Sequence[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else _list(given)
     if not items:
@@ -104,12 +110,13 @@ def _of_responses(body: Mapping[str, Json], model: str | None) -> CallConversati
     return CallConversation(
         "openai-responses",
         items,
-        body.get("instructions"),
-        body.get("tools"),
+        body,
+        call.get("instructions"),
+        call.get("tools"),
         model,
         previous=previous if isinstance(previous, str) else None,
         continuable=True,
-        stored=body.get("store") is not False,
+        stored=call.get("store") is not False,
     )
 
 
@@ -118,8 +125,8 @@ def holds_results(message: Json) -> bool:
     return any(mapping(part).get("type") == "tool_result" for part in _list(mapping(message).get("content")))
 
 
-def rewritten(
-    body: Body, of: CallConversation, request: Body, following: Sequence[Json] = (), *, counts: bool = False
+def write_body(
+    conversation: CallConversation, request: Body, following: Sequence[Json] = (), *, counts: bool = False
 ) -> bytes:
     """Return the call's body with the messages and system prompt of a context's `request`; the rest is unchanged.
 
@@ -127,13 +134,14 @@ def rewritten(
     to include usage. A call that continues a reply becomes one with the whole conversation. `following` are messages to
     append to those of an Anthropic request. A call that counts tokens (`counts`) keeps its own system prompt.
     """
+    body = conversation.body
     replaced: dict[str, str] = {}
     without: frozenset[str] = frozenset()
-    if of.format == "anthropic":
-        replaced = _anthropic_members(body.value, of, request, following, counts=counts)
-    elif of.format == "openai":
+    if conversation.format == "anthropic":
+        replaced = _anthropic_members(conversation, request, following, counts=counts)
+    elif conversation.format == "openai":
         replaced["messages"] = request.raw("messages") or "[]"
-        if of.hides_usage:
+        if conversation.hides_usage:
             options = mapping(body.value.get("stream_options"))
             replaced["stream_options"] = json.dumps({**options, "include_usage": True})
     else:
@@ -141,19 +149,20 @@ def rewritten(
         instructions = request.raw("instructions")
         if instructions is not None:
             replaced["instructions"] = instructions
-        if of.previous is not None:
+        if conversation.previous is not None:
             without = frozenset({"previous_response_id"})
     return body.with_members(replaced, without=without).encode()
 
 
 def _anthropic_members(
-    call: Mapping[str, Json], of: CallConversation, request: Body, following: Sequence[Json], *, counts: bool
+    conversation: CallConversation, request: Body, following: Sequence[Json], *, counts: bool
 ) -> dict[str, str]:
+    call = conversation.body.value
     messages, system = request.raw("messages") or "[]", None if counts else request.raw("system")
     value = {name: given for name, given in request.value.items() if name != "system" or not counts}
     kept = [*_list(call.get("tools")), *(_list(call.get("system")) if counts else ())]
     own_markers = sum("cache_control" in mapping(part) for part in kept) + ("cache_control" in call)
-    marked = _marked(value)
+    marked = _marked_parts(value)
     if len(marked) + own_markers > MARKERS_MAX:
         for part in marked[: len(marked) + own_markers - MARKERS_MAX]:  # the next call reads the newest
             del part["cache_control"]
@@ -161,17 +170,17 @@ def _anthropic_members(
         system = None if system is None else canonical_json(value["system"])
     if following:
         messages = canonical_json([*json.loads(messages), *map(_unmarked, following)])
-    if of.attribution and not counts:
+    if conversation.attribution and not counts:
         rest = _list(json.loads(system)) if system is not None else []
-        system = canonical_json([*of.attribution, *rest])
+        system = canonical_json([*conversation.attribution, *rest])
     replaced = {"messages": messages} if system is None else {"messages": messages, "system": system}
-    if of.previous is not None:
+    if conversation.previous is not None:
         tools = request.raw("tools")
         replaced |= {"thread": '{"type":"create"}', **({} if tools is None else {"tools": tools})}
     return replaced
 
 
-def _marked(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _marked_parts(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of a context's request that carry cache markers, in order."""
     messages = [mapping(message).get("content") for message in _list(request.get("messages"))]
     lists = [request.get("system"), *messages]
@@ -187,7 +196,7 @@ def _unmarked(message: Json) -> Json:
     return {**message, "content": plain}
 
 
-def _attributed(system: Json) -> tuple[tuple[Json, ...], Json]:
+def _split_attribution(system: Json) -> tuple[tuple[Json, ...], Json]:
     """Split a system prompt into the leading blocks that change with every call, and the rest (None if empty)."""
     if not isinstance(system, list):
         return (), system

@@ -18,7 +18,7 @@ from app.wings.gateway.calls import ENDPOINTS, Endpoint
 from app.wings.gateway.headers import request_fields, response_fields, secrets
 from app.wings.gateway.replies import Reply, error_of
 from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall
-from app.wings.gateway.upstream import ERROR_BYTES_MAX, Reader, UpstreamError, raw_pieces, unpacked
+from app.wings.gateway.upstream import ERROR_BYTES_MAX, Reader, UpstreamError, raw_pieces, unpack
 
 SEND_SECONDS: Final = 60.0
 """The time after which a client that reads nothing of a response is dropped."""
@@ -98,7 +98,7 @@ class GatewayExchange:
                         return
                     pieces = raw_pieces(answer)
                     beginning = await _read_beginning(pieces)
-                    text = unpacked(beginning, answer.headers.get("content-encoding", ""), ERROR_BYTES_MAX)
+                    text = unpack(beginning, answer.headers.get("content-encoding", ""), ERROR_BYTES_MAX)
                     again = await self.gateway.retry_smaller(call, self.outcome(error=_error(answer.status_code, text)))
                     if again is None:
                         await self._send(answer, _chain(beginning, pieces))
@@ -142,7 +142,7 @@ class GatewayExchange:
     async def _send_and_log(self, call: PreparedCall, answer: httpx2.Response, span: TraceSpan) -> None:
         """Stream the response to the client, and hand the reply in it to the gateway for logging, however it ended."""
         reader = Reader(call.conversation, answer.headers)
-        pieces = reader.through(raw_pieces(answer))
+        pieces = reader.relay(raw_pieces(answer))
         error: Mapping[str, Json] | None = {"message": GONE}
         try:
             await self._send(answer, pieces, changed=reader.swallows)

@@ -97,15 +97,15 @@ def request_fields(fields: Fields, *, plain: bool) -> list[tuple[bytes, bytes]]:
 
     `plain`: the gateway reads the response, which must not be compressed.
     """
-    left_out = _NOT_SENT_UP | _of_connection(fields) | ({b"accept-encoding"} if plain else set())
-    kept = _kept(fields, left_out)
+    left_out = _NOT_SENT_UP | _hop_by_hop(fields) | ({b"accept-encoding"} if plain else set())
+    kept = _without(fields, left_out)
     return [*kept, (b"accept-encoding", b"identity")] if plain else kept
 
 
 def response_fields(fields: Fields, *, changed: bool) -> list[tuple[bytes, bytes]]:
     """Return the fields of a response to send to the client. `changed`: its bytes are not those that were received."""
     changing = {b"content-length", b"content-encoding"} if changed else set()
-    return _kept(fields, _NOT_SENT_DOWN | _of_connection(fields) | changing)
+    return _without(fields, _NOT_SENT_DOWN | _hop_by_hop(fields) | changing)
 
 
 def secrets(fields: Fields, query: bytes = b"") -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def secrets(fields: Fields, query: bytes = b"") -> tuple[str, ...]:
     return tuple(sorted({value for name, value in found if may_be_secret(name, value)}))
 
 
-def _of_connection(fields: Fields) -> set[bytes]:
+def _hop_by_hop(fields: Fields) -> set[bytes]:
     """Return the hop-by-hop fields, including those that `Connection` names."""
     named = {
         one.strip().lower() for name, value in fields if name.lower() == b"connection" for one in value.split(b",")
@@ -129,7 +129,7 @@ def _of_connection(fields: Fields) -> set[bytes]:
     return _HOP_BY_HOP | named
 
 
-def _kept(fields: Fields, left_out: set[bytes]) -> list[tuple[bytes, bytes]]:
+def _without(fields: Fields, left_out: set[bytes]) -> list[tuple[bytes, bytes]]:
     return [
         (name, value)
         for name, value in fields

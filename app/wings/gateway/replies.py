@@ -193,7 +193,7 @@ class ResponsesReply(Accumulator):
 
     def _messages(self, *, complete: bool) -> tuple[Message, ...]:
         """See Accumulator. Reasoning is sent back if it is encrypted or stored, and another item follows."""
-        items = [item for _, item in sorted({**self._unfinished(), **self._items}.items())]
+        items = [item for _, item in sorted({**self._partial_messages(), **self._items}.items())]
         if self._ended and not items:
             items = objects(self._final.get("output"))
         kept = [one for one in items if one.get("type") != "reasoning" or self.stored or one.get("encrypted_content")]
@@ -201,7 +201,7 @@ class ResponsesReply(Accumulator):
             kept.pop()
         return tuple(dict(one) for one in kept if one.get("type") != "message" or one.get("content"))
 
-    def _unfinished(self) -> dict[int, Mapping[str, Json]]:
+    def _partial_messages(self) -> dict[int, Mapping[str, Json]]:
         """Return the messages of which only a part was received."""
         found: dict[int, Mapping[str, Json]] = {}
         for index, text in ((index, text.getvalue()) for index, text in self._texts.items()):
@@ -247,7 +247,7 @@ class ChatReply(Accumulator):
 
     def _messages(self, *, complete: bool) -> tuple[Message, ...]:
         """See Accumulator. Calls whose arguments are incomplete are removed unless the reply is complete."""
-        received: Mapping[str, Any] = _plain(self._message)
+        received: Mapping[str, Any] = _plain_json(self._message)
         left_out = ("role", "tool_calls")
         message: dict[str, Json] = {"role": "assistant"}
         message |= {name: value for name, value in received.items() if value is not None and name not in left_out}
@@ -310,13 +310,13 @@ def _merge(into: dict[str, Any], delta: Mapping[str, Json]) -> None:
             into[name] = value
 
 
-def _plain(value: Any) -> Any:
+def _plain_json(value: Any) -> Any:
     """Return a merged value as plain JSON."""
     if isinstance(value, StringIO):
         return value.getvalue()
     if isinstance(value, _GrowingList):
-        return [_plain(item) for item in value.values()]
-    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
+        return [_plain_json(item) for item in value.values()]
+    return {name: _plain_json(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _is_whole(call: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from app.services.tenants import Caller, digest
 from app.store.texts import ContentCiphers, seal_with
 from app.wings.gateway import PREFIX
 from app.wings.gateway.bodies import Body, NoObject, parse
-from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
+from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Endpoint, NotBudgeted, read_conversation
 from app.wings.gateway.exchange import GatewayExchange
 from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
 from app.wings.gateway.service import Gateway
@@ -184,11 +184,11 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
     try:
         if given is None:
             raise NotBudgeted("unreadable")
-        of = conversation(endpoint, given.value)
+        conversation = read_conversation(endpoint, given)
         if endpoint.counts:
-            exchange.body = await gateway.prepare_count(who.tenant_id, session, given, of)
+            exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
         else:
-            exchange.call = await gateway.prepare(who.tenant_id, session, given, of)
+            exchange.call = await gateway.prepare(who.tenant_id, session, conversation)
             exchange.body = exchange.call.body
         exchange.mode = "context"
     except NotBudgeted as why:

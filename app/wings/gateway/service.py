@@ -28,8 +28,16 @@ from app.resources.feedback.service import Report
 from app.resources.reconcile.messages import ClientList, ClientMessages
 from app.store import audit, chain, lines, sessions
 from app.store.spans import MAIN
-from app.wings.gateway.bodies import Body, parse
-from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, holds_results, rewritten
+from app.wings.gateway.bodies import parse
+from app.wings.gateway.calls import (
+    AT_PROVIDER,
+    NO_BODY,
+    NOT_IN_LOG,
+    CallConversation,
+    NotBudgeted,
+    holds_results,
+    write_body,
+)
 from app.wings.gateway.replies import Reply
 from app.wings.gateway.upstream import Upstream
 
@@ -61,12 +69,10 @@ class PreparedCall:
     tokens_sent: int
     tokens_wanted: int
     conversation: CallConversation
-    given: Body
 
     def without_bodies(self) -> "PreparedCall":
         """Return the call without its bodies, since a stream may take minutes."""
-        empty = Body("{}", ())
-        return replace(self, body=b"", given=empty, conversation=replace(self.conversation, messages=()))
+        return replace(self, body=b"", conversation=replace(self.conversation, messages=(), body=NO_BODY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +96,14 @@ class Gateway:
         self._background: set[asyncio.Task[Any]] = set()
         self._erased: deque[tuple[UUID, str]] = deque(maxlen=ERASED_REMEMBERED)
 
-    async def prepare(self, tenant_id: UUID, session: str, given: Body, of: CallConversation) -> PreparedCall:
+    async def prepare(self, tenant_id: UUID, session: str, conversation: CallConversation) -> PreparedCall:
         """Return the call as it is to be sent upstream. Raises NotBudgeted, ContextError, or TimeoutError.
 
         After a timeout the work continues in the background, since an append that has begun must not be interrupted:
         the client's next call finds it done.
         """
-        asked = ContextRequest(format=of.format, model=of.model)
-        task = asyncio.create_task(self._prepare(tenant_id, session, given, of, asked))
+        asked = ContextRequest(format=conversation.format, model=conversation.model)
+        task = asyncio.create_task(self._prepare(tenant_id, session, conversation, asked))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._context_seconds)
         except asyncio.CancelledError:
@@ -109,9 +115,9 @@ class Gateway:
         return task.result()
 
     async def _prepare(
-        self, tenant_id: UUID, session: str, given: Body, of: CallConversation, asked: ContextRequest
+        self, tenant_id: UUID, session: str, conversation: CallConversation, asked: ContextRequest
     ) -> PreparedCall:
-        answer = await _context(self._kernel, tenant_id, session, of, asked)
+        answer = await _context(self._kernel, tenant_id, session, conversation, asked)
         call, inputs = answer.assembled.call, answer.assembled.inputs
         return PreparedCall(
             tenant_id=tenant_id,
@@ -120,19 +126,18 @@ class Gateway:
             call_id=call.call_id,
             head=call.head,
             epoch=call.epoch,
-            body=await _body(answer, given, of),
+            body=await _body(answer, conversation),
             tokens_sent=call.estimate,
             tokens_wanted=inputs.budget.shown(inputs.loaded.log_tokens),
-            conversation=of,
-            given=given,
+            conversation=conversation,
         )
 
-    async def prepare_count(self, tenant_id: UUID, session: str, given: Body, of: CallConversation) -> bytes:
+    async def prepare_count(self, tenant_id: UUID, session: str, conversation: CallConversation) -> bytes:
         """Return the body of a token count for the call. Raises NotBudgeted, ContextError, or TimeoutError."""
-        asked = ContextRequest(format=of.format, model=of.model)
+        asked = ContextRequest(format=conversation.format, model=conversation.model)
         async with asyncio.timeout(self._context_seconds):
-            answer, count = await _preview(self._kernel, tenant_id, session, of, asked)
-        return await _body(answer, given, of, of.messages[count:], counts=True)
+            answer, count = await _preview(self._kernel, tenant_id, session, conversation, asked)
+        return await _body(answer, conversation, conversation.messages[count:], counts=True)
 
     def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
         """Return whether a bypass is to be logged: of an erased session only the first is."""
@@ -145,17 +150,17 @@ class Gateway:
 
     async def retry_smaller(self, call: PreparedCall, outcome: GatewayOutcome) -> PreparedCall | None:
         """Report a refusal. If the context was too long, return the call with a smaller one, once; otherwise None."""
-        of = call.conversation
+        conversation = call.conversation
         try:
             report = await asyncio.to_thread(_report, outcome)
             verdict = await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
             if not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
-            asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
+            asked = ContextRequest(format=conversation.format, model=conversation.model, wait_ms=verdict.wait_ms)
             smaller = await self._kernel.feedback.retry_request(
                 call.tenant_id, call.line, call.call_id, asked, ("format", "model")
             )
-            return await self._prepare(call.tenant_id, call.session, call.given, of, smaller)
+            return await self._prepare(call.tenant_id, call.session, conversation, smaller)
         except CannotFit:
             return None
         except (ContextError, NotBudgeted) as error:
@@ -186,7 +191,7 @@ class Gateway:
         """Return whether no call was made after this one on its line."""
         session_id = sessions.session_key(call.tenant_id, call.line)
         newest = await audit.page(self._kernel.database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
-        return [of.call_id for _, of in newest] == [call.call_id]
+        return [one.call_id for _, one in newest] == [call.call_id]
 
     async def _append(self, call: PreparedCall, reply: Reply) -> None:
         """Append a reply to the events that its call has seen, or on a line of its own if the log has continued
@@ -228,18 +233,18 @@ class Gateway:
 
 
 async def _context(
-    kernel: "Services", tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
+    kernel: "Services", tenant_id: UUID, session: str, conversation: CallConversation, request: ContextRequest
 ) -> ContextAnswer:
     """Return the next context of the line that a list continues. Raises NotBudgeted, or what `Reconcile` raises."""
-    if of.previous is None:
-        given = await kernel.reconcile.read(tenant_id, session, _client_list(of))
+    if conversation.previous is None:
+        given = await kernel.reconcile.read(tenant_id, session, _client_list(conversation))
     else:
-        read = await asyncio.to_thread(replace(_client_list(of), complete=False).read)
-        given = await _complete(kernel, tenant_id, session, of.previous, read)
+        read = await asyncio.to_thread(replace(_client_list(conversation), complete=False).read)
+        given = await _complete_list(kernel, tenant_id, session, conversation.previous, read)
     return await kernel.reconcile.context_only(tenant_id, session, given, request)
 
 
-async def _complete(
+async def _complete_list(
     kernel: "Services", tenant_id: UUID, session: str, reply: str, given: ClientMessages
 ) -> ClientMessages:
     """Complete the list of a client that sends only the messages after a reply. Raises NotBudgeted.
@@ -253,8 +258,8 @@ async def _complete(
         row = await chain.extend(tx, root.session_id, row)
         tip = await chain.tip_at(tx, tenant_id, root, row, seq)
     before = [Link(-1, START)] * (tip.number - 1) + [Link(-1, tip.hash)] * (tip.number > 0)
-    behind = await asyncio.to_thread(links, given.raw, tip.hash)
-    return replace(given, links=(*before, *behind))
+    after = await asyncio.to_thread(links, given.raw, tip.hash)
+    return replace(given, links=(*before, *after))
 
 
 async def _find_reply(kernel: "Services", tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:
@@ -268,18 +273,18 @@ async def _find_reply(kernel: "Services", tenant_id: UUID, session: str, reply: 
 
 
 async def _preview(
-    kernel: "Services", tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
+    kernel: "Services", tenant_id: UUID, session: str, conversation: CallConversation, request: ContextRequest
 ) -> tuple[ContextAnswer, int]:
     """Return a context to replace the first messages of a list, and their number, without recording it.
 
     They are the messages in the log, up to the end of a round. Raises NotBudgeted if there are none, or a context's
     errors.
     """
-    given = await kernel.reconcile.read(tenant_id, session, _client_list(of))
+    given = await kernel.reconcile.read(tenant_id, session, _client_list(conversation))
     key = sessions.session_key(tenant_id, session)
     async with kernel.database.transaction() as tx:
         found = await chain.find_longest(tx, key, [link.hash for link in given.links])
-        count = _whole_messages(given, of.messages, found[0].number if found else 0)
+        count = _whole_messages(given, conversation.messages, found[0].number if found else 0)
         hashes = [link.hash for link in given.links if given.indices[link.place] < count]
         found = await chain.find_longest(tx, key, hashes)
         row = await sessions.find(tx, found[0].line, tenant_id) if found else None
@@ -298,32 +303,27 @@ def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int)
     return count
 
 
-def _client_list(of: CallConversation) -> ClientList:
+def _client_list(conversation: CallConversation) -> ClientList:
     """Return a call's list. An absent field is empty, except in an Anthropic thread that continues from a reply."""
-    complete = of.previous is None or of.format != "anthropic"
-    tools: Json = [] if complete and of.tools is None else of.tools
-    return ClientList(of.format, of.messages, of.system, tools, all_prompts=complete)
+    complete = conversation.previous is None or conversation.format != "anthropic"
+    tools: Json = [] if complete and conversation.tools is None else conversation.tools
+    return ClientList(conversation.format, conversation.messages, conversation.system, tools, all_prompts=complete)
 
 
 async def _body(
-    answer: ContextAnswer,
-    given: Body,
-    of: CallConversation,
-    behind: Sequence[Json] = (),
-    *,
-    counts: bool = False,
+    answer: ContextAnswer, conversation: CallConversation, following: Sequence[Json] = (), *, counts: bool = False
 ) -> bytes:
     """Return the call's body with the context in it, followed by the messages that it does not cover."""
     made = answer.assembled.rendered.request.body
-    return await asyncio.to_thread(lambda: rewritten(given, of, parse(made), behind, counts=counts))
+    return await asyncio.to_thread(lambda: write_body(conversation, parse(made), following, counts=counts))
 
 
-def _drafts(of: CallConversation, reply: Reply) -> tuple[tuple[Draft, ...], bytes]:
+def _drafts(conversation: CallConversation, reply: Reply) -> tuple[tuple[Draft, ...], bytes]:
     """Return a reply's events, and a digest of them. Raises InvalidMessage or InvalidEvent."""
-    events = FORMATS[of.format].read(reply.messages)
+    events = FORMATS[conversation.format].read(reply.messages)
     if not reply.complete:
         events = [{**event, "metadata": {PARTIAL: True}} for event in events]
-    if reply.id is not None and of.continuable and events:
+    if reply.id is not None and conversation.continuable and events:
         events[-1] = {**events[-1], "id": reply.id}
     digest = hashlib.sha256(json.dumps(events, default=str).encode()).digest()
     return tuple(parse_batch(events, native=True)), digest

@@ -94,21 +94,21 @@ class Reader:
     `bytes` counts the unpacked bytes read. `unread` says why reading stopped early; None if it did not.
     """
 
-    def __init__(self, of: CallConversation, headers: Mapping[str, str]) -> None:
+    def __init__(self, conversation: CallConversation, headers: Mapping[str, str]) -> None:
         self.unread: str | None = None
         self.streams = headers.get("content-type", "").startswith("text/event-stream")
         self.bytes = 0
         self._bytes_max = STREAM_BYTES_MAX if self.streams else JSON_BYTES_MAX
         self._splitter = Splitter()
-        self._accumulator = of.accumulator()
+        self._accumulator = conversation.accumulator()
         self._kept = bytearray()
         try:
             self._unpacker = Unpacker(headers.get("content-encoding", ""))
         except Unreadable as error:
             self.unread = str(error)
-        self.swallows = self.streams and of.hides_usage and self.unread is None
+        self.swallows = self.streams and conversation.hides_usage and self.unread is None
 
-    async def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def relay(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the pieces; with `swallows`, unpacked and without the usage chunk that only we requested."""
         async for piece in pieces:
             if not self.swallows:
@@ -181,7 +181,7 @@ class Reader:
         return Reply() if value is None else self._accumulator.read(value)
 
 
-def unpacked(body: bytes, encoding: str, most: int) -> bytes:
+def unpack(body: bytes, encoding: str, most: int) -> bytes:
     """Return the first `most` bytes of a body, or of the beginning of one, unpacked; none if it is unreadable."""
     found = bytearray()
     try:

@@ -150,11 +150,11 @@ def lines(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> tuple
         if call.usage is not None:
             scales[call.provider] = scale
         entries = held.get(call.provider, ())
-        found = _found(call, scale, entries, common)
-        expected = _divided(call, scale, found)
+        found = _cached_prefix(call, scale, entries, common)
+        expected = _expected_bill(call, scale, found)
         before = _line(call, scale, expected, found, before, common, known)
         made.append(before)
-        held[call.provider] = _kept(call, scale, entries, found, common)
+        held[call.provider] = _entries_after(call, scale, entries, found, common)
     return tuple(made)
 
 
@@ -187,17 +187,17 @@ def _scale(call: CountedCall, last: float | None) -> float:
     return last or call.estimate / call.counted
 
 
-def _stored(call: CountedCall, scale: float) -> tuple[LedgerBreakpoint, ...]:
+def _cached_marks(call: CountedCall, scale: float) -> tuple[LedgerBreakpoint, ...]:
     """Return the places up to which the provider caches: the markers, or for an automatic cache the stable part."""
     if call.rules.lookback_blocks is None:
         return (LedgerBreakpoint(call.head, call.stable, None),) if call.stable else ()
     return tuple(mark for mark in call.breakpoints if mark.tokens * scale >= call.rules.minimum_tokens)
 
 
-def _found(call: CountedCall, scale: float, entries: Sequence[_Entry], common: Common) -> _Entry | None:
+def _cached_prefix(call: CountedCall, scale: float, entries: Sequence[_Entry], common: Common) -> _Entry | None:
     """Return the longest cached prefix of this call; an automatic cache's is cut where the two diverge."""
     best: _Entry | None = None
-    stored = _stored(call, scale)
+    stored = _cached_marks(call, scale)
     for entry in reversed(entries):
         shared = common(entry.epoch, call.epoch)
         if entry.until <= call.at or (best is not None and entry.tokens <= best.tokens):
@@ -219,9 +219,9 @@ def _reaches(mark: LedgerBreakpoint, entry: _Entry, lookback: int) -> bool:
     return mark.blocks is None or entry.blocks is None or 0 <= mark.blocks - entry.blocks < lookback
 
 
-def _divided(call: CountedCall, scale: float, found: _Entry | None) -> Bill:
+def _expected_bill(call: CountedCall, scale: float, found: _Entry | None) -> Bill:
     total = call.usage.input if call.usage else round(call.counted * scale)
-    marked = max((round(mark.tokens * scale) for mark in _stored(call, scale)), default=0)
+    marked = max((round(mark.tokens * scale) for mark in _cached_marks(call, scale)), default=0)
     return divide(call.rules, total, min(total, _provider_tokens(found)), min(total, marked))
 
 
@@ -229,13 +229,13 @@ def _provider_tokens(entry: _Entry | None) -> int:
     return 0 if entry is None else round(entry.tokens * entry.scale)
 
 
-def _kept(
+def _entries_after(
     call: CountedCall, scale: float, entries: Sequence[_Entry], found: _Entry | None, common: Common
 ) -> tuple[_Entry, ...]:
     """Return the cached entries after the call: the ones it read live longer, the ones it stored are new."""
     until = call.at + call.rules.ttl_seconds
     read = found.tokens if found else 0
-    stored = _stored(call, scale)
+    stored = _cached_marks(call, scale)
     places = {(mark.tokens, mark.blocks) for mark in stored}
     older = []
     for entry in entries:
@@ -256,7 +256,7 @@ def _line(
     common: Common,
     epochs: Mapping[int, CountedEpoch],
 ) -> LedgerLine:
-    actual = _actual(call, expected)
+    actual = _actual_bill(call, expected)
     idle = _idle(call, before)
     left = 0 if before is None else min(cacheable_tokens(before), round(call.stable * scale))
     missed = max(0, left - actual.read)
@@ -267,11 +267,11 @@ def _line(
     elif actual.read > expected.read + margin:
         cause = "elsewhere"
     elif actual.read < expected.read - margin:
-        cause = _unexpected(call, scale, expected, found, idle or 0.0)
+        cause = _reason_for_less(call, scale, expected, found, idle or 0.0)
         place = _seq_after(before, call, actual.read / scale)
     elif missed > margin and before is not None:
         cause = _reason(call, scale, before, common, epochs)
-        place = _place(call, before, cause, epochs)
+        place = _first_unread(call, before, cause, epochs)
     return LedgerLine(call, scale, expected, actual, missed if missed > margin else 0, cause, place, idle)
 
 
@@ -284,7 +284,7 @@ def tolerance(tokens: int) -> float:
     return max(TOLERANCE_TOKENS, TOLERANCE_SHARE * tokens)
 
 
-def _actual(call: CountedCall, expected: Bill) -> Bill:
+def _actual_bill(call: CountedCall, expected: Bill) -> Bill:
     """Return the bill as reported, or as expected if no cache use was reported."""
     usage = call.usage
     if usage is None or usage.read is None:
@@ -323,25 +323,25 @@ def _reason(
     return "lookback" if call.breakpoints else "markers"
 
 
-def _unexpected(call: CountedCall, scale: float, expected: Bill, found: _Entry | None, idle: float) -> str:
+def _reason_for_less(call: CountedCall, scale: float, expected: Bill, found: _Entry | None, idle: float) -> str:
     """Return the likeliest reason why less was read than expected."""
     if idle > IDLE_SHARE * call.rules.ttl_seconds:
         return "time_to_live"
     if expected.read < call.rules.minimum_tokens * (1 + TOLERANCE_SHARE):
         return "below_minimum"
-    if found is not None and not _marked(call, scale, found):
+    if found is not None and not _has_marker(call, scale, found):
         return "lookback"
     return "provider"
 
 
-def _marked(call: CountedCall, scale: float, found: _Entry) -> bool:
+def _has_marker(call: CountedCall, scale: float, found: _Entry) -> bool:
     """Return whether a marker is at the entry itself, so that no lookback is needed."""
     if call.rules.lookback_blocks is None:
         return True
-    return any(abs(mark.tokens - found.tokens) <= ROUNDING for mark in _stored(call, scale))
+    return any(abs(mark.tokens - found.tokens) <= ROUNDING for mark in _cached_marks(call, scale))
 
 
-def _place(call: CountedCall, before: LedgerLine, cause: str, epochs: Mapping[int, CountedEpoch]) -> int:
+def _first_unread(call: CountedCall, before: LedgerLine, cause: str, epochs: Mapping[int, CountedEpoch]) -> int:
     """Return the seq of the first block that was not read, for a cause that follows from the record."""
     epoch = epochs.get(call.epoch)
     if epoch is None or cause not in ("epoch", "tools", "system_prompt", "lookback", "markers"):

@@ -35,13 +35,13 @@ class _Outside:
     known: int
     scale: float
 
-    def of(self, row: store.LedgerRow) -> int:
+    def provider_tokens(self, row: store.LedgerRow) -> int:
         """Return the tokens sent outside one call's request."""
         return row.outside or self.known
 
-    def own(self, row: store.LedgerRow) -> int:
+    def estimator_tokens(self, row: store.LedgerRow) -> int:
         """Return the tokens sent outside one call's request, in the estimator's tokens."""
-        return round(self.of(row) / self.scale)
+        return round(self.provider_tokens(row) / self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ class Ledger:
     def _call(self, row: store.LedgerRow, policy: Policy, outside: _Outside) -> CountedCall:
         own = row.counted / row.estimate if row.estimate else 1.0
         ephemeral = round(row.ephemeral * own)
-        beside = outside.own(row)
-        counted = row.counted + beside
+        extra = outside.estimator_tokens(row)
+        counted = row.counted + extra
         return CountedCall(
             id=str(row.call_id),
             at=row.at,
@@ -154,13 +154,13 @@ class Ledger:
             format=row.format,
             rules=self._rules(row.model, row.format, policy),
             counted=counted,
-            estimate=row.estimate + outside.of(row),
-            tools=round(row.tools * own) + beside,
+            estimate=row.estimate + outside.provider_tokens(row),
+            tools=round(row.tools * own) + extra,
             system=round(row.system * own),
             ephemeral=ephemeral,
             left_out=round(row.evicted_tokens * own),
             window=row.window,
-            breakpoints=_breakpoints(row, own, counted - ephemeral, beside),
+            breakpoints=_breakpoints(row, own, counted - ephemeral, extra),
             usage=None if row.usage is None else Usage(*row.usage),
             failed=row.failed,
             prices=policy.prices,
@@ -205,10 +205,10 @@ def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:
     return _Outside(known, median(scale for scale in scales if scale > 0) if any(s > 0 for s in scales) else 1.0)
 
 
-def _breakpoints(row: store.LedgerRow, own: float, stable: int, beside: int) -> tuple[LedgerBreakpoint, ...]:
+def _breakpoints(row: store.LedgerRow, own: float, stable: int, extra: int) -> tuple[LedgerBreakpoint, ...]:
     """Return a call's breakpoints. A record without positions has only the last one, at the end of the stable part."""
     known = [
-        LedgerBreakpoint(seq, beside + round(tokens * own), blocks)
+        LedgerBreakpoint(seq, extra + round(tokens * own), blocks)
         for seq, tokens, blocks in row.marks
         if tokens is not None
     ]
@@ -221,5 +221,5 @@ def _epoch(row: store.EpochRow, opening: store.LedgerRow | None, outside: _Outsi
     own = opening.counted / opening.estimate if opening and opening.estimate else 1.0
     stable = round(row.stable_tokens * own)
     if stable and opening is not None:
-        stable += outside.own(opening)
+        stable += outside.estimator_tokens(opening)
     return CountedEpoch(row.epoch, row.cause, row.changed_seq, stable, row.tools_seq, row.system_seq)

@@ -74,8 +74,8 @@ def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tup
     for index, line in enumerate(lines):
         firsts.setdefault(line.call.epoch, index)
         calls[line.call.epoch] = calls.get(line.call.epoch, 0) + 1
-    whole = _append_only(lines)
-    prices = (line.scale * _carrying(line.call, bill) for line, bill in zip(lines, whole, strict=True))
+    whole = _append_only_bills(lines)
+    prices = (line.scale * _carrying_price(line.call, bill) for line, bill in zip(lines, whole, strict=True))
     carried = list(accumulate(prices, initial=0.0))
     replanned = sorted(firsts[e.number] for e in epochs if e.number in firsts and e.cause in REPLANNED)
     made = []
@@ -88,11 +88,11 @@ def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tup
         base = 0 if before is None or epoch.cause in REPLANNED else before.call.left_out
         removed = max(0, opening.call.left_out - base)
         units = round(removed * opening.scale)
-        found = _would_be_found(opening, before)
+        found = _cached_before(opening, before)
         rules = opening.call.rules
         rewritten = max(0, found - opening.expected.read - units)
         cost = rewritten * max(0.0, rules.write_price - rules.read_price)
-        gain = _saved_by_opening(opening, found, units) + cost + removed * (carried[end] - carried[first + 1])
+        gain = _opening_gain(opening, found, units) + cost + removed * (carried[end] - carried[first + 1])
         made.append(
             Account(
                 epoch=epoch,
@@ -109,12 +109,12 @@ def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tup
     return tuple(made)
 
 
-def _carrying(call: CountedCall, whole: Bill) -> float:
+def _carrying_price(call: CountedCall, whole: Bill) -> float:
     """Return the price of a token in the middle of a call's context if nothing had been left out."""
     return call.rules.read_price if whole.read else call.rules.write_price if whole.write else 1.0
 
 
-def _would_be_found(line: LedgerLine, before: LedgerLine | None) -> int:
+def _cached_before(line: LedgerLine, before: LedgerLine | None) -> int:
     """Return the tokens that a call would have read if its epoch had changed nothing."""
     if before is None or before.call.provider != line.call.provider:
         return 0
@@ -124,7 +124,7 @@ def _would_be_found(line: LedgerLine, before: LedgerLine | None) -> int:
     return left if left >= line.call.rules.minimum_tokens else 0
 
 
-def _saved_by_opening(line: LedgerLine, found: int, removed: int) -> float:
+def _opening_gain(line: LedgerLine, found: int, removed: int) -> float:
     """Return the amount by which the call that opened an epoch is cheaper for it; negative if dearer."""
     total = line.expected.tokens + removed
     marked = line.expected.read + line.expected.write + removed if line.expected.read or line.expected.write else 0
@@ -134,7 +134,7 @@ def _saved_by_opening(line: LedgerLine, found: int, removed: int) -> float:
 def totals(lines: Sequence[LedgerLine]) -> Totals:
     """Return the sums over all lines."""
     money: dict[str, CurrencyTotals] = {}
-    append_only = _append_only(lines)
+    append_only = _append_only_bills(lines)
     for line, whole in zip(lines, append_only, strict=True):
         prices, output = line.call.prices, line.call.usage.output if line.call.usage else None
         ours, theirs = money_of(prices, line.actual.billed, output), money_of(prices, whole.billed, output)
@@ -150,7 +150,7 @@ def totals(lines: Sequence[LedgerLine]) -> Totals:
         expected=sum((line.expected for line in sent), Bill()),
         output_tokens=sum(line.call.usage.output or 0 for line in sent if line.call.usage),
         append_only=sum(append_only, Bill()),
-        beyond_window=sum(_whole(line.call) * line.scale > line.call.window > 0 for line in sent),
+        beyond_window=sum(_whole_tokens(line.call) * line.scale > line.call.window > 0 for line in sent),
         money=money,
     )
 
@@ -162,11 +162,11 @@ def money_of(prices: Prices, billed: float, output: int | None = None) -> float 
     return (billed * prices.input_per_million + (output or 0) * (prices.output_per_million or 0)) / MILLION
 
 
-def _whole(call: CountedCall) -> int:
+def _whole_tokens(call: CountedCall) -> int:
     return call.counted + call.left_out
 
 
-def _append_only(lines: Sequence[LedgerLine]) -> list[Bill]:
+def _append_only_bills(lines: Sequence[LedgerLine]) -> list[Bill]:
     """Return the bill of each call if nothing had ever been left out: only time, another model, new tools or a new
     system prompt then keep a call from reading all of the previous one."""
     last: dict[tuple[str | None, str], LedgerLine] = {}
@@ -182,7 +182,7 @@ def _append_only(lines: Sequence[LedgerLine]) -> list[Bill]:
         stable = total - round(call.ephemeral * line.scale)
         found = 0
         if before is not None and warm and (before.call.tools, before.call.system) == (call.tools, call.system):
-            shared = min(_whole(before.call) - before.call.ephemeral, _whole(call) - call.ephemeral)
+            shared = min(_whole_tokens(before.call) - before.call.ephemeral, _whole_tokens(call) - call.ephemeral)
             found = min(round(shared * before.scale), stable)
         enough = stable >= call.rules.minimum_tokens
         least = call.rules.minimum_tokens

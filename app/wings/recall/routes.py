@@ -97,10 +97,10 @@ class Mcp:
         await parse_json(raw, request.app.state.json_limits)
         server = await asyncio.to_thread(import_module, "app.wings.recall.mcp_server")  # its SDK takes a second
         state = {**scope["state"], CALLER: who, BOUND: session}
-        await server.handle({**scope, "state": state}, _again(raw, receive), send)
+        await server.handle({**scope, "state": state}, _replay_body(raw, receive), send)
 
 
-def _again(raw: bytes, receive: Receive) -> Receive:
+def _replay_body(raw: bytes, receive: Receive) -> Receive:
     """Return a `receive` that first gives the body that was read already."""
     bodies: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
 

@@ -11,7 +11,7 @@ from app.core.lexicon.tools import OWN_TOOL
 from app.core.log.events import EventType, Json
 from app.core.render.formats.tools import NativeFormat, write_tools
 from app.http.fields import Id, StrictRequest
-from app.wings.recall import answer as recall
+from app.wings.recall import answer
 
 DESCRIPTION: Final = (
     "Get back the original text of earlier messages, tool calls and tool results of this conversation that were left"
@@ -28,28 +28,28 @@ PARAMETERS: Final[Mapping[str, Json]] = {
     "properties": {
         "query": {
             "type": "string",
-            "maxLength": recall.QUERY_CHARS_MAX,
+            "maxLength": answer.QUERY_CHARS_MAX,
             "description": "Words, names, paths or numbers to search for; any of them may match, rare ones count most.",
         },
         "seqs": {
             "type": "array",
             "items": {"type": "integer", "minimum": 1},
-            "maxItems": recall.SEQS_MAX,
+            "maxItems": answer.SEQS_MAX,
             "description": "Sequence numbers of events, as the conversation names them.",
         },
         "paths": {
             "type": "array",
             "items": {"type": "string"},
-            "maxItems": recall.PATHS_MAX,
+            "maxItems": answer.PATHS_MAX,
             "description": "Files: what was read from and written to them, the newest first; with a query, only what"
             " matches it there.",
         },
         "limit": {
             "type": "integer",
             "minimum": 1,
-            "maximum": recall.LIMIT_MAX,
-            "description": f"The most originals that a search gives back ({recall.LIMIT} unless said otherwise, up to"
-            f" {recall.SHORT_LIMIT} if they are short). Pass more where a list must be complete.",
+            "maximum": answer.LIMIT_MAX,
+            "description": f"The most originals that a search gives back ({answer.LIMIT} unless said otherwise, up to"
+            f" {answer.SHORT_LIMIT} if they are short). Pass more where a list must be complete.",
         },
         "offset": {
             "type": "integer",
@@ -77,34 +77,34 @@ class RecallIn(StrictRequest):
     unchecked_text = frozenset({"query", "paths"})
 
     seqs: list[Seq] = Field(
-        [], max_length=recall.SEQS_MAX, description="Seqs of events to return; they do not count towards `limit`."
+        [], max_length=answer.SEQS_MAX, description="Seqs of events to return; they do not count towards `limit`."
     )
     paths: list[Path] = Field(
         [],
-        max_length=recall.PATHS_MAX,
+        max_length=answer.PATHS_MAX,
         description="Paths of files: returns the events about them, newest first, or, with `query`, those that match "
         "it. A path also finds longer paths that end with it.",
     )
     query: str | None = Field(
         None,
         min_length=1,
-        max_length=recall.QUERY_CHARS_MAX,
+        max_length=answer.QUERY_CHARS_MAX,
         description="Search text: words, identifiers, paths, options, numbers. Any of them may match; rare ones count "
         "most.",
     )
     limit: int | None = Field(
         None,
         ge=1,
-        le=recall.LIMIT_MAX,
+        le=answer.LIMIT_MAX,
         description="Maximum number of originals to return by path or query. Up to the same number of visible events "
-        f"is returned in addition, without content. Default: {recall.LIMIT}; with a query up to {recall.SHORT_LIMIT} "
-        f"if the additional ones match well and are short (at most {recall.SHORT_TOKENS} tokens each, and all within "
+        f"is returned in addition, without content. Default: {answer.LIMIT}; with a query up to {answer.SHORT_LIMIT} "
+        f"if the additional ones match well and are short (at most {answer.SHORT_TOKENS} tokens each, and all within "
         "three quarters of `max_tokens`).",
     )
     max_tokens: int = Field(
-        recall.TOKENS,
-        ge=recall.TOKENS_MIN,
-        le=recall.TOKENS_MAX,
+        answer.TOKENS,
+        ge=answer.TOKENS_MIN,
+        le=answer.TOKENS_MAX,
         description="Maximum size of all contents and snippets together, in tokens by the session's estimator.",
     )
     call_id: UUID | None = Field(

@@ -167,13 +167,13 @@ def keys(session: bytes, words: Iterable[str]) -> list[int]:
 
 @lru_cache(maxsize=65_536)
 def _key(salt: bytes, word: str) -> int:
-    hashed = _salted(salt).copy()  # a copy takes half the time of a new hash
+    hashed = _salted_hash(salt).copy()  # a copy takes half the time of a new hash
     hashed.update(word.encode("utf-8", "replace"))
     return int.from_bytes(hashed.digest(), signed=True)
 
 
 @lru_cache(maxsize=256)
-def _salted(salt: bytes) -> hashlib.blake2b:
+def _salted_hash(salt: bytes) -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=8, key=salt)
 
 
@@ -196,7 +196,7 @@ def rank(
         holding = {seq: score for seq, score in zip(base, term, strict=True) if score}
         for seq, score in _spread(holding, nearby, asking):
             scores[seq] = scores.get(seq, 0.0) + score
-    around = _around({seq: math.fsum(terms) for seq, terms in base.items()}, scores) if nearby else {}
+    around = _best_around({seq: math.fsum(terms) for seq, terms in base.items()}, scores) if nearby else {}
     scores = {
         seq: (score + AROUND * around.get(seq, 0.0)) * factors.get(seq, 1.0) + own.get(seq, 0.0)
         for seq, score in scores.items()
@@ -228,7 +228,7 @@ def _spread(held: Mapping[int, float], nearby: Sequence[float], asking: Set[int]
             yield seq, gain if score is None else score + REPEATED * gain
 
 
-def _around(scores: Mapping[int, float], seqs: Iterable[int]) -> dict[int, float]:
+def _best_around(scores: Mapping[int, float], seqs: Iterable[int]) -> dict[int, float]:
     """Return the best faded score around each seq."""
     best: dict[int, float] = {}
     ordered = sorted({*scores, *seqs})

@@ -17,8 +17,7 @@ from app.services.counting import Counting, bytes_of, off_loop
 from app.store import event_log, sessions
 from app.store.engine import Database
 from app.store.sessions import SessionRow
-from app.wings.recall import answer as recall
-from app.wings.recall import store
+from app.wings.recall import answer, store
 from app.wings.recall.schemas import RecallIn, RecallItem, RecallOut
 from app.wings.recall.search import IndexEntry, entry, files, path_term, query_terms, rank
 
@@ -54,7 +53,7 @@ class Recall:
     async def find(self, tenant_id: UUID, external_id: str, asked: RecallIn) -> RecallOut:
         """Return the recalled events. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        call_id, seen = await self._visible_in(session, tenant_id, asked.call_id)
+        call_id, seen = await self._find_seen_call(session, tenant_id, asked.call_id)
         counter = self._counting.session_counter(session.estimator, session.model)
         found = _Found()
         if asked.query or asked.paths:
@@ -62,15 +61,15 @@ class Recall:
             found = await self._search(session, asked)
         wanted = tuple(dict.fromkeys((*asked.seqs, *found.seqs)))
         outline = await event_log.with_calls(self._database, session.log, wanted, bodies=False)
-        shown = recall.visible(outline, seen, counter)
+        shown = answer.visible(outline, seen, counter)
         known_seqs = {event.seq for event in outline}
         direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in known_seqs]
         others = [seq for seq in found.seqs if seq in known_seqs and seq not in direct]
-        picked = recall.pick(others, shown, asked.limit or recall.LIMIT)
+        picked = answer.pick(others, shown, asked.limit or answer.LIMIT)
         if asked.limit is None and asked.query:
             sizes = {event.seq: event.tokens for event in outline if event.seq not in shown | found.question}
             taken = [*direct, *picked]
-            picked += recall.short_ones(others, found.scores, sizes, taken, asked.max_tokens)
+            picked += answer.short_ones(others, found.scores, sizes, taken, asked.max_tokens)
         chosen = direct + sorted(picked, key=lambda seq: (seq in found.question, seq in shown))
         events = await event_log.with_calls(self._database, session.log, chosen, bodies=True)
         bounded, items = await self._give(events, chosen, shown, found, asked, counter)
@@ -81,17 +80,17 @@ class Recall:
         omitted = max(0, found.matched - reported) + lost_direct
         return RecallOut(items=[*items, *missing], omitted=omitted, tokens=bounded.tokens, call_id=call_id)
 
-    async def _visible_in(
+    async def _find_seen_call(
         self, session: SessionRow, tenant_id: UUID, call_id: UUID | None
-    ) -> tuple[UUID | None, recall.SeenCall]:
+    ) -> tuple[UUID | None, answer.SeenCall]:
         call = await store.call(self._database, session.session_id, tenant_id, call_id)
         if call is None:
             if call_id is not None:
                 detail = f"session {session.external_id!r} has no call {call_id}"
                 raise NotFound(detail, session=session.external_id, call_id=str(call_id))
-            return None, recall.SeenCall()
+            return None, answer.SeenCall()
         policy = await self._policies.get(tenant_id, call.policy)
-        return call.call_id, recall.SeenCall(call.head, call.frontier, policy.shows)
+        return call.call_id, answer.SeenCall(call.head, call.frontier, policy.shows)
 
     async def _index(self, session: SessionRow, tenant_id: UUID) -> None:
         """Index a session up to its head. Raises NotFound if it is erased meanwhile."""
@@ -113,7 +112,7 @@ class Recall:
         log = session.log
         about: set[int] = set()
         without = []
-        most = LOOKED_AT + 4 * (asked.limit or recall.LIMIT)
+        most = LOOKED_AT + 4 * (asked.limit or answer.LIMIT)
         for path in dict.fromkeys(asked.paths):
             seqs = await store.seqs_with_terms(self._database, log, (path_term(path),))
             about |= seqs
@@ -137,7 +136,7 @@ class Recall:
             [one.seq for one in ranked],
             {one.seq: one.score for one in ranked},
             matched,
-            recall.weights_of(asked.query, matches.corpus.holding),
+            answer.weights_of(asked.query, matches.corpus.holding),
             tuple(without),
             question,
         )
@@ -150,23 +149,23 @@ class Recall:
         found: _Found,
         asked: RecallIn,
         counter: Counter,
-    ) -> tuple[recall.RecallAnswer, list[RecallItem]]:
+    ) -> tuple[answer.RecallAnswer, list[RecallItem]]:
         by_seq = {event.seq: event for event in events}
         wanted = [by_seq[seq] for seq in chosen]
-        bare = frozenset(seq for seq in shown if not _redacted(by_seq.get(seq)))
+        bare = frozenset(seq for seq in shown if not _is_redacted(by_seq.get(seq)))
 
-        def give() -> recall.RecallAnswer:
-            return recall.fill(wanted, bare, found.weights, asked.max_tokens, counter, asked.offset)
+        def give() -> answer.RecallAnswer:
+            return answer.fill(wanted, bare, found.weights, asked.max_tokens, counter, asked.offset)
 
         bounded = await off_loop(give, bytes_of(wanted))
         return bounded, [_item(one, by_seq, found.scores) for one in bounded.given]
 
 
-def _redacted(event: Event | None) -> bool:
+def _is_redacted(event: Event | None) -> bool:
     return event is not None and bool((event.body or {}).get("redacted"))
 
 
-def _item(given: recall.RecallPart, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecallItem:
+def _item(given: answer.RecallPart, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecallItem:
     event = given.event
     call = events.get(event.call_seq or 0)
     about = files(event) or (files(call) if call is not None else ())
@@ -190,12 +189,12 @@ def _item(given: recall.RecallPart, events: Mapping[int, Event], scores: Mapping
         truncated=True if cut else None,
         offset=given.start if cut else None,
         next_offset=given.end,
-        redacted=True if _redacted(event) else None,
+        redacted=True if _is_redacted(event) else None,
     )
 
 
 class Indexing:
-    """Indexes sessions for store. Concurrent requests for one session index it once."""
+    """Indexes sessions for search. Concurrent requests for one session index it once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -203,7 +202,7 @@ class Indexing:
 
     async def index_to(self, session_id: UUID, tenant_id: UUID, head: int | None = None) -> bool:
         """Index a session up to `head` (None: its end); return False if there is no such session."""
-        if head is not None and await store.indexed(self._database, session_id) >= head:
+        if head is not None and await store.indexed_head(self._database, session_id) >= head:
             return True
         lock = self._locks.setdefault(session_id, asyncio.Lock())
         async with lock:  # only one of the waiting tasks holds a connection
@@ -220,7 +219,7 @@ class Indexing:
             indexed_to = await store.lock(tx, session_id, tenant_id)
             if indexed_to is None:
                 return None
-            events = await store.unindexed(tx, session_id, indexed_to, BATCH_EVENTS, BATCH_TOKENS)
+            events = await store.unindexed_events(tx, session_id, indexed_to, BATCH_EVENTS, BATCH_TOKENS)
             if not events:
                 return 0
             entries = await asyncio.to_thread(_entries, events)

@@ -39,7 +39,7 @@ def _keys(session_id: UUID, words: Iterable[str]) -> list[int]:
     return keys(session_id.bytes if cipher is None else cipher.salt(session_id), words)
 
 
-async def indexed(database: Database, session_id: UUID) -> int:
+async def indexed_head(database: Database, session_id: UUID) -> int:
     """Return the seq up to which a session is indexed; 0 if its index is of another version."""
     row = await database.fetchrow(
         "SELECT head FROM search_heads WHERE session_id = :session_id AND version = :version",
@@ -75,7 +75,9 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
     return int(row["head"])
 
 
-async def unindexed(tx: Connection, session_id: UUID, after: int, events_max: int, tokens_max: int) -> list[Event]:
+async def unindexed_events(
+    tx: Connection, session_id: UUID, after: int, events_max: int, tokens_max: int
+) -> list[Event]:
     """Return at most `events_max` of the session's own events after `after` that begin within `tokens_max` tokens."""
     rows = await tx.fetch(
         f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after "

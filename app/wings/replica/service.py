@@ -53,13 +53,13 @@ class Replica:
     """The standby as `watch` finds it. `database` is its pool, with the primary's tenant isolation; `lost` is set while
     it does not answer."""
 
-    def __init__(self, primary: Database, database: Database, behind_seconds_max: float) -> None:
+    def __init__(self, primary: Database, database: Database, lag_seconds_max: float) -> None:
         self.database = database
         self.lost = asyncio.Event()
         self.lost.set()
         self._primary = primary
         self._identity: str | None = None
-        self._behind_max = behind_seconds_max
+        self._lag_max = lag_seconds_max
         self._positions: deque[tuple[float, int]] = deque()
         """Times and positions of the primary: the newest that the replica has replayed, and all later ones."""
         self._replayed = -1
@@ -68,12 +68,12 @@ class Replica:
     @property
     def state(self) -> ReplicaState:
         """The state that the last check found; `behind` also if the lag is unknown."""
-        behind = self.behind()
-        if self._last_state == "ready" and (behind is None or behind > self._behind_max):
+        lag = self.lag()
+        if self._last_state == "ready" and (lag is None or lag > self._lag_max):
             return "behind"
         return self._last_state
 
-    def behind(self) -> float | None:
+    def lag(self) -> float | None:
         """Return the maximum age of the replica's data, in seconds; None if it is unknown."""
         if self._last_state != "ready" or not self._positions or self._positions[0][1] > self._replayed:
             return None
@@ -90,7 +90,7 @@ class Replica:
                 logged = self.state
                 log = structlog.get_logger()
                 (log.info if logged == "ready" else log.warning)("replica", state=logged)
-            on_check(self.state, self.behind())
+            on_check(self.state, self.lag())
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _record_position(self) -> None:
@@ -149,8 +149,8 @@ class ReplicaReads(PastReads):
         """
         why: ReadOutcome = "primary_asked"
         if not newest:
-            why, behind = "primary_away", self.replica.behind()
-            if self.replica.state == "ready" and behind is not None:
+            why, lag = "primary_away", self.replica.lag()
+            if self.replica.state == "ready" and lag is not None:
                 try:
                     answer = await self._read_replica(operation)
                 except (NotFound, NotReproducible):  # it may be replicated in part only
@@ -163,7 +163,7 @@ class ReplicaReads(PastReads):
                     pass
                 else:
                     self._on_answer("replica")
-                    return answer, behind
+                    return answer, lag
         answer = await self._read_primary(operation)
         self._on_answer(why)
         return answer, None

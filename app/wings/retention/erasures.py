@@ -26,7 +26,7 @@ from app.store.session_filter import ListPosition, SessionFilter
 from app.store.sessions import session_key
 from app.store.work_counts import WorkDone
 from app.wings.retention import store
-from app.wings.retention.families import families as families_of
+from app.wings.retention.families import find_families
 from app.wings.retention.store import ErasedSession, ErasureRow
 
 PAGE: Final = 200
@@ -119,25 +119,28 @@ class Erasures:
 
         The place is None after the last page. A name is in several pages if its family is.
         """
-        place = after
-        while True:
-            rows, ended = await sessions.page(self._database, tenant_id, PAGE, place, _filter(asked))
-            places = {
-                session_of(row.external_id): (row.created_at, session_key(tenant_id, session_of(row.external_id)))
-                for row in rows
-            }
-            shared = await families_of(self._database, tenant_id, list(places))
+        async for places, rest in self._matching(tenant_id, _filter(asked), after):
+            shared = await find_families(self._database, tenant_id, list(places))
             all_names = frozenset().union(*shared.values())
             matches = await store.matching(self._database, tenant_id, all_names, _filter(asked))
             kept = {name for name in places if not asked.forks and not shared[name] <= matches}
             erasable = {one for name in places if name not in kept for one in shared[name]}
-            place = ended or (list(places.values())[-1] if len(rows) == PAGE else None)
-            yield (
-                [(MatchedSession(name, here[0], name in kept), here) for name, here in places.items()],
-                erasable,
-                place,
-            )
-            if place is None:
+            found = [(MatchedSession(name, place[0], name in kept), place) for name, place in places.items()]
+            yield found, erasable, rest
+
+    async def _matching(
+        self, tenant_id: UUID, filters: SessionFilter, after: ListPosition | None
+    ) -> AsyncIterator[tuple[dict[str, ListPosition], ListPosition | None]]:
+        """Yield pages of matching sessions, newest first: the place of each by name, and the next place, if any."""
+        rest = after
+        while True:
+            rows, rest = await sessions.page(self._database, tenant_id, PAGE, rest, filters)
+            names = {session_of(row.external_id): row.created_at for row in rows}
+            places = {name: (created_at, session_key(tenant_id, name)) for name, created_at in names.items()}
+            if rest is None and len(rows) == PAGE:
+                rest = list(places.values())[-1]
+            yield places, rest
+            if rest is None:
                 return
 
     async def create(
@@ -149,7 +152,7 @@ class Erasures:
         IdempotencyConflict if the key was used with another request.
         """
         _check(asked)
-        known = None if key is None else await store.under_key(self._database, tenant_id, key)
+        known = None if key is None else await store.find_by_key(self._database, tenant_id, key)
         if known is None:
             await self._check_expected(tenant_id, asked)
         async with self._database.transaction() as tx:
@@ -160,7 +163,7 @@ class Erasures:
                 await store.queue(tx, tenant_id, row.id)
         if (row.filter_sha256, row.forks) != (store.text_sha256(asked.text), asked.forks):
             raise IdempotencyConflict.of_key(key)
-        return await self._with_sessions(row), new
+        return await self._add_session_count(row), new
 
     async def _check_expected(self, tenant_id: UUID, asked: ErasureRequest) -> None:
         erasable: set[str] = set()
@@ -171,11 +174,11 @@ class Erasures:
 
     async def get(self, tenant_id: UUID, id: UUID) -> ErasureRow:
         """Return an erasure. Raises NotFound."""
-        return await self._with_sessions(await self._find(tenant_id, id))
+        return await self._add_session_count(await self._find(tenant_id, id))
 
     async def page(self, tenant_id: UUID, after: UUID | None, limit: int) -> list[ErasureRow]:
         """Return erasures, newest first."""
-        return [await self._with_sessions(row) for row in await store.page(self._database, tenant_id, after, limit)]
+        return [await self._add_session_count(row) for row in await store.page(self._database, tenant_id, after, limit)]
 
     async def sessions(self, tenant_id: UUID, id: UUID, after: UUID | None, limit: int) -> list[ErasedSession]:
         """Return the sessions that an erasure has erased so far, by id. Raises NotFound."""
@@ -188,7 +191,7 @@ class Erasures:
             raise NotFound(f"there is no erasure {id}", erasure=str(id))
         return row
 
-    async def _with_sessions(self, row: ErasureRow) -> ErasureRow:
+    async def _add_session_count(self, row: ErasureRow) -> ErasureRow:
         """Return a row with the number of sessions erased so far."""
         if row.sessions is not None:
             return row
@@ -201,19 +204,12 @@ class Erasures:
             return
         asked = _read(row.filter, forks=row.forks)
         within = _filter(asked, made_before=row.created_at)
-        kept, erased, place = 0, 0, None
-        while True:
-            rows, ended = await sessions.page(self._database, tenant_id, PAGE, place, within)
-            for one in rows:
-                number = await self._erase(row, within, session_of(one.external_id))
+        kept, erased = 0, 0
+        async for places, _ in self._matching(tenant_id, within, None):
+            for name in places:
+                number = await self._erase(row, within, name)
                 kept += number is None
                 erased += number or 0
-            last = rows[-1] if rows else None
-            if last is not None and len(rows) == PAGE:
-                ended = (last.created_at, session_key(tenant_id, session_of(last.external_id)))
-            if ended is None:
-                break
-            place = ended
         if erased:
             await work_counts.add(self._database, WorkDone("retention", "erasure", "erased"), erased)
         if await store.finish(self._database, tenant_id, id, kept) is not None:
@@ -234,7 +230,7 @@ class Erasures:
             counts: dict[str, dict[str, int]] = {one: {} for one in names}
             for one in rows:
                 own = counts[session_of(one)]
-                found = await store.counts(tx, row.tenant_id, session_key(row.tenant_id, one))
+                found = await store.counts(tx, session_key(row.tenant_id, one), row.tenant_id)
                 own |= {table: own.get(table, 0) + number for table, number in found.items()}
             await erasure.delete(tx, row.tenant_id, rows)
             for one, own in counts.items():

@@ -14,7 +14,7 @@ from app.wings.retention.rules import Life
 Reader = Connection | Database
 
 
-async def oldest(
+async def oldest_sessions(
     database: Database, tenant_id: UUID, before: datetime, after: ListPosition | None, limit: int
 ) -> list[tuple[str, ListPosition]]:
     """Return sessions created before a time, oldest first, each with its place. They are found by their creation: with
@@ -33,7 +33,7 @@ async def oldest(
     return [(row["external_id"], (row["created_at"], row["session_id"])) for row in rows]
 
 
-async def families(reader: Reader, tenant_id: UUID, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+async def find_families(reader: Reader, tenant_id: UUID, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
     """Return for each session the names of itself, its forks, and their forks."""
     forks: dict[str, set[str]] = {}
     rest = set(names)
@@ -88,7 +88,7 @@ async def last_uses(reader: Reader, tenant_id: UUID, names: Collection[str]) -> 
     return found
 
 
-async def with_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life]) -> dict[str, Life]:
+async def add_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life]) -> dict[str, Life]:
     """Return `known` with the uses that calls and outcomes record, and whether a summary is due."""
     keys = await _keys(reader, tenant_id, known)
     calls = await reader.fetch(

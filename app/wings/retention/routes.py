@@ -236,7 +236,7 @@ async def create_erasure(
     after the request are not erased. Repeating the request with its `Idempotency-Key` returns the same erasure in its
     current state (200).
     """
-    row, new = await erasures.create(who.tenant_id, replace(_asked(body), expected=body.expected), who.key_id, key)
+    row, new = await erasures.create(who.tenant_id, replace(_request_of(body), expected=body.expected), who.key_id, key)
     response.status_code = 202 if new else 200
     return row
 
@@ -246,7 +246,7 @@ async def preview_erasure(
     body: ErasureIn, who: Who, erasures: ErasuresService, limit: Limit = 100, cursor: Cursor = None
 ) -> ErasurePreview:
     """Preview an erasure: list the sessions that it would erase now. Nothing is erased."""
-    found = await erasures.preview(who.tenant_id, _asked(body), limit, paging.decode_date_and_id(cursor))
+    found = await erasures.preview(who.tenant_id, _request_of(body), limit, paging.decode_date_and_id(cursor))
     return answer_of(ErasurePreview, found, **paging.page_to(found.items, found.next))
 
 
@@ -292,5 +292,5 @@ def _out(row: RetentionRow) -> RetentionOut:
     return answer_of(RetentionOut, row, row.rules)
 
 
-def _asked(body: ErasureIn) -> ErasureRequest:
+def _request_of(body: ErasureIn) -> ErasureRequest:
     return ErasureRequest(body.metadata, body.model, body.since, body.until, body.forks == "erase")

@@ -14,7 +14,6 @@ from app.store.engine import Connection, Database
 from app.store.session_filter import ListPosition
 from app.store.work_counts import WorkDone
 from app.wings.retention import families, store
-from app.wings.retention.families import families as families_of
 from app.wings.retention.rules import DueSession, Life, Lifetimes, RecordRule, SessionRule, due_sessions, validate
 from app.wings.retention.store import COUNTED_MAX, RetentionRow
 
@@ -122,11 +121,11 @@ class RetentionRules:
         """Yield the sessions that may be due, page by page, oldest first."""
         before = rules.created_before(now)
         while before is not None:
-            page = await families.oldest(self._database, tenant_id, before, after, PAGE)
+            page = await families.oldest_sessions(self._database, tenant_id, before, after, PAGE)
             if not page:
                 return
             places = dict(page)
-            shared = await families_of(self._database, tenant_id, list(places))
+            shared = await families.find_families(self._database, tenant_id, list(places))
             lives = await _lives(self._database, tenant_id, frozenset().union(*shared.values()), rules, now)
             after = page[-1][1]
             yield _Examined(
@@ -155,7 +154,7 @@ async def _lives(
     """Return when sessions were used. Records of calls, which may be many, are read only if they may decide."""
     known = await families.last_uses(reader, tenant_id, names)
     over = {name: life for name, life in known.items() if rules.expired_rule(life, now)}
-    return {**known, **await families.with_calls(reader, tenant_id, over)} if over else known
+    return {**known, **await families.add_calls(reader, tenant_id, over)} if over else known
 
 
 def _rule(rule: SessionRule, times: Sequence[datetime], more: bool) -> RuleDue:

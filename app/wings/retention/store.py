@@ -48,10 +48,10 @@ async def get_rules(database: Database, tenant_id: UUID) -> RetentionRow:
 
 
 _PUT: Final = (
-    f"INSERT INTO retention (tenant_id, {columns(Lifetimes)}) VALUES (:tenant_id, :session_days, :idle_days, "
-    ":call_days, :compaction_days, :change_days, :delivery_days) ON CONFLICT (tenant_id) DO UPDATE SET "
+    f"INSERT INTO retention (tenant_id, {columns(Lifetimes)}) "
+    f"VALUES (:tenant_id, {', '.join(f':{one.name}' for one in fields(Lifetimes))}) "
+    "ON CONFLICT (tenant_id) DO UPDATE SET updated_at = excluded.updated_at, "
     + ", ".join(f"{one.name} = excluded.{one.name}" for one in fields(Lifetimes))
-    + ", updated_at = excluded.updated_at"
 )
 
 
@@ -159,7 +159,7 @@ _COUNT: Final = "SELECT " + ", ".join(
 )
 
 
-async def counts(tx: Connection, tenant_id: UUID, session_id: UUID) -> Mapping[str, int]:
+async def counts(tx: Connection, session_id: UUID, tenant_id: UUID) -> Mapping[str, int]:
     """Return the number of a session's or line's rows by table, without tables that have none."""
     row = await tx.fetchrow(_COUNT, session_id=session_id, tenant_id=tenant_id)
     return {} if row is None else {table: number for table, number in row.items() if number}
@@ -226,13 +226,13 @@ async def add(
     )
     if row is not None:
         return _row(row), True
-    stored = None if key is None else await under_key(tx, tenant_id, key)
+    stored = None if key is None else await find_by_key(tx, tenant_id, key)
     if stored is None:
         raise RuntimeError("an erasure was neither stored nor there already")
     return stored, False
 
 
-async def under_key(reader: Connection | Database, tenant_id: UUID, key: str) -> ErasureRow | None:
+async def find_by_key(reader: Connection | Database, tenant_id: UUID, key: str) -> ErasureRow | None:
     """Return the erasure that was stored under an idempotency key; None if there is none."""
     row = await reader.fetchrow(
         f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND idempotency_sha256 = :hashed",

@@ -27,7 +27,7 @@ def list_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None
     from app.wings.sealing import store
 
     async def show(database: "Database") -> None:
-        for key in await store.every(database):
+        for key in await store.all_keys(database):
             state = f"dropped {key.dropped_at:%Y-%m-%d}" if key.dropped_at else f"since {key.created_at:%Y-%m-%d}"
             typer.echo(f"{key.tenant}  {state}")
 

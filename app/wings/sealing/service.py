@@ -123,7 +123,7 @@ async def rewrap(database: Database, operator: str) -> int:
 
     keys = parse_keys(operator)
     async with database.transaction() as tx:
-        held = [one for one in await store.every(tx) if one.wrapped is not None]
+        held = [one for one in await store.all_keys(tx) if one.wrapped is not None]
         for one in held:
             try:
                 await store.rewrap(tx, one.tenant_id, keys.rotate(one.wrapped or b""))

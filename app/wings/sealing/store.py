@@ -45,7 +45,7 @@ class ListedKey(ContentKey):
     tenant: str
 
 
-async def every(connection: Connection | Database) -> list[ListedKey]:
+async def all_keys(connection: Connection | Database) -> list[ListedKey]:
     """Return all tenants' keys by tenant name. Only the tables' owner sees them."""
     rows = await connection.fetch(
         f"SELECT {_COLUMNS}, (SELECT name FROM tenants t WHERE t.tenant_id = k.tenant_id) AS tenant "

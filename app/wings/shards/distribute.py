@@ -120,7 +120,7 @@ async def check(url: str) -> list["Route"]:
         return [await _route(connection, name, sql) for name, sql in HOT.items()]
 
 
-async def planned(url: str, shards: int = SHARDS) -> list[str]:
+async def plan_statements(url: str, shards: int = SHARDS) -> list[str]:
     """Return the statements that `distribute` would execute. Raises CannotDistribute."""
     async with _locked_connection(url) as connection:
         await check_ready(connection)
@@ -253,8 +253,8 @@ async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Route:
         return Route(name, False, str(error).splitlines()[0])
     plan = "\n".join(line[0] for line in lines)
     counts, failed = _COUNT.findall(plan), "Error:" in plan  # one shard's error
-    said = "its shard refuses it" if failed else f"{' + '.join(counts) or 'no'} tasks"
-    return Route(name, counts == ["1"] and not failed, said)
+    reason = "its shard refuses it" if failed else f"{' + '.join(counts) or 'no'} tasks"
+    return Route(name, counts == ["1"] and not failed, reason)
 
 
 def command(
@@ -273,11 +273,11 @@ def command(
             if only_check:
                 routes = await check(url)
                 for one in routes:
-                    typer.echo(f"{'one shard' if one.to_one_shard else 'ASTRAY   '}  {one.name}: {one.reason}")
+                    typer.echo(f"{'one shard' if one.to_one_shard else 'not one shard':<13}  {one.name}: {one.reason}")
                 if not all(one.to_one_shard for one in routes):
                     stop("not every hot statement goes to one shard")
             elif dry_run:
-                typer.echo("".join(f"{step};\n" for step in await planned(url, shards)), nl=False)
+                typer.echo("".join(f"{step};\n" for step in await plan_statements(url, shards)), nl=False)
             else:
                 await distribute(url, shards)
         except CannotDistribute as error:

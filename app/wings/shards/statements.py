@@ -28,7 +28,7 @@ from app.store.driver import STATEMENTS_KNOWN_MAX
 from app.store.events import EVENT_COLUMNS
 
 
-def _with(sql: str, replacements: Mapping[str, str]) -> str:
+def _replace_parts(sql: str, replacements: Mapping[str, str]) -> str:
     """Return a statement with parts replaced. Raises ValueError for a part that it does not have exactly once."""
     for part, other in replacements.items():
         if sql.count(part) != 1:
@@ -40,11 +40,11 @@ def _with(sql: str, replacements: Mapping[str, str]) -> str:
 _MAIN_VIEW: Final = "FROM (SELECT) one LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'"
 _DUE: Final = log.DUE.replace("old.tokens + :batch_tokens", "s.tokens").replace("old.covered", "s.covered")
 APPEND_MOVE: Final = (
-    _with(log.MOVE, {"\nWHERE s.session_id": f"\n{_MAIN_VIEW}\nWHERE s.session_id"})
+    _replace_parts(log.MOVE, {"\nWHERE s.session_id": f"\n{_MAIN_VIEW}\nWHERE s.session_id"})
     + f"{log.BEFORE}, {log.VIEW}, s.updated_at AS now, s.streamed_until, coalesce({_DUE}, false) AS due"
 )
 _BEFORE: Final = f"SELECT s.session_id, {log.BEFORE}, s.updated_at FROM sessions s WHERE s.session_id = :session_id"
-APPEND_INSERT: Final = _with(
+APPEND_INSERT: Final = _replace_parts(
     log.INSERT,
     {
         ":session_id": "old.session_id",
@@ -54,8 +54,8 @@ APPEND_INSERT: Final = _with(
     },
 )
 
-CHECK_CURRENT: Final = f"SELECT {_with(calls.COMPACTING, {compactions.QUEUED: ''})} {calls.IF_CURRENT}"
-MOVE_VIEW: Final = _with(calls.MOVE, {":session_id": "s.session_id", " FROM there": f" {calls.IN_SESSION}"})
+CHECK_CURRENT: Final = f"SELECT {_replace_parts(calls.COMPACTING, {compactions.QUEUED: ''})} {calls.IF_CURRENT}"
+MOVE_VIEW: Final = _replace_parts(calls.MOVE, {":session_id": "s.session_id", " FROM there": f" {calls.IN_SESSION}"})
 OPEN_EPOCH: Final = f"INSERT INTO epochs ({calls.EPOCH_COLUMNS}) VALUES ({calls.EPOCH_VALUES})"
 
 OWN_CALL: Final = (
@@ -72,7 +72,7 @@ _TEXT: Final = {
 """Columns of lists, those in JSON as text: they are stored byte for byte, and would become part of the list."""
 
 
-def _closing(sql: str, start: int) -> int:
+def _find_closing(sql: str, start: int) -> int:
     """Return where the parenthesis before `start` is closed."""
     depth = 1
     for found in re.compile(r"[()]").finditer(sql, start):
@@ -82,15 +82,15 @@ def _closing(sql: str, start: int) -> int:
     raise ValueError(f"a parenthesis is not closed: {sql[start:]}")
 
 
-def _as_json(sql: str) -> str:
+def _lists_as_json(sql: str) -> str:
     """Return a statement that reads a view with its lists as JSON, and without the queue."""
-    sql = _with(sql, {compactions.QUEUED: ""})
+    sql = _replace_parts(sql, {compactions.QUEUED: ""})
     for columns, as_text in _TEXT.items():
         sql = sql.replace(columns, as_text)
     while (start := sql.find(_LIST)) >= 0:
         row = start + len(_LIST)
-        row_end = _closing(sql, row)
-        end = _closing(sql, start + len("ARRAY("))
+        row_end = _find_closing(sql, row)
+        end = _find_closing(sql, start + len("ARRAY("))
         rows = f"SELECT json_build_array({sql[row:row_end]}) AS columns {sql[row_end + 2 : end]}"
         listed = f"(SELECT coalesce(json_agg(one.columns), '[]') FROM ({rows}) AS one)"
         sql = sql[:start] + listed + sql[end + 1 :]
@@ -98,8 +98,8 @@ def _as_json(sql: str) -> str:
 
 
 VIEWS: Final[Mapping[str, str]] = {
-    view_reads.LOAD: _as_json(view_reads.LOAD),
-    view_reads.CHANGES: _as_json(view_reads.CHANGES),
+    view_reads.LOAD: _lists_as_json(view_reads.LOAD),
+    view_reads.CHANGES: _lists_as_json(view_reads.CHANGES),
 }
 LISTS: Final[Mapping[str, Sequence[int]]] = {
     **dict.fromkeys(("decided", "cover", "folded", "layers"), ()),
@@ -122,8 +122,8 @@ def read_list(text: str, floats: Sequence[int]) -> list[list[Any]]:
 _TENANT: Final = {"s.tenant_id = :tenant_id": "s.tenant_id = ANY(ARRAY[:tenant_id::uuid])"}
 # Each shard returns its newest calls.
 _PARTS: Final[Mapping[str, str]] = {
-    sessions.LISTED: _with(sessions.LISTED, _TENANT),
-    sessions.WITH_LINES: _with(sessions.WITH_LINES, _TENANT),
+    sessions.LISTED: _replace_parts(sessions.LISTED, _TENANT),
+    sessions.WITH_LINES: _replace_parts(sessions.WITH_LINES, _TENANT),
     audit.OF_LINES: (
         "SELECT m.* FROM model_calls m WHERE m.tenant_id = :tenant_id::uuid "
         "AND m.session_id = ANY(:session_ids::uuid[]) "
@@ -152,14 +152,14 @@ HOT: Final[Mapping[str, str]] = {
     "a session's row": sessions.ONE,
     "append: the session": APPEND_MOVE,
     "append: the events": APPEND_INSERT,
-    "the answer under a key": answers.STORE,
-    "what was answered under a key": answers.FIND,
+    "an idempotent answer: stored": answers.STORE,
+    "an idempotent answer: found": answers.FIND,
     "a view, whole": VIEWS[view_reads.LOAD],
-    "a view, what is new": VIEWS[view_reads.CHANGES],
+    "a view, its changes": VIEWS[view_reads.CHANGES],
     "a view's last call": view_reads.LAST_CALL,
     "a view as of an earlier seq": view_reads.AS_OF,
     "a call": calls.RECORD_CALL,
-    "whether things stand so": CHECK_CURRENT,
+    "a held view: whether it is current": CHECK_CURRENT,
     "an epoch: the view": MOVE_VIEW,
     "an epoch": OPEN_EPOCH,
     "events in order": f"{event_log.RANGE} ORDER BY seq".format(columns=EVENT_COLUMNS),
@@ -167,13 +167,13 @@ HOT: Final[Mapping[str, str]] = {
     "the newest events": event_log.NEWEST,
     "events by their client ids": event_log.BY_IDS,
     "a whole list: its links": chain.ADD,
-    "a whole list: how far its line is chained": chain.EXTEND,
-    "a whole list: where it is found": chain.LONGEST,
+    "a whole list: the end of its line's chain": chain.EXTEND,
+    "a whole list: its line": chain.LONGEST,
     "a whole list: a line's tip": chain.TIP,
-    "an outcome: whether its call is the name's own": OWN_CALL,
+    "an outcome: its call's session": OWN_CALL,
     "an outcome": outcomes.STORE,
-    "an outcome: what the view has learned": outcomes.LEARNED,
-    "an outcome: what it has learned now": outcomes.TEACH,
+    "an outcome: the view's calibration": outcomes.LEARNED,
+    "an outcome: the new calibration": outcomes.TEACH,
     "an outcome: its usage": outcomes.SEEN,
     "an outcome: the view's target": outcomes.SET_TARGET,
 }

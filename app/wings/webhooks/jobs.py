@@ -71,7 +71,7 @@ class Deliveries:
 
     async def send(self, session_id: UUID, id: UUID) -> None:
         """Attempt a pending delivery, and queue its next attempt if it failed and may be retried."""
-        due = await store.due(self._database, session_id, id)
+        due = await store.find_due(self._database, session_id, id)
         if due is None:
             return
         now = datetime.now(UTC).replace(microsecond=0)

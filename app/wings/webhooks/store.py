@@ -185,7 +185,7 @@ async def _queue(tx: Connection, session_id: UUID, id: UUID) -> None:
     await tx.execute("SELECT palimpsest_deliver(:session_id, :id)", session_id=session_id, id=id)
 
 
-async def due(database: Database, session_id: UUID, id: UUID) -> Due | None:
+async def find_due(database: Database, session_id: UUID, id: UUID) -> Due | None:
     """Return a pending delivery; None if it is done or gone."""
     row = await database.fetchrow(
         "SELECT d.body, d.attempts, w.url, w.secret, w.private_targets FROM deliveries d "

@@ -182,7 +182,7 @@ async def test_a_redaction_waits_for_the_indexing_of_its_event(client: httpx.Asy
     async with database.transaction() as tx:
         at = await search.lock(tx, own, DEFAULT_TENANT)
         assert at == 0
-        events = await search.unindexed(tx, own, at, 100, 100_000)
+        events = await search.unindexed_events(tx, own, at, 100, 100_000)
         redacting = asyncio.create_task(client.delete(f"{S}/events/3"))
         async with asyncio.timeout(20):
             while not await count_waiting(database):

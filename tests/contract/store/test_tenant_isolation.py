@@ -73,7 +73,7 @@ OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
 OPERATORS = {
     "app.wings.sealing.store:drop",
-    "app.wings.sealing.store:every",
+    "app.wings.sealing.store:all_keys",
     "app.wings.sealing.store:rewrap",
     "app.store.keys:create",
     "app.store.keys:page",
@@ -336,7 +336,7 @@ async def retain(application: Database, database: Database, tenant_id: UUID) -> 
         own = session_key(tenant_id, "s")
         with suppress(RolledBack):  # rolled back, so that later tests find these rows
             async with application.transaction() as tx:
-                assert (await erasures.counts(tx, tenant_id, own))["sessions"] == 1
+                assert (await erasures.counts(tx, own, tenant_id))["sessions"] == 1
                 await purges._record_use(tx, tenant_id, own, datetime.now(UTC) + timedelta(days=1))
                 await erasure.delete(tx, tenant_id, ["s", "w"])
                 raise RolledBack

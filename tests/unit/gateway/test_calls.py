@@ -8,7 +8,7 @@ import pytest
 from app.core.errors import InvalidRequest
 from app.providers.redaction import redacted
 from app.wings.gateway import bodies
-from app.wings.gateway.calls import ENDPOINTS, NotBudgeted, conversation, rewritten
+from app.wings.gateway.calls import ENDPOINTS, CallConversation, NotBudgeted, read_conversation, write_body
 from app.wings.gateway.headers import NAME_CHARS_MAX, identify, legal_name, request_fields, response_fields, secrets
 from app.wings.gateway.replies import ResponsesReply
 from tests.support.validators import check_anthropic
@@ -61,10 +61,12 @@ def endpoint(path: str) -> Any:
     return next(one for (_, at), one in ENDPOINTS.items() if at == path)
 
 
+def conversation(path: str, call: str) -> CallConversation:
+    return read_conversation(endpoint(path), bodies.parse(call.encode()))
+
+
 def replaced(path: str, call: str, request: dict[str, Any]) -> str:
-    given = bodies.parse(call.encode())
-    of = conversation(endpoint(path), given.value)
-    return rewritten(given, of, bodies.parse(json.dumps(request).encode())).decode()
+    return write_body(conversation(path, call), bodies.parse(json.dumps(request).encode())).decode()
 
 
 def test_only_messages_and_system_are_replaced_and_every_other_byte_stays() -> None:
@@ -106,8 +108,7 @@ def test_claude_codes_call_header_stays_first_and_out_of_the_log() -> None:
         "system": [said, {"type": "text", "text": "s"}],
         "messages": [{"role": "user", "content": "hi"}],
     }
-    of = conversation(endpoint("/v1/messages"), call)
-    assert of.system == [{"type": "text", "text": "s"}]
+    assert conversation("/v1/messages", json.dumps(call)).system == [{"type": "text", "text": "s"}]
     request = {"system": [{"type": "text", "text": "s", "cache_control": MARK}], "messages": call["messages"]}
     sent = json.loads(replaced("/v1/messages", json.dumps(call), request))
     assert sent["system"] == [said, request["system"][0]]
@@ -117,10 +118,10 @@ def test_usage_is_requested_of_a_chat_stream_unless_the_client_does() -> None:
     call = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     for options, swallows in ((None, True), ({"include_usage": False, "x": 1}, True), ({"include_usage": True}, False)):
         asked = call if options is None else {**call, "stream_options": options}
-        assert conversation(endpoint("/v1/chat/completions"), asked).hides_usage is swallows
+        assert conversation("/v1/chat/completions", json.dumps(asked)).hides_usage is swallows
         sent = json.loads(replaced("/v1/chat/completions", json.dumps(asked), {"messages": call["messages"]}))
         assert sent["stream_options"] == {**(options or {}), "include_usage": True}
-    plain = conversation(endpoint("/v1/chat/completions"), {**call, "stream": False})
+    plain = conversation("/v1/chat/completions", json.dumps({**call, "stream": False}))
     assert not plain.hides_usage
 
 
@@ -137,7 +138,7 @@ def test_usage_is_requested_of_a_chat_stream_unless_the_client_does() -> None:
 )
 def test_calls_without_a_conversation_are_not_budgeted(path: str, call: dict[str, Any]) -> None:
     with pytest.raises(NotBudgeted):
-        conversation(endpoint(path), call)
+        conversation(path, json.dumps(call))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_reading_time_is_linear_in_the_size(form: str) -> None:
 async def test_the_loop_has_turns_while_a_stream_is_read(form: Any) -> None:
     size = 8_000_000
     reader, turns = Reader(CallConversation(form, ()), EVENT_STREAM), Turns()
-    async for _ in reader.through(pieces(form, size)):
+    async for _ in reader.relay(pieces(form, size)):
         pass
     assert turns.stop() >= size // SLICE_BYTES // 2
 
@@ -100,7 +100,7 @@ async def test_the_loop_has_turns_while_a_body_is_unpacked() -> None:
         yield bomb()
 
     reader, turns = Reader(CallConversation("openai", ()), {**EVENT_STREAM, "content-encoding": "gzip"}), Turns()
-    async for _ in reader.through(whole()):
+    async for _ in reader.relay(whole()):
         pass
     assert reader.unread is not None and reader.bytes < 2 * JSON_BYTES_MAX
     assert turns.stop() >= JSON_BYTES_MAX // SLICE_BYTES
@@ -108,7 +108,7 @@ async def test_the_loop_has_turns_while_a_body_is_unpacked() -> None:
 
 async def test_a_stream_is_read_up_to_a_limit() -> None:
     reader, passed = Reader(CallConversation("openai", ()), EVENT_STREAM), 0
-    async for piece in reader.through(pieces("openai", 2 * STREAM_BYTES_MAX)):
+    async for piece in reader.relay(pieces("openai", 2 * STREAM_BYTES_MAX)):
         passed += len(piece)
     assert passed > 1.9 * STREAM_BYTES_MAX
     assert STREAM_BYTES_MAX < reader.bytes < STREAM_BYTES_MAX + JSON_BYTES_MAX

@@ -64,7 +64,7 @@ def test_calls_of_several_lines_are_each_shards_newest() -> None:
 
 def test_a_part_that_the_store_no_longer_has_is_an_error() -> None:
     with pytest.raises(ValueError, match="is not once in"):
-        statements._with("SELECT 1", {"SELECT 2": "SELECT 3"})
+        statements._replace_parts("SELECT 1", {"SELECT 2": "SELECT 3"})
 
 
 class FailingNode:
