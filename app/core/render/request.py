@@ -265,10 +265,12 @@ def write_text(
     known = before.repeated_by(form, context, state, units) if before else None
     settled = (known or _begin(form, context, state)).extended(units, state)
     tail = _tail(context, injected)
+    if not tail and settled.writer.ended:
+        return WrittenContext(settled.layout, settled.losses, settled, settled.writer, settled.writer)
     end = prepare(Layout(blocks=tail), form) if tail else Fitted(Layout())
     stable, whole = _write_tail(settled.writer.copy(), end.layout.blocks)
     layout = replace(settled.layout, blocks=settled.layout.blocks + end.layout.blocks)
-    losses = settled.losses + _numbered(end.losses, settled.counts) if end.losses else settled.losses
+    losses = settled.losses + _numbered(end.losses, settled.counts)
     return WrittenContext(layout, losses, settled, stable, whole)
 
 

@@ -97,6 +97,11 @@ class Writer(ABC):
         """Settle the newest message; no block may follow."""
         self._settle()
 
+    @property
+    def ended(self) -> bool:
+        """Whether `end` would change nothing."""
+        return self._newest is None and bool(self.texts)
+
     def copy(self) -> Self:
         """Return an independent writer with the same messages."""
         return self.restored(self.mark())

@@ -161,6 +161,11 @@ class ChatWriter(Writer):
             content = _content(block, texts_only=role == "system")
             self._write({"role": role, "content": content, **(head_of(block, NAME) or {})})
 
+    @property
+    def ended(self) -> bool:
+        """Whether `end` would change nothing."""
+        return super().ended and not self._images
+
     def end(self) -> None:
         """Settle the newest message; no block may follow."""
         if self._images:
