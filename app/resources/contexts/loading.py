@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -43,6 +43,8 @@ BOUND_FACTOR: Final = 2
 """Tokens of the log read at first after an epoch, in windows of the request: stubs make room for more than one."""
 DEEPEN_FACTOR: Final = 4
 DEEPEN_MAX: Final = 4
+CACHES_KEPT: Final = 1_024
+"""The profiles of providers' caches that are remembered, by model and policy: each is looked up in a table of names."""
 OFF_LOOP_TOKENS: Final = 30_000
 OFF_LOOP_EVENTS: Final = 300
 """Larger contexts are planned and rendered in a thread, so that they do not delay other requests."""
@@ -84,7 +86,7 @@ class InputsLoader:
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._caches = caches
+        self._cache_profile = lru_cache(CACHES_KEPT)(partial(cache_profile, table=caches))
         self._calls_kept_days = calls_kept_days
 
     async def continued(self, asked: Asked, held: CachedView) -> ContextInputs | None:
@@ -213,7 +215,7 @@ class InputsLoader:
             layer_tokens=await count_tokens(shown, counter) if shown else 0,
             last_context=last,
             now=now,
-            cache=cache_profile(settings.model, policy.cache, self._caches, FORMATS[request.format].cache),
+            cache=self._cache_profile(settings.model, policy.cache, otherwise=FORMATS[request.format].cache),
             keep_days=policy.kept_days(self._calls_kept_days),
         )
 
