@@ -49,7 +49,8 @@ class TiktokenTokenizer:
 
     def count(self, text: str) -> int:
         """Return the tokens of `text`, special tokens counted as ordinary text; exact but for the cuts in long runs."""
-        return sum(len(self._encoding.encode_ordinary(piece)) for piece in pieces(text))
+        counted = [text] if len(text) <= RUN_CHARS_MAX else pieces(text)
+        return sum(len(self._encoding.encode_ordinary(piece)) for piece in counted)
 
 
 def pieces(text: str) -> Iterator[str]:

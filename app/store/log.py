@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 from uuid import UUID
 
@@ -12,7 +12,6 @@ from app.core.log.events import EventType
 from app.core.log.placement import Batch, LogEnd, TurnState, moves_state
 from app.store import jobs, texts
 from app.store.engine import Connection, Database
-from app.store.event_log import SessionLog
 from app.store.events import LEGIBLE
 from app.store.sessions import open_calls
 from app.tracing import tracer
@@ -34,12 +33,16 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class AppendSettings:
-    """The session's settings and log with which a batch was counted and its trigger computed; they seldom change."""
+    """The session's settings and ancestors with which a batch was counted and its trigger computed, as parameters.
 
-    estimator: str
-    model: str | None
-    policy: tuple[str, int]
-    log: SessionLog
+    They seldom change. Without values a session with any settings is appended to.
+    """
+
+    estimator: str | None = None
+    model: str | None = None
+    policy_name: str | None = None
+    policy_version: int | None = None
+    lineage_ids: list[UUID] | None = None
 
 
 # Check the batch's conditions, take its seqs, and insert its events. If a condition does not hold (any more), no row is
@@ -136,9 +139,13 @@ class CompactionTrigger:
     before its first context), and the tokens without a summary are at least those that stay verbatim plus the least
     that a summary covers."""
 
-    ratio: float
+    ratio: float | None
     target: int
     readiness: Readiness
+
+
+NO_TRIGGER: Final = CompactionTrigger(None, 0, Readiness(0.0, 0.0, 0.0, 0.0))
+"""A condition that never holds."""
 
 
 async def append(
@@ -150,10 +157,10 @@ async def append(
     *,
     expected_head: int | None,
     expected_turn: TurnState | None,
-    expected: AppendSettings | None,
+    expected: AppendSettings,
     key: str | None,
     request_sha256: bytes | None,
-    trigger: CompactionTrigger | None = None,
+    trigger: CompactionTrigger,
     current_line_only: bool = False,
 ) -> AppendResult | None:
     """Append the batch; return None if the session's state does not allow it, or the session is missing.
@@ -167,10 +174,12 @@ async def append(
         "expected_head": expected_head,
         "awaits_user": None if expected_turn is None else expected_turn.awaits_user,
         "turn_id": None if expected_turn is None else expected_turn.turn_id,
-        **_basis(expected),
+        **asdict(expected),
         "moves_turn": expected_turn is not None or moves_state([p.draft for p in batch.placed]),
         **_changes(batch),
-        **_trigger(trigger),
+        "ratio": trigger.ratio,
+        "first_target": trigger.target,
+        **asdict(trigger.readiness),
         "current_line_only": current_line_only,
     }
     events = {"rows": _rows(batch), "bodies": [texts.stored(body, clear=LEGIBLE) for body in bodies]}
@@ -209,20 +218,6 @@ def _changes(batch: Batch) -> dict[str, object]:
     }
 
 
-def _basis(expected: AppendSettings | None) -> dict[str, object]:
-    """Return the settings that the session must have, as parameters; None allows any."""
-    if expected is None:
-        return dict.fromkeys(("estimator", "model", "policy_name", "policy_version", "lineage_ids"))
-    name, version = expected.policy
-    return {
-        "estimator": expected.estimator,
-        "model": expected.model,
-        "policy_name": name,
-        "policy_version": version,
-        "lineage_ids": list(expected.log.ancestors),
-    }
-
-
 def _rows(batch: Batch) -> str:
     """Return a batch's events without bodies, as JSON: sending each column as an array takes longer."""
     return json.dumps(
@@ -245,19 +240,6 @@ def _rows(batch: Batch) -> str:
             for p in batch.placed
         ]
     )
-
-
-def _trigger(trigger: CompactionTrigger | None) -> dict[str, object]:
-    """Return the parameters of the condition on which a worker is woken; without a trigger it never holds."""
-    readiness = Readiness(0.0, 0.0, 0.0, 0.0) if trigger is None else trigger.readiness
-    return {
-        "ratio": None if trigger is None else trigger.ratio,
-        "first_target": 0 if trigger is None else trigger.target,
-        "keep": readiness.keep,
-        "keep_tokens": readiness.keep_tokens,
-        "least": readiness.least,
-        "least_tokens": readiness.least_tokens,
-    }
 
 
 def _last(batch: Batch, kind: EventType) -> int | None:

@@ -38,7 +38,7 @@ from app.store import event_log, log, sessions
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
-from app.store.log import AppendSettings, CompactionTrigger
+from app.store.log import NO_TRIGGER, AppendSettings, CompactionTrigger
 from app.store.sessions import SessionRow
 
 PREPARE_RATIO: Final = 0.5
@@ -95,7 +95,7 @@ class Ingest:
                         bodies,
                         expected_head=request.expected_head,
                         expected_turn=expected_turn,
-                        expected=AppendSettings(hint.estimator, hint.model, hint.policy, hint.log),
+                        expected=AppendSettings(hint.estimator, hint.model, *hint.policy, list(hint.log.ancestors)),
                         key=request.key,
                         request_sha256=request.request_sha256,
                         trigger=self.compaction_trigger(policy, hint.model, batch),
@@ -174,7 +174,7 @@ class Ingest:
             bodies,
             expected_head=None,
             expected_turn=state.turn,
-            expected=None,
+            expected=AppendSettings(),
             key=request.key,
             request_sha256=request.request_sha256,
             trigger=self.compaction_trigger(policy, hint.model, batch),
@@ -189,14 +189,14 @@ class Ingest:
         names = [draft.id for draft in drafts if draft.id is not None] if hint.log.ancestors else []
         return bool(names and await event_log.by_ids(self._database, hint.log, names, own=False))
 
-    def compaction_trigger(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger | None:
+    def compaction_trigger(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger:
         """Return the threshold at which this append enqueues a compaction: lower if it ends a turn."""
         if not policy.summarize.enabled:
-            return None
+            return NO_TRIGGER
         try:
             budget = self._counting.own_budget(policy, model)
         except (CannotFit, InvalidPolicy):  # the model's window is too small for it; a context request will say so
-            return None
+            return NO_TRIGGER
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
         return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
