@@ -10,7 +10,7 @@ import asyncpg
 
 from app.store import jobs, texts
 from app.store.engine import Connection, Database
-from app.store.rows import decode, parameters
+from app.store.rows import columns, decode, parameters
 from app.tracing import tracer
 
 OPEN: Final = "('scheduled', 'running')"
@@ -297,11 +297,10 @@ class CompactionRow:
         return len(self.summaries)
 
 
-_LISTED: Final = (
-    "id, state, reason, focus, attempts, error, from_seq, to_seq, summaries, tokens_read, tokens_before, tokens_after, "
-    "created_at, started_at, finished_at, (SELECT coalesce(sum(s.events), 0) FROM summaries s "
-    "WHERE s.session_id = compactions.session_id AND s.id = ANY(compactions.summaries) AND s.depth = 0) "
-    "AS messages_compressed"
+_LISTED: Final = columns(CompactionRow).replace(
+    "messages_compressed",
+    "(SELECT coalesce(sum(s.events), 0) FROM summaries s WHERE s.session_id = compactions.session_id "
+    "AND s.id = ANY(compactions.summaries) AND s.depth = 0) AS messages_compressed",
 )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from app.store.engine import Connection, Database
-from app.store.rows import columns, decode
+from app.store.rows import columns, decode, parameters
 
 BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, math.inf)
 """Upper bounds, in seconds, of the histogram of delays."""
@@ -50,14 +50,9 @@ async def add(connection: Connection | Database, done: WorkDone, number: int = 1
         "ON CONFLICT (kind, maker, outcome, bound) DO UPDATE SET number = w.number + excluded.number, "
         "seconds = w.seconds + excluded.seconds, input_tokens = w.input_tokens + excluded.input_tokens, "
         "output_tokens = w.output_tokens + excluded.output_tokens, newest_at = now()",
-        kind=done.kind,
-        maker=done.maker,
-        outcome=done.outcome,
         bound=BOUNDS[bisect_left(BOUNDS, done.seconds)],
         number=number,
-        seconds=done.seconds,
-        input_tokens=done.input_tokens,
-        output_tokens=done.output_tokens,
+        **parameters(done),
     )
 
 

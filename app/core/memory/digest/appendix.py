@@ -151,7 +151,7 @@ def appendix(digest: Digest, counter: Counter, tokens: int, body: str = "") -> s
     files are included. Only if these alone exceed `tokens` are the oldest constraints and the least used files replaced
     by their number.
     """
-    room, measure = tokens, _measure(counter)
+    room, measure = tokens, prose_measure(counter)
     best = ""
     for _ in range(PASSES):
         text = _write_sections(digest, measure, room, body)
@@ -177,9 +177,10 @@ def _missing_requests(digest: Digest, beside: str) -> Sequence[str]:
     return [request for request in digest.requests if request not in words]
 
 
-def _measure(counter: Counter) -> Measure:
+def prose_measure(counter: Counter) -> Measure:
+    """Return a function that counts the tokens of a text in a summary; repeated texts are counted once."""
     # The message that carries a summary is counted as prose; by OpenAI's tokenizer a summary is as dense as prose.
-    return cache(lambda text: counter.estimator.count(text, TextKind.PROSE))  # repeated texts are counted once
+    return cache(lambda text: counter.estimator.count(text, TextKind.PROSE))
 
 
 @dataclass(slots=True)

@@ -6,13 +6,13 @@ Deterministic. Only users, assistants and notes are quoted; tool output is data 
 import re
 from collections import Counter as Counts
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
 from typing import Final
 
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.answers import user_lines, with_question
+from app.core.memory.digest.appendix import prose_measure
 from app.core.memory.digest.commands import PENDING
 from app.core.memory.digest.commands import RUNNING as UNDER_WAY
 from app.core.memory.digest.record import Digest
@@ -48,7 +48,6 @@ from app.core.memory.extractive.sections import (
     STATES,
     SUFFIX,
     USERS,
-    Measure,
     Section,
     SectionLine,
     fill_sections,
@@ -58,7 +57,7 @@ from app.core.memory.extractive.sections import (
 )
 from app.core.memory.extractive.statements import INTENT, has_content, is_narration, looks_only, refutes
 from app.core.memory.extractive.work import SpanWork, failed_checks, with_arguments
-from app.core.tokens.counter import Counter, TextKind
+from app.core.tokens.counter import Counter
 
 NEWEST_TEXTS: Final = 3
 """The number of newest assistant texts that are quoted, and of open calls that are named."""
@@ -138,7 +137,7 @@ def extract(
         CONTEXT: [*notes.structure, *notes.others, *messages.context(earlier[CONTEXT])],
     }
     sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
-    measure = _measure(counter)
+    measure = prose_measure(counter)
     text = fill_sections(HEADINGS, sections, measure, max_tokens, spare=CONTEXT if messages.is_talk else USERS)
     only_called = f"{NOTHING.rstrip('.')}; called {_tools(events)}."
     return only_called if text == NOTHING and events and measure(only_called) <= max_tokens else text
@@ -159,7 +158,7 @@ def extract_prefix(
     request = next((SectionLine(ask, e.seq) for e in messages.users if (ask := ask_of(e.text))), None)
     requests = [request] if request else previous.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
     next_steps, work = messages.next_steps(), SpanWork(events)
-    done = [*interleave(work.done(), messages.done()), *messages.ranked()]
+    done = [*interleave(work.done(), messages.done()), *messages.ranked]
     early = [line for line in done if line not in next_steps] + previous.get(EARLY, [])
     suffix = [
         *next_steps,
@@ -170,7 +169,7 @@ def extract_prefix(
         *previous.get(SUFFIX, []),
     ]
     sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
-    return fill_sections(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
+    return fill_sections(PREFIX_HEADINGS, sections, prose_measure(counter), max_tokens, spare=EARLY)
 
 
 class _Messages:
@@ -192,7 +191,8 @@ class _Messages:
         self._user_seqs = {seq for seq, _ in users}
         texts = sorted([*users, *self._assistant_texts])
         self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in texts}
-        self._central = central(self._sentences_of(texts), self._focus)
+        self.ranked = central(self._sentences_of(texts), self._focus)
+        """All distinct sentences, the most central first."""
         self.open_calls = _open_calls(events)
         self._earlier_texts = [(line.seq, line.text) for line in previous.get(LATEST, ())]
         self._user_lines = list(user_lines(events, self._earlier_texts[-1][1] if self._earlier_texts else ""))
@@ -225,8 +225,7 @@ class _Messages:
 
     def newest(self) -> Sequence[SectionLine]:
         """Return the sentences of the newest assistant texts, the newest text first."""
-        newest = self._sentences_of(self._assistant_texts[: -NEWEST_TEXTS - 1 : -1])
-        return [SectionLine(s.text, s.seq) for s in newest]
+        return self._sentences_of(self._assistant_texts[: -NEWEST_TEXTS - 1 : -1])
 
     def context(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
         """Return candidates for critical context: in talk the most telling messages, else the lines carried over."""
@@ -235,11 +234,7 @@ class _Messages:
         found = quotes(self._events, [line.text for line in earlier])
         if self._focus:
             found = sorted(found, key=lambda quote: self._focus.isdisjoint(content_words(quote.text)))
-        return [SectionLine(quote.text, quote.seq) for quote in found]
-
-    def ranked(self) -> Sequence[SectionLine]:
-        """Return all distinct sentences, the most central first."""
-        return [SectionLine(s.text, s.seq) for s in self._central]
+        return found
 
     def decisions(self) -> Sequence[SectionLine]:
         """Return the decisions and findings of the assistant that the user did not refute, and those in its commits."""
@@ -253,7 +248,7 @@ class _Messages:
     def next_steps(self) -> Sequence[SectionLine]:
         """Return the next steps in the newest assistant text, in its order."""
         found = self._sentences_of(self._assistant_texts[-1:])
-        return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
+        return [s for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
 
 
 def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:
@@ -340,7 +335,3 @@ def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequen
 
 def _lines(texts: Iterable[str], seq: int) -> list[SectionLine]:
     return [SectionLine(text, seq) for text in texts]
-
-
-def _measure(counter: Counter) -> Measure:
-    return cache(lambda text: counter.estimator.count(text, TextKind.PROSE))  # a line may be tried in several sections

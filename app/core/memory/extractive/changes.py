@@ -181,7 +181,7 @@ def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
 def _distinct_lines(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
     """Return the sentences with enough content words; only the first of similar ones."""
     candidates = [Sentence(text, seq, content_words(text)) for seq, text in found]
-    return [SectionLine(one.text, one.seq) for one in distinct(candidates) if len(one.words) >= TELLING_WORDS]
+    return [one for one in distinct(candidates) if len(one.words) >= TELLING_WORDS]
 
 
 LATEST_CHARS_MAX: Final = 240

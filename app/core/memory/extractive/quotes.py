@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,12 +21,10 @@ ALIKE: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
-    """One sentence of the log, the seq of its event, and its content words."""
+class Sentence(SectionLine):
+    """A sentence as a line, with its content words."""
 
-    text: str
-    seq: int
-    words: frozenset[str]
+    words: frozenset[str] = field(compare=False)
 
 
 def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
@@ -45,10 +44,7 @@ def central(candidates: Sequence[Sentence], focus: frozenset[str] = frozenset())
     A word weighs by the number of sentences that share it, a sentence by the mean of its words, and newer sentences
     weigh more. Words of `focus` count five times.
     """
-    shared: dict[str, int] = {}
-    for candidate in candidates:
-        for word in candidate.words:
-            shared[word] = shared.get(word, 0) + 1
+    shared = Counter(word for candidate in candidates for word in candidate.words)
     many = max(1, len(candidates))
     worth = {
         word: math.log1p(count) * math.log1p(many / count) * (5 if word in focus else 1)
@@ -144,27 +140,17 @@ _QUESTION: Final = 0.3
 _SPEAKER: Final = re.compile(r"(?:\[[^\]\n]{1,80}\] ?)?[A-Z][\w .'-]{0,40}: ")
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
-    """One message on one line with its speaker, and the seq of its event."""
+def quotes(events: Sequence[Event], earlier: Sequence[str] = ()) -> Sequence[SectionLine]:
+    """Return the messages of users and assistants, shortened and with their speakers, the most telling first.
 
-    text: str
-    seq: int
-
-
-def quotes(events: Sequence[Event], earlier: Sequence[str] = ()) -> Sequence[Quote]:
-    """Return the messages of users and assistants, shortened, the most telling for their length first.
-
-    `earlier` are lines that an earlier summary quoted; they compete with the messages and have seq 0.
+    A message is the more telling the shorter it is. `earlier` are lines that an earlier summary quoted; they compete
+    with the messages and have seq 0.
     """
     messages = [e for e in events if e.type in DIALOGUE and e.text.strip()]
-    texts = [(text, Quote(text, 0)) for text in earlier]
-    texts += [(text, Quote(_line(event, text), event.seq)) for event in messages if (text := own_words(event.text))]
+    texts = [(text, SectionLine(text, 0)) for text in earlier]
+    texts += [(text, SectionLine(_line(e, text), e.seq)) for e in messages if (text := own_words(e.text))]
     texts = texts[-MESSAGES_MAX:]
-    holding: dict[str, int] = {}
-    for text, _ in texts:
-        for word in content_words(text):
-            holding[word] = holding.get(word, 0) + 1
+    holding = Counter(word for text, _ in texts for word in content_words(text))
     rarity = {word: math.log(len(texts) / count) for word, count in holding.items()}
     ranked = [(_text_worth(text, rarity) / (len(text) + FRAME_CHARS) ** LENGTH_COUNTS, quote) for text, quote in texts]
     ranked.sort(key=lambda item: (-item[0], item[1].seq))

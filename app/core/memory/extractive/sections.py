@@ -1,12 +1,13 @@
 """The sections of a summary's body: their headings, parsing an earlier summary's, and filling new ones."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Final
 
+from app.core.memory.digest.appendix import Measure
 from app.core.memory.digest.sentences import shorten
 
 NONE: Final = "(none)"
@@ -40,7 +41,6 @@ LATEST_REQUEST: Final = "Latest request: "
 """The mark of a goal's second line."""
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
-Measure = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
