@@ -1,6 +1,7 @@
 """Contexts: get the request of the next model call."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -66,18 +67,8 @@ async def get_context(request: Request, who: Who) -> Response:
     except ValidationError as error:
         found = [{**one, "loc": ("query", *one["loc"])} for one in error.errors()]
         raise RequestValidationError(found) from None
-    asked = ContextRequest(
-        view=query.view,
-        format=query.format,
-        model=query.model,
-        max_tokens=query.max_tokens,
-        at=query.at,
-        outside_tokens=query.outside_tokens,
-        recall=query.recall,
-        wait_ms=query.wait_ms,
-    )
     assembly: Assembly = request.state.services.assembly
-    answer = await assembly.context(who.tenant_id, sid, asked)
+    answer = await assembly.context(who.tenant_id, sid, ContextRequest(**dict(query)))
     return Response(context_body(answer).json(), media_type="application/json")
 
 
@@ -171,23 +162,13 @@ async def _reconciled(
     return reconciled_body(done)
 
 
+_REQUESTED: Final = frozenset(field.name for field in fields(ContextRequest))
+
+
 async def context_request(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> ContextRequest:
     """Return the request that a body states, with the settings of the call that it retries. Raises InvalidRequest."""
-    asked = ContextRequest(
-        view=body.view,
-        format=body.format,
-        model=body.model,
-        max_tokens=body.max_tokens,
-        at=body.at,
-        outside_tokens=body.outside_tokens,
-        recall=body.recall,
-        policy=body.policy,
-        force=body.force,
-        cache_last=body.cache_last,
-        wait_ms=body.wait_ms,
-        now=body.now,
-        injections=tuple(Injection(i.name, check_content(i.content), i.max_tokens) for i in body.injections),
-    )
+    injections = tuple(Injection(i.name, check_content(i.content), i.max_tokens) for i in body.injections)
+    asked = ContextRequest(**{name: value for name, value in body if name in _REQUESTED} | {"injections": injections})
     if body.retry_of is None:
         return asked
     return await feedback.retry_request(who.tenant_id, sid, body.retry_of, asked, body.model_fields_set)

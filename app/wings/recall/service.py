@@ -12,6 +12,7 @@ from app.core.lexicon.times import from_seconds
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter
+from app.http.fields import answer_of
 from app.resources.policies.service import Policies
 from app.services.counting import Counting, bytes_of, off_loop
 from app.store import event_log, sessions
@@ -171,21 +172,14 @@ def _item(given: answer.RecallPart, events: Mapping[int, Event], scores: Mapping
     about = files(event) or (files(call) if call is not None else ())
     score = scores.get(event.seq)
     cut = given.content is not None and (given.start > 0 or given.end is not None)
-    return RecallItem(
-        seq=event.seq,
-        type=event.type,
-        turn=event.turn,
+    return answer_of(
+        RecallItem,
+        given,
+        event,
         occurred_at=from_seconds(event.at).replace(microsecond=0),
-        author=event.author,
-        tool=event.tool,
         path=about[0] if about else None,
-        call_seq=event.call_seq,
         is_error=True if event.is_error else None,
-        visible=given.visible,
-        tokens=event.tokens,
         score=None if score is None else round(score, 4),
-        snippet=given.snippet,
-        content=given.content,
         truncated=True if cut else None,
         offset=given.start if cut else None,
         next_offset=given.end,
