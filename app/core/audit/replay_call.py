@@ -13,8 +13,7 @@ from app.core.log.event import ERASED, Event
 from app.core.memory.cover import Summary
 from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Frontier
-from app.core.plan.state.projection import project
-from app.core.plan.state.summaries import summary_blocks
+from app.core.plan.state.projection import project, summary_blocks
 from app.core.policy.policy import Policy
 from app.core.record.manifest import CallManifest, UnknownVersion
 from app.core.render.formats.fit import PREPARED_BY, prepare

@@ -18,9 +18,8 @@ from app.core.plan.state.context import NOTHING_UNREAD, Context, Reduced, Unread
 from app.core.plan.state.drops import refresh_note
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
-from app.core.plan.state.projection import project
+from app.core.plan.state.projection import project, summary_blocks
 from app.core.plan.state.stubs import VISIBILITY
-from app.core.plan.state.summaries import summary_blocks
 from app.core.policy.evictions import SHOW_ALL
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget

@@ -13,7 +13,7 @@ from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
 from app.core.plan.state.frontier import Drop, Fold, Frontier
 from app.core.plan.state.items import Item
-from app.core.plan.state.summaries import summary_blocks
+from app.core.plan.state.projection import summary_blocks
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, allowed_excess
 from app.core.tokens.counter import Counter

@@ -12,7 +12,7 @@ from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
-from app.core.plan.state.summaries import summary_blocks
+from app.core.plan.state.projection import summary_blocks
 from app.core.plan.state.wording import Limits, noted_files
 from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import Counter
