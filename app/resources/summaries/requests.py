@@ -12,7 +12,7 @@ from app.core.assembly.inputs import ContextInputs
 from app.core.compaction.next_span import nothing_to_summarize
 from app.core.errors import Conflict, NotFound
 from app.core.memory.cover import StoredSummary
-from app.core.memory.digest.digest import complete
+from app.core.memory.digest.record import complete
 from app.resources.summaries.service import Compaction
 from app.store import compactions, sessions, summaries
 from app.store.compactions import REQUESTED, CompactionRow, WaitingContext

@@ -9,7 +9,7 @@ from app.core.lexicon.times import from_seconds, time_text
 from app.core.log.event import Event
 from app.core.log.events import readable
 from app.core.memory.cover import COVER_SHARE, Clipped, StoredSummary, Summary, clip, contiguous
-from app.core.memory.digest.digest import from_json, to_json
+from app.core.memory.digest.record import from_json, to_json
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.plan.state import wording
 from app.core.policy.policy import Policy

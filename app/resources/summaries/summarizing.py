@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.core.log.events import Json
-from app.core.memory.digest.digest import Digest
+from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.summary import write_summary
 from app.core.policy.policy import Policy
 from app.providers.failures import ProviderError

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from app.core.log.events import EventType
-from app.core.memory.digest.digest import Digest, digest_of
+from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import own_words
 from app.core.memory.extractive.body import extract, extract_prefix
 from app.core.memory.extractive.quotes import central, quotes, sentences_of

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.core.memory.digest.digest import Digest, digest_of
+from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.body import condense, extract
 from app.core.memory.extractive.statements import findings, has_content, is_narration, refutes, statements
 from tests.unit.builders import COUNTER, Log

@@ -1,6 +1,7 @@
 """The goal of a summary: the first request and the newest one."""
 
-from app.core.memory.digest.digest import Digest, digest_of
+from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.body import extract
 from app.core.memory.extractive.changes import goals
 from app.core.memory.extractive.sections import SectionLine

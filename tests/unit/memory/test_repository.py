@@ -2,8 +2,10 @@
 
 import pytest
 
-from app.core.memory.digest.digest import appendix, digest_of, from_json, to_json, unite
+from app.core.memory.digest.appendix import appendix
+from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.files import repository_lines, undone_changes, unite_lines
+from app.core.memory.digest.record import from_json, to_json, unite
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.test_checks import add_run
 

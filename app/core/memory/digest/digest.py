@@ -1,7 +1,4 @@
-"""The digest of a span: facts that are extracted mechanically and never left to a model.
-
-`digest_of` makes a digest from events, `unite` from the digests of adjacent spans; `appendix` writes it for a model.
-"""
+"""The digest of a span: facts that are extracted mechanically and never left to a model."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,40 +6,13 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
-from app.core.memory.digest.appendix import appendix, requests_tokens
 from app.core.memory.digest.calls import AnsweredCall, answered_calls
 from app.core.memory.digest.commands import PlanStep, plan_of, programs
 from app.core.memory.digest.files import files_of, repository_lines
 from app.core.memory.digest.names import names_in, weigh
 from app.core.memory.digest.outcomes import CheckRun, outcomes_of, reads_only, run_of
-from app.core.memory.digest.record import (
-    FOUND_MAX,
-    Artifact,
-    Command,
-    Digest,
-    Output,
-    Search,
-    complete,
-    from_json,
-    to_json,
-    unite,
-)
+from app.core.memory.digest.record import FOUND_MAX, Artifact, Command, Digest, Output, Search, unite
 from app.core.memory.digest.sentences import ask_of, own_messages, rules_with_reversals, shorten
-
-__all__ = [
-    "Artifact",
-    "Command",
-    "Digest",
-    "Output",
-    "Search",
-    "appendix",
-    "complete",
-    "digest_of",
-    "from_json",
-    "requests_tokens",
-    "to_json",
-    "unite",
-]
 
 COMMAND_CHARS_MAX: Final = 200
 ERROR_CHARS_MAX: Final = 200

@@ -5,7 +5,9 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.memory.digest.digest import Digest, appendix, digest_of, requests_tokens
+from app.core.memory.digest.appendix import appendix, requests_tokens
+from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.body import extract, extract_prefix
 from app.core.tokens.counter import Counter, TextKind
 
