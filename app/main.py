@@ -14,9 +14,8 @@ from app import tokenizers
 from app.http import errors, openapi, operations, pages
 from app.http.body import JsonLimits
 from app.http.middleware import RequestLimits, RequestMiddleware
-from app.http.openapi_descriptions import add_descriptions
 from app.http.operation import Resource
-from app.http.problem_schemas import with_problem_schemas
+from app.http.problems import with_problem_schemas
 from app.resources.contexts import routes as context
 from app.resources.events import routes as events
 from app.resources.feedback import routes as feedback
@@ -132,7 +131,7 @@ def _describe(app: FastAPI, schemas: Sequence[type[BaseModel]]) -> None:
     def described_document() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = openapi.with_body_problems(openapi.with_schemas(generate(), schemas))
-            document = with_problem_schemas(add_descriptions(document, app.routes))
+            document = with_problem_schemas(openapi.add_descriptions(document, app.routes))
             # Set afterwards, because FastAPI's own rendering leaves out every default that is null.
             document["components"]["schemas"]["PolicyDocument"] = POLICY_SCHEMA
             app.openapi_schema = document

@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from app.core.errors import NotFound
 from app.http import errors
-from app.http.problem_texts import TEXTS
+from app.http.problems import TEXTS
 
 router = APIRouter(include_in_schema=False)
 

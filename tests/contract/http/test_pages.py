@@ -8,7 +8,7 @@ import pytest
 
 from app.http import errors
 from app.http.pages import ASSETS
-from app.http.problem_texts import TEXTS
+from app.http.problems import TEXTS
 from app.runtime.settings import Settings
 from tests.conftest import serving
 
