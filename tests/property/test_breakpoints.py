@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from app.core.log.event import REASONING_PARTS, Block, Kind
 from app.core.render.breakpoints import Marking
-from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Layout
 from app.core.tokens.models import ANTHROPIC
 from palimpsest_tools.replay.bill import Cache, charge
@@ -18,7 +17,7 @@ from tests.property.conversations import mixed_blocks
 from tests.property.test_formats import pending_of
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic
-from tests.support.written_requests import chosen, stable_blocks, write_in
+from tests.support.written_requests import chosen, places, stable_blocks, write_in
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
 TOKENS_A_BLOCK = 1_000

@@ -13,7 +13,6 @@ from app.core.log.event import REASONING_PARTS, Block, Kind
 from app.core.log.events import canonical_json
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
-from app.core.render.formats.anthropic import places
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.rebuild import check_native
@@ -21,7 +20,7 @@ from tests.property.builders import definitions
 from tests.property.conversations import conversations, mixed_blocks
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
-from tests.support.written_requests import chosen, write_in
+from tests.support.written_requests import chosen, places, write_in
 from tests.unit.render.formats.layouts import MEMBER, layout_of_messages, round_trip
 
 CHECKS = {

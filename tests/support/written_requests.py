@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.core.render.breakpoints import Marking, choose_breakpoints
-from app.core.render.formats.anthropic import places
-from app.core.render.formats.layout import Breakpoint, Layout
+from app.core.render.formats.anthropic import AnthropicWriter
+from app.core.render.formats.layout import Breakpoint, Layout, Places
 from app.core.render.request import write
 
 
@@ -23,6 +23,15 @@ def write_in(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) 
     """Write a layout in the format `form`."""
     request = write(form, layout, breakpoints)
     return WrittenRequest(json.loads(request.body), request.breakpoints)
+
+
+def places(layout: Layout) -> Places:
+    """Return the places for Anthropic's cache markers in a layout without an ephemeral tail."""
+    writer = AnthropicWriter(layout)
+    for block in layout.blocks:
+        writer.add(block)
+    writer.end()
+    return writer.places
 
 
 def chosen(layout: Layout, last_written: Sequence[int] = (), marking: Marking = Marking()) -> tuple[Breakpoint, ...]:

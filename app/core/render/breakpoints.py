@@ -3,9 +3,9 @@
 Markers are set however small the request is: the tokens sent outside it are unknown here, and a marker on a prefix that
 is too small to be cached costs nothing.
 
-The provider writes its cache only at markers. From a marker it looks for an earlier entry at 20 content blocks,
-starting with its own, with a run of parallel tool uses counted as one. (Its own API also counts a run of results as
-one; not every platform of these models does, so here each result counts, and a step is never too long.)
+The provider writes its cache only at markers. It searches the 20 content blocks up to each marker for an earlier entry,
+counting a run of parallel tool uses as one. (Its own API also counts a run of results as one; not every platform of
+these models does, so here each result counts, and a step is never too long.)
 """
 
 from bisect import bisect_right
@@ -61,7 +61,7 @@ def choose_breakpoints(
     * `tail`: the end of the stable part, whose entry the next call will read.
     * `previous_turn` and `pre_tail`: only for `rounds`.
 
-    With two markers or more, the entry that the last call wrote is read if it still exists.
+    At least two markers ensure that the entry of the last call is read if it still exists.
     """
     if marking.markers == "none" or marking.markers_max <= 0:
         return ()
@@ -167,8 +167,8 @@ def round_ends(blocks: Sequence[Block]) -> list[int]:
 def round_points(ends: Sequence[int], previous_turn: int | None, blocks: int) -> tuple[tuple[int, str], ...]:
     """Return the (index, kind) pairs of the blocks to mark; a later kind overrides an earlier one at the same index.
 
-    `blocks` is the number of blocks. `previous_turn` is the index of the last block before the running turn, None
-    without one. Without `ends` each block counts as a round.
+    `blocks` is the number of blocks, `previous_turn` the index of the last one before the running turn, if there is
+    any. If `ends` is empty, each block counts as a round.
     """
     if not blocks:
         return ()

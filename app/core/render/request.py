@@ -1,6 +1,6 @@
 """The request of a context, arranged for its provider and written as JSON.
 
-The text of a context is kept with its view. The next context of the view repeats it and writes only what was added, so
+The text of a context is kept with its view. The next context of the view repeats it and writes only the additions, so
 each message is written once.
 """
 

@@ -72,7 +72,7 @@ def window_is_assumed(model: str | None, window_tokens: int) -> bool:
 
 @lru_cache(maxsize=1_024)
 def profile(model: str | None) -> ModelProfile:
-    """Return the profile of a model name, with or without a router's prefix (see `cache_profiles.model_name`)."""
+    """Return the profile of a model name, with or without a router's prefix (see `model_name`)."""
     if not model:
         return UNKNOWN
     name = model_name(model)

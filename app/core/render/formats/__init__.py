@@ -31,24 +31,26 @@ def _no_messages(_: Sequence[Any]) -> list[list[dict[str, Json]]]:
 class Format:
     """A format. `writer` begins a request with a layout's prefix; `reader` returns the neutral events of each message.
 
-    * If not `native`, the format is not a provider's: it has no messages to read, and takes every layout as it is. *
-    `sdk_only`: fields that the SDK's responses have and requests may not have. * `keeps_nulls`: fields that are null
-    are sent back unchanged. * `calls_last`: a message holds its text before its calls (`fit.split_rounds`). *
-    `independent_messages`: messages are read independently, except that system messages before all others are prompts.
-    * `marked`: cache breakpoints are written into the request. * `excludes_cached_tokens`: reported input tokens do not
-    include cache reads and writes. * `cache`: the profile assumed for the cache of an unknown model.
+    One that is not `native` is no provider's: it has no messages to read, and takes every layout as it is.
     """
 
     name: FormatName
     writer: Callable[[Layout], Writer]
     reader: Callable[[Sequence[Any]], list[list[dict[str, Json]]]] = _no_messages
     sdk_only: frozenset[str] = frozenset()
+    """Fields that the SDK's responses have and requests may not have."""
     keeps_nulls: bool = False
+    """Whether fields that are null are sent back unchanged."""
     calls_last: bool = False
+    """Whether a message holds its text before its calls (`fit.split_rounds`)."""
     independent_messages: bool = False
+    """Whether messages are read independently, except that system messages before all others are prompts."""
     marked: bool = False
+    """Whether cache breakpoints are written into the request."""
     excludes_cached_tokens: bool = False
+    """Whether reported input tokens do not include cache reads and writes."""
     cache: CacheProfile = UNKNOWN_CACHE
+    """The profile assumed for the cache of an unknown model."""
     native: bool = True
 
     def read(self, messages: Sequence[Any]) -> list[dict[str, Json]]:

@@ -26,9 +26,9 @@ from app.core.render.formats.layout import (
     Layout,
     Mark,
     Marked,
+    MessageWriter,
     Place,
     Places,
-    Writer,
     framed,
     sendable,
 )
@@ -39,11 +39,14 @@ from app.core.render.formats.parts import (
     head_of,
     is_own,
     leading,
+    message_events,
     message_object,
     native,
     part_of,
     plain_text,
+    prompt_event,
     role_field,
+    system_text,
     text_field,
     without,
 )
@@ -64,8 +67,7 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
         head = without(message, "role", "content")
         content = unmarked(content_field(message, index))
         if role == "system":
-            kind = "system.prompt" if index < prompts else "system.message"
-            events.append([{"type": kind, "content": content, "native": native(NAME, head=head)}])
+            events.append([prompt_event(NAME, content, head, prompt=index < prompts)])
         else:
             events.append(_read_message(role, content, head, index))
     return events
@@ -74,31 +76,21 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
 def _read_message(
     role: str, content: str | Sequence[Part] | None, head: Mapping[str, Json], index: int
 ) -> list[dict[str, Json]]:
-    """Return one event for each run of ordinary content blocks, and one for each tool_use and tool_result."""
     kind = f"{role}.message"
     special, foreign = ("tool_use", "tool_result") if role == "assistant" else ("tool_result", "tool_use")
     if content is None or isinstance(content, str):
         return [{"type": kind, "content": content, "native": native(NAME, head=head)}]
     if role == "user":  # the provider requires results first
         content = sorted(content, key=lambda part: part.get("type") != special)
-    events: list[dict[str, Json]] = []
-    run: list[Part] = []
-    for part in content:
+
+    def read_special(part: Part) -> dict[str, Json] | None:
         if part.get("type") == foreign:
             raise InvalidMessage(f"a {foreign} has no place in a message of the {role}", index=index, field="content")
-        if part.get("type") == special:
-            if run:
-                events.append({"type": kind, "content": run})
-                run = []
-            events.append(_read_call(part, index) if role == "assistant" else _read_result(part, index))
-        else:
-            run.append(part)
-    if run or not events:
-        events.append({"type": kind, "content": run})
-    for number, event in enumerate(events):
-        extra: Json = event.pop("native_part", None)
-        event["native"] = native(NAME, head=head if number == 0 else None, part=extra)
-    return events
+        if part.get("type") != special:
+            return None
+        return _read_call(part, index) if role == "assistant" else _read_result(part, index)
+
+    return message_events(NAME, kind, head, content, read_special)
 
 
 def _read_call(part: Part, index: int) -> dict[str, Json]:
@@ -145,7 +137,7 @@ class _Message:
         return sendable({"role": self.role, "content": parts[0]["text"] if plain else parts, **self.fields})
 
 
-class AnthropicWriter(Writer):
+class AnthropicWriter(MessageWriter):
     """Writes messages as the provider accepts them: the first is the user's, none is empty or ends in reasoning.
 
     Reasoning at the end of a message is withheld until the assistant's next content follows it.
@@ -155,7 +147,7 @@ class AnthropicWriter(Writer):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self._system = [part for block in layout.system for part in system_parts(block)]
+        self._prompts = [part for block in layout.system for part in system_parts(block)]
         self._tools = write_tools(layout.tools, NAME)
         self._frames: dict[bool | None, Frame] = {}
         self.frame = self._framed(None)
@@ -182,12 +174,6 @@ class AnthropicWriter(Writer):
         newest = self._newest and self._newest.copy()
         return {"_newest": newest, "_blocks": self._blocks, "_runs": self._runs, "_ids": self._ids.mark()}
 
-    def end(self) -> None:
-        """Settle the newest message; no block may follow."""
-        super().end()
-        if not self._messages:
-            self._append(_beginning())
-
     @property
     def places(self) -> Places:
         """The places for cache markers in the settled messages, by their event's seq, in order."""
@@ -200,7 +186,7 @@ class AnthropicWriter(Writer):
         for point in points:
             place = places.get(point.seq)
             if point.kind == "system":
-                if not self._system and not self._tools:
+                if not self._prompts and not self._tools:
                     continue
                 frame = self._framed(point.hour)
             elif place is None:
@@ -213,15 +199,14 @@ class AnthropicWriter(Writer):
     def _framed(self, hour: bool | None) -> Frame:
         """Return the frame, with a cache marker at the end of the prefix unless `hour` is None; each is made once."""
         if hour not in self._frames:
-            system, tools = self._system, self._tools
+            system, tools = self._prompts, self._tools
             if hour is not None:
                 last = {"cache_control": _marker(hour=hour)}
                 if system:
                     system = [*system[:-1], {**system[-1], **last}]
                 else:
                     tools = [*tools[:-1], {**tools[-1], **last}]
-            before, after = {"system": system} if system else {}, {"tools": tools} if tools else {}
-            self._frames[hour] = framed(before, "messages", after)
+            self._frames[hour] = framed({"system": system}, "messages", {"tools": tools})
         return self._frames[hour]
 
     def _settle(self) -> None:
@@ -229,7 +214,7 @@ class AnthropicWriter(Writer):
         if message is None or not message.parts:
             return
         if not self._messages and message.role != "user":
-            self._append(_beginning())
+            self._open()
         if message.role == "assistant":
             while message.parts and not _can_carry(message.parts[-1]):
                 message.parts.pop()
@@ -248,22 +233,16 @@ class AnthropicWriter(Writer):
         self._messages.append(message)
         self.texts.append(message.text())
 
-    def add(self, block: Block) -> None:
-        """Add the next block."""
-        if block.kind is Kind.CALL:
-            self._call(block)
-        elif block.kind is Kind.RESULT:
-            self._result(block)
-        elif block.kind is Kind.ASSISTANT:
-            self._say(block)
-        elif block.kind is Kind.SYSTEM:
-            if (head_of(block, NAME) or {}).get("role") == "system":
-                self._put(block, "system", message_parts(block))
-                return
-            text = plain_text(block.content) or EMPTY
-            self._put(block, "user", [text_part(f"<system-message>\n{text}\n</system-message>")])
-        else:
+    def _open(self) -> None:
+        self._append(_Message("user", {}, as_text=False, parts=[text_part(BEGINNING)], seqs=[0]))
+
+    def _plain(self, block: Block) -> None:
+        if block.kind is not Kind.SYSTEM:
             self._put(block, "user", message_parts(block))
+        elif (head_of(block, NAME) or {}).get("role") == "system":
+            self._put(block, "system", message_parts(block))
+        else:
+            self._put(block, "user", [text_part(system_text(plain_text(block.content) or EMPTY))])
 
     def _say(self, block: Block) -> None:
         self._put(block, "assistant", message_parts(block), joins=self._calls_are_open())
@@ -303,19 +282,6 @@ class AnthropicWriter(Writer):
         message.parts += parts
         message.seqs += [block.seq] * len(parts)
         return message
-
-
-def places(layout: Layout) -> Places:
-    """Return the places for cache markers in a layout without an ephemeral tail, by their event's seq, in order."""
-    writer = AnthropicWriter(layout)
-    for block in layout.blocks:
-        writer.add(block)
-    writer.end()
-    return writer.places
-
-
-def _beginning() -> _Message:
-    return _Message("user", {}, as_text=False, parts=[text_part(BEGINNING)], seqs=[0])
 
 
 def _can_carry(part: Part) -> bool:

@@ -199,7 +199,7 @@ def _part(part: Json, form: str) -> Json:
     kept = {name: _sendable(value, form) for name, value in part.items()}
     item = kept.get("item")
     if isinstance(item, dict) and item.get("type") == "custom_tool_call_output" and "status" in item:
-        kept["item"] = {name: value for name, value in item.items() if name != "status"}
+        kept["item"] = without(item, "status")
     return part if all(kept[name] is value for name, value in part.items()) else kept
 
 

@@ -28,21 +28,24 @@ from app.core.render.formats.gemini_parts import (
     typed,
     untyped,
 )
-from app.core.render.formats.layout import Layout, Writer, framed, sendable
+from app.core.render.formats.layout import Layout, MessageWriter, framed, sendable
 from app.core.render.formats.parts import (
     BEGINNING,
     EMPTY,
     NO_OUTPUT,
     Image,
+    Piece,
     head_of,
     is_own,
     leading,
+    message_events,
     message_object,
-    native,
     part_of,
     pieces,
     plain_text,
+    prompt_event,
     role_field,
+    system_text,
     text_field,
     without,
 )
@@ -69,41 +72,31 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
         parts = read_parts(message, index)
         head = without(present(message), "parts", "role")
         if role == "system":
-            kind = "system.prompt" if index < prompts else "system.message"
-            events.append([{"type": kind, "content": list(map(typed, parts)), "native": native(NAME, head=head)}])
+            events.append([prompt_event(NAME, list(map(typed, parts)), head, prompt=index < prompts)])
         elif role == "model":
-            found = _read_content("assistant.message", parts, CALLS, partial(_read_call, index=index, waiting=waiting))
-            events.append(_with_native(found, head))
+            read_call = partial(_read_call, index=index, waiting=waiting)
+            events.append(_read_content("assistant.message", head, parts, CALLS, read_call))
         else:
             # The provider requires responses first.
             parts.sort(key=lambda part: key_of(part, RESPONSES) is None)
             read_result = partial(_read_result, index=index, waiting=waiting)
-            events.append(_with_native(_read_content("user.message", parts, RESPONSES, read_result), head))
+            events.append(_read_content("user.message", head, parts, RESPONSES, read_result))
     return events
 
 
-def _read_content(kind: str, parts: Sequence[Part], special: Sequence[str], read_special: Any) -> list[dict[str, Json]]:
-    """Return one event for each run of ordinary parts, and one for each call or response."""
-    events: list[dict[str, Json]] = []
-    run: list[Part] = []
+def _read_content(
+    kind: str, head: Mapping[str, Json], parts: Sequence[Part], special: Sequence[str], read_special: Any
+) -> list[dict[str, Json]]:
     counts: Counter[str] = Counter()
-    for part in parts:
+
+    def read_part(part: Part) -> dict[str, Json] | None:
         key = key_of(part, special)
-        if key is None:
-            run.append(typed(part))
-            continue
-        if run:
-            events.append({"type": kind, "content": run})
-            run = []
-        events.append(read_special(part, key, counts=counts))
-    if run or not events:
-        events.append({"type": kind, "content": run})
-    return events
+        return None if key is None else read_special(part, key, counts=counts)
 
-
-def _with_native(events: list[dict[str, Json]], head: Mapping[str, Json]) -> list[dict[str, Json]]:
-    for number, event in enumerate(events):
-        event["native"] = native(NAME, head=head if number == 0 else None, part=event.pop("native_part", None))
+    events = message_events(NAME, kind, head, parts, read_part)
+    for event in events:
+        if event["type"] == kind:
+            event["content"] = list(map(typed, event["content"]))
     return events
 
 
@@ -207,7 +200,7 @@ class _Content:
         return sendable({"role": self.role, "parts": self.parts, **self.fields})
 
 
-class GeminiWriter(Writer):
+class GeminiWriter(MessageWriter):
     """Writes contents as the provider accepts them: the first is the user's, none is empty, no two of the model are
     adjacent, and one with calls precedes one that begins with their responses. The provider caches automatically."""
 
@@ -217,45 +210,36 @@ class GeminiWriter(Writer):
         super().__init__()
         system = [part for block in layout.system for part in _system_parts(block)]
         tools = write_tools(layout.tools, NAME)
-        before = {"systemInstruction": {"parts": system}} if system else {}
-        self.frame = framed(before, "contents", {"tools": tools} if tools else {})
+        self.frame = framed({"systemInstruction": system and {"parts": system}}, "contents", {"tools": tools})
         self._names = tool_names(layout.tools, dotted_name)
         self._waiting: dict[str, tuple[tuple[str | None, str], ...]] = {}
-        """For each call without a response, its id in the request (None without one) and its name."""
-        self._images: tuple[Image, ...] = ()
+        """The id in the request, or None, and the name of each call without a response."""
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes, other than the settled contents, that added blocks change."""
         newest = self._newest and self._newest.copy()
-        return {"_newest": newest, "_waiting": self._waiting.copy(), "_images": self._images}
+        return {**super()._attributes(), "_newest": newest, "_waiting": self._waiting.copy()}
 
-    def end(self) -> None:
-        """Settle the newest content; no block may follow."""
-        self._flush_images()
-        super().end()
-        if not self.texts:
-            self.texts.append(_beginning())
+    def _open(self) -> None:
+        self.texts.append(sendable({"role": "user", "parts": [text_part(BEGINNING)]}))
 
-    def add(self, block: Block) -> None:
-        """Add the next block."""
-        if block.kind is Kind.RESULT:
-            self._result(block)
-            return
-        self._flush_images()
-        if block.kind is Kind.CALL:
-            self._call(block)
-        elif block.kind is Kind.ASSISTANT:
-            self._put(block, "model", message_parts(block))
-        elif block.kind is Kind.SYSTEM:
+    def _say(self, block: Block) -> None:
+        self._put(block, "model", message_parts(block))
+
+    def _plain(self, block: Block) -> None:
+        if block.kind is Kind.SYSTEM:
             text = "\n".join(part["text"] for part in _system_parts(block))
-            self._put(block, "user", [text_part(f"<system-message>\n{text}\n</system-message>")])
+            self._put(block, "user", [text_part(system_text(text))])
         else:
             self._put(block, "user", message_parts(block))
+
+    def _show(self, pieces: Sequence[Piece]) -> None:
+        self._begin(_Content("user", {}, [piece_part(piece) for piece in pieces]))
 
     def _settle(self) -> None:
         if self._newest is not None and self._newest.parts:
             if not self.texts and self._newest.role == "model":
-                self.texts.append(_beginning())
+                self._open()
             self.texts.append(self._newest.text())
         self._newest = None
 
@@ -306,13 +290,6 @@ class GeminiWriter(Writer):
         text = plain_text(block.content) or NO_OUTPUT
         return {"response": {"error" if block.is_error and not block.replaced else "output": text}}
 
-    def _flush_images(self) -> None:
-        """Add the images of the round's results as a user content: not every model takes them in a response."""
-        if self._images:
-            shown = [text_part("Images from the tool results above:"), *map(piece_part, self._images)]
-            self._begin(_Content("user", {}, shown))
-            self._images = ()
-
 
 def own_response(content: str | Sequence[Part] | None, kept: Mapping[str, Json]) -> Mapping[str, Json]:
     """Return the original response of a result that came in this format; `kept` is stored with its event."""
@@ -334,7 +311,3 @@ def _system_parts(block: Block) -> list[Part]:
         if shown and all(isinstance(part.get("text"), str) for part in shown):
             return shown
     return [text_part(plain_text(block.content) or EMPTY)]
-
-
-def _beginning() -> bytes:
-    return sendable({"role": "user", "parts": [text_part(BEGINNING)]})

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from app.core.log.event import Block
+from app.core.log.event import Block, Kind
 from app.core.log.events import REPLACEMENT, SURROGATE, Json, encode_json
+from app.core.render.formats.parts import BEGINNING, IMAGES_ABOVE, Image, Piece, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """A cache breakpoint after event `seq`. `render/breakpoints.choose` describes its `kind`.
+    """A cache breakpoint after event `seq`. `render/breakpoints.choose_breakpoints` describes its `kind`.
 
-    With `hour` the entry is written to live for an hour. `at` is the number of blocks after the prefix up to here, as
-    lookback counts them.
+    The entry lives for an hour if `hour` is set. `at` is the number of blocks after the prefix up to here, as lookback
+    counts them.
     """
 
     seq: int
@@ -147,10 +148,80 @@ class Writer(ABC):
             self._newest = None
 
 
+class MessageWriter(Writer):
+    """Writes a provider's messages, at least one; each kind of block has a method.
+
+    `_images` are those of the round's results, for providers whose results hold text only. They follow the results.
+    """
+
+    _images: tuple[Image, ...] = ()
+
+    def add(self, block: Block) -> None:
+        """Add the next block."""
+        if block.kind is Kind.RESULT:
+            self._result(block)
+            return
+        if self._images:
+            self._flush_images()
+        if block.kind is Kind.CALL:
+            self._call(block)
+        elif block.kind is Kind.ASSISTANT:
+            self._say(block)
+        else:
+            self._plain(block)
+
+    @property
+    def ended(self) -> bool:
+        """Whether `end` would change nothing."""
+        return super().ended and not self._images
+
+    def end(self) -> None:
+        """Settle the newest message; no block may follow."""
+        if self._images:
+            self._flush_images()
+        self._settle()
+        if not self.texts:
+            self._open()
+
+    @abstractmethod
+    def _call(self, block: Block) -> None: ...
+
+    @abstractmethod
+    def _result(self, block: Block) -> None: ...
+
+    @abstractmethod
+    def _say(self, block: Block) -> None: ...
+
+    @abstractmethod
+    def _plain(self, block: Block) -> None:
+        """Add a message of the system or the user."""
+
+    def _show(self, pieces: Sequence[Piece]) -> None:
+        """Add a user's message of our own."""
+        raise NotImplementedError
+
+    def _open(self) -> None:
+        """Write the first message of a request that lacks one."""
+        self.texts.append(sendable({"role": "user", "content": BEGINNING}))
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return the attributes, other than the settled messages, that added blocks change."""
+        return {"_newest": self._newest, "_images": self._images}
+
+    def _flush_images(self) -> None:
+        self._show((Text(IMAGES_ABOVE), *self._images))
+        self._images = ()
+
+
 def framed(before: Mapping[str, Json], messages: str, after: Mapping[str, Json]) -> Frame:
-    """Return the frame of a request with these fields before and after the field `messages`."""
-    opening = sendable({**before, messages: []}).removesuffix(b"]}")
-    return Frame(opening, b"]" + (b"," + sendable(after)[1:] if after else b"}"))
+    """Return the frame of a request with these fields, unless empty, before and after the field `messages`."""
+    opening = sendable({**_filled(before), messages: []}).removesuffix(b"]}")
+    closing = _filled(after)
+    return Frame(opening, b"]" + (b"," + sendable(closing)[1:] if closing else b"}"))
+
+
+def _filled(fields: Mapping[str, Json]) -> dict[str, Json]:
+    return {name: value for name, value in fields.items() if value}
 
 
 def sendable(value: Json) -> bytes:

@@ -6,11 +6,9 @@ from typing import Any, Final
 from app.core.errors import InvalidMessage
 from app.core.log.event import Block, Kind
 from app.core.log.events import Json, Part
-from app.core.render.formats.layout import Layout, Writer, framed, sendable
+from app.core.render.formats.layout import Layout, MessageWriter, framed
 from app.core.render.formats.parts import (
-    BEGINNING,
     EMPTY,
-    NO_OUTPUT,
     SYSTEM_ROLES,
     Image,
     Piece,
@@ -18,6 +16,7 @@ from app.core.render.formats.parts import (
     arguments_text,
     content_field,
     content_or_refusal,
+    custom_input,
     head_of,
     input_field,
     is_blank,
@@ -30,6 +29,8 @@ from app.core.render.formats.parts import (
     part_of,
     pieces,
     plain_text,
+    prompt_event,
+    result_text,
     role_field,
     text_field,
     without,
@@ -60,11 +61,11 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
 
 
 def _read_plain(message: Mapping[str, Json], role: str, index: int, *, prompt: bool) -> dict[str, Json]:
-    kind = "user.message"
-    if role in SYSTEM_ROLES:
-        kind = "system.prompt" if prompt else "system.message"
     head = without(message, "content", *(("role",) if role in ("system", "user") else ()))
-    return {"type": kind, "content": content_field(message, index), "native": native(NAME, head=head)}
+    content = content_field(message, index)
+    if role in SYSTEM_ROLES:
+        return prompt_event(NAME, content, head, prompt=prompt)
+    return {"type": "user.message", "content": content, "native": native(NAME, head=head)}
 
 
 def _read_assistant(message: Mapping[str, Json], index: int) -> list[dict[str, Json]]:
@@ -124,17 +125,15 @@ def _read_result(message: Mapping[str, Json], index: int) -> dict[str, Json]:
     }
 
 
-class ChatWriter(Writer):
+class ChatWriter(MessageWriter):
     """Writes chat messages. Cache breakpoints are ignored: the provider caches prefixes automatically."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
-        tools = write_tools(layout.tools, NAME)
-        self.frame = framed({}, "messages", {"tools": tools} if tools else {})
+        self.frame = framed({}, "messages", {"tools": write_tools(layout.tools, NAME)})
         self._names = tool_names(layout.tools)
         self._joins = False
         """Whether calls and texts join the newest message: it is the assistant's and has no results yet."""
-        self._images: list[Image] = []
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
         for prompt in layout.system:
             self.add(prompt)
@@ -142,44 +141,17 @@ class ChatWriter(Writer):
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes, other than the settled messages, that added blocks change."""
         newest = None if self._newest is None else dict(self._newest)
-        return {"_newest": newest, "_joins": self._joins, "_images": self._images.copy(), "_ids": self._ids.copy()}
+        return {**super()._attributes(), "_newest": newest, "_joins": self._joins, "_ids": self._ids.copy()}
 
-    def add(self, block: Block) -> None:
-        """Add the next block."""
-        if block.kind is Kind.RESULT:
-            self._result(block)
-            return
-        if self._images:
-            self._flush_images()
-        if block.kind is Kind.ASSISTANT:
-            self._say(block)
-        elif block.kind is Kind.CALL:
-            self._call(block)
-        else:
-            self._joins = False
-            role = "system" if block.kind is Kind.SYSTEM else "user"
-            content = _content(block, texts_only=role == "system")
-            self._write({"role": role, "content": content, **(head_of(block, NAME) or {})})
-
-    @property
-    def ended(self) -> bool:
-        """Whether `end` would change nothing."""
-        return super().ended and not self._images
-
-    def end(self) -> None:
-        """Settle the newest message; no block may follow."""
-        if self._images:
-            self._flush_images()
-        self._settle()
-        if not self.texts:
-            self.texts.append(sendable({"role": "user", "content": BEGINNING}))
-
-    def _flush_images(self) -> None:
-        """Add the images of the round's results as a user message, because tool messages hold text only."""
-        shown: list[Json] = [{"type": "text", "text": "Images from the tool results above:"}]
-        self._write({"role": "user", "content": [*shown, *map(_part, self._images)]})
+    def _plain(self, block: Block) -> None:
         self._joins = False
-        self._images = []
+        role = "system" if block.kind is Kind.SYSTEM else "user"
+        content = _content(block, texts_only=role == "system")
+        self._write({"role": role, "content": content, **(head_of(block, NAME) or {})})
+
+    def _show(self, pieces: Sequence[Piece]) -> None:
+        self._joins = False
+        self._write({"role": "user", "content": [*map(_part, pieces)]})
 
     def _say(self, block: Block) -> None:
         if self._joins and self._newest.get("tool_calls"):
@@ -210,12 +182,9 @@ class ChatWriter(Writer):
         call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
         name = tool_name(block.tool, self._names)
         if "custom" in part:
-            text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
-            value: dict[str, Json] = {"id": call_id, "type": "custom"}
-            return {**value, "custom": {"name": name, "input": text, **part["custom"]}, **part.get("call", {})}
-        own_text = is_own(block, NAME) and isinstance(block.arguments, str)
-        arguments = block.arguments if own_text else arguments_text(block.arguments)
-        function = {"name": name, "arguments": arguments, **part.get("function", {})}
+            custom = {"name": name, "input": custom_input(block.arguments), **part["custom"]}
+            return {"id": call_id, "type": "custom", "custom": custom, **part.get("call", {})}
+        function = {"name": name, "arguments": arguments_text(block, NAME), **part.get("function", {})}
         typed = {} if part.get("untyped") else {"type": "function"}
         return {"id": call_id, **typed, "function": function, **part.get("call", {})}
 
@@ -225,11 +194,8 @@ class ChatWriter(Writer):
         if is_own(block, NAME) and block.content is not None:
             content = block.content
         else:
-            found = pieces(block.content)
-            self._images += [piece for piece in found if isinstance(piece, Image)]
-            content = plain_text(block.content) or NO_OUTPUT
-            if block.is_error and not block.replaced:
-                content = f"[error] {content}"
+            self._images += tuple(piece for piece in pieces(block.content) if isinstance(piece, Image))
+            content = result_text(block)
         head = head_of(block, NAME) or {}
         call_id = self._ids.result(block.call_id or "")
         self._write({"role": "tool", "tool_call_id": call_id, "content": content, **head})

@@ -6,9 +6,8 @@ from typing import Any, Final, Self
 from app.core.errors import InvalidMessage
 from app.core.log.event import Block, Kind
 from app.core.log.events import ID_CHARS_MAX, Json, Part
-from app.core.render.formats.layout import Layout, Mark, Writer, framed, sendable
+from app.core.render.formats.layout import Layout, Mark, MessageWriter, framed
 from app.core.render.formats.parts import (
-    BEGINNING,
     EMPTY,
     NO_OUTPUT,
     SYSTEM_ROLES,
@@ -18,6 +17,7 @@ from app.core.render.formats.parts import (
     arguments_text,
     content_field,
     content_or_refusal,
+    custom_input,
     head_of,
     input_field,
     is_blank,
@@ -30,6 +30,8 @@ from app.core.render.formats.parts import (
     part_of,
     pieces,
     plain_text,
+    prompt_event,
+    result_text,
     role_field,
     text_field,
     without,
@@ -45,10 +47,7 @@ BLANK_IMAGE: Final = (
 
 def output_item(call_kind: str, block: Block) -> dict[str, Json]:
     """Return the output item, without its call_id, for a result that is replaced or came in another format."""
-    text = plain_text(block.content) or NO_OUTPUT
-    if block.is_error and not block.replaced:
-        text = f"[error] {text}"
-    return _OUTPUTS.get(call_kind, _plain)(call_kind, block, text)
+    return _OUTPUTS.get(call_kind, _plain)(call_kind, block, result_text(block))
 
 
 def input_part(piece: Piece) -> Part:
@@ -111,7 +110,7 @@ NAME: Final = "openai-responses"
 CALL_ID_CHARS_MAX: Final = 64
 LOCAL_SHELL_OUTPUT: Final = "local_shell_call_output"
 BY_ID: Final = "by_id"
-"""Marks an output that refers to its call by `id`."""
+"""The mark of an output that refers to its call by `id`."""
 _OUTPUT: Final = "_output"
 _SEARCH_OUTPUT: Final = "tool_search_output"
 _KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
@@ -183,8 +182,7 @@ def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict
     role = role_field(item, index, (*SYSTEM_ROLES, *_KINDS))
     content = content_field(item, index)
     if role in SYSTEM_ROLES:
-        kind = "system.prompt" if prompt else "system.message"
-        return {"type": kind, "content": content, "native": native(NAME, head=without(item, "content"))}
+        return prompt_event(NAME, content, without(item, "content"), prompt=prompt)
     return {
         "type": _KINDS[role],
         "content": content,
@@ -228,7 +226,7 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
     return event
 
 
-class ResponsesWriter(Writer):
+class ResponsesWriter(MessageWriter):
     """Writes input items. Neutral system prompts become `instructions`; prompts that came as items remain items.
 
     Reasoning is withheld until something of the assistant follows it: the provider refuses it alone. Cache breakpoints
@@ -239,8 +237,7 @@ class ResponsesWriter(Writer):
         super().__init__()
         foreign = [plain_text(block.content) or EMPTY for block in layout.system if not is_own(block, NAME)]
         tools = write_tools(layout.tools, NAME)
-        instructions: dict[str, Json] = {"instructions": "\n\n".join(foreign)} if foreign else {}
-        self.frame = framed(instructions, "input", {"tools": tools} if tools else {})
+        self.frame = framed({"instructions": "\n\n".join(foreign)}, "input", {"tools": tools})
         self._names = tool_names(layout.tools)
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
         self._kinds: dict[str, str] = {}  # by call, of its item; the kind of its output must match
@@ -257,24 +254,16 @@ class ResponsesWriter(Writer):
 
     def _attributes(self) -> dict[str, Any]:
         """Return the attributes, other than the settled messages, that added blocks change."""
-        return {"_newest": self._newest, "_reasoning": self._reasoning.copy(), "_ids": self._ids.copy()}
+        return {**super()._attributes(), "_reasoning": self._reasoning.copy(), "_ids": self._ids.copy()}
 
-    def add(self, block: Block) -> None:
-        """Add the next block."""
-        if block.kind is Kind.CALL:
-            self._item(self._call(block))
-        elif block.kind is Kind.RESULT:
-            self._item(self._result(block))
-        elif block.kind is Kind.ASSISTANT:
-            self._say(block)
-        else:
-            self._item(_message(block, "system" if block.kind is Kind.SYSTEM else "user"))
+    def _plain(self, block: Block) -> None:
+        self._item(_message(block, "system" if block.kind is Kind.SYSTEM else "user"))
 
-    def end(self) -> None:
-        """Settle the newest message; no block may follow."""
-        super().end()
-        if not self.texts:
-            self.texts.append(sendable({"role": "user", "content": BEGINNING}))
+    def _call(self, block: Block) -> None:
+        self._item(self._call_item(block))
+
+    def _result(self, block: Block) -> None:
+        self._item(self._result_item(block))
 
     def _item(self, item: Mapping[str, Json]) -> None:
         kind = item.get("type")
@@ -295,22 +284,19 @@ class ResponsesWriter(Writer):
         elif is_own(block, NAME) or not is_only_reasoning(content_or_refusal(block)):
             self._item(_message(block, "assistant"))
 
-    def _call(self, block: Block) -> dict[str, Json]:
+    def _call_item(self, block: Block) -> dict[str, Json]:
         rest = part_of(block, NAME).get("item", {})
         kind = str(rest.get("type", "function_call"))
         self._kinds[block.call_id or ""] = kind
         call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
         item: dict[str, Json] = {"type": kind, "call_id": call_id, **rest}
         if kind == "custom_tool_call":
-            text = block.arguments.get("input", "") if isinstance(block.arguments, Mapping) else ""
-            return {**item, "name": tool_name(block.tool, self._names), "input": text}
+            return {**item, "name": tool_name(block.tool, self._names), "input": custom_input(block.arguments)}
         if kind != "function_call":
             return {**item, **(block.arguments if isinstance(block.arguments, Mapping) else {})}
-        verbatim = is_own(block, NAME) and isinstance(block.arguments, str)
-        arguments = block.arguments if verbatim else arguments_text(block.arguments)
-        return {**item, "name": tool_name(block.tool, self._names), "arguments": arguments}
+        return {**item, "name": tool_name(block.tool, self._names), "arguments": arguments_text(block, NAME)}
 
-    def _result(self, block: Block) -> dict[str, Json]:
+    def _result_item(self, block: Block) -> dict[str, Json]:
         call_id = self._ids.result(block.call_id or "")
         kind = self._kinds.get(block.call_id or "", "function_call")
         part = part_of(block, NAME)

@@ -1,8 +1,8 @@
-"""Parts of messages, and how they are read from a provider's format."""
+"""Code that the formats share: reading of messages, and content in a form that any of them can write."""
 
 import base64
 import binascii
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,10 +71,50 @@ def input_field(value: Mapping[str, Json], index: int) -> str:
     return found
 
 
+def prompt_event(form: str, content: Json, head: Mapping[str, Json], *, prompt: bool) -> dict[str, Json]:
+    """Return the event of a system message: one of the leading ones is the system `prompt`."""
+    return {
+        "type": "system.prompt" if prompt else "system.message",
+        "content": content,
+        "native": native(form, head=head),
+    }
+
+
+def message_events(
+    form: str,
+    kind: str,
+    head: Mapping[str, Json],
+    parts: Iterable[Part],
+    read_special: Callable[[Part], dict[str, Json] | None],
+) -> list[dict[str, Json]]:
+    """Return one event for each run of ordinary parts of a message, and one for each call or result in it.
+
+    `read_special` returns the event of a call or a result, with its extra fields as `native_part`, and None for an
+    ordinary part.
+    """
+    events: list[dict[str, Json]] = []
+    run: list[Part] = []
+    for part in parts:
+        special = read_special(part)
+        if special is None:
+            run.append(part)
+            continue
+        if run:
+            events.append({"type": kind, "content": run})
+            run = []
+        events.append(special)
+    if run or not events:
+        events.append({"type": kind, "content": run})
+    for number, event in enumerate(events):
+        event["native"] = native(form, head=head if number == 0 else None, part=event.pop("native_part", None))
+    return events
+
+
 EMPTY: Final = "(empty)"
 NO_OUTPUT: Final = "(no output)"
 BEGINNING: Final = "(The conversation begins.)"
 """The first message of a request that would be empty, or would begin with a message that cannot be first."""
+IMAGES_ABOVE: Final = "Images from the tool results above:"
 FILE_PARTS: Final = frozenset({"file", "input_file", "document"})
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Image types that every provider accepts; an image of another type is only named."""
@@ -186,12 +226,31 @@ def part_of(block: Block, form: str) -> Mapping[str, Json]:
     return part
 
 
-def arguments_text(arguments: Json) -> str:
-    """Return a call's arguments as the JSON text of an object: verbatim if they are one, else converted."""
+def arguments_text(block: Block, form: str) -> str:
+    """Return a call's arguments as text: as they came in this format, else as the JSON of an object."""
+    arguments = block.arguments
     if not isinstance(arguments, str):
         return canonical_json(arguments_object(arguments))
+    if is_own(block, form):
+        return arguments
     value, strict = read_arguments(arguments)
     return arguments if strict else canonical_json(value)
+
+
+def custom_input(arguments: Json) -> Json:
+    """Return the input of a custom tool's call, which is not an object, from its arguments."""
+    return arguments.get("input", "") if isinstance(arguments, Mapping) else ""
+
+
+def result_text(block: Block) -> str:
+    """Return a result as text, with errors marked, for providers without a field for them."""
+    text = plain_text(block.content) or NO_OUTPUT
+    return f"[error] {text}" if block.is_error and not block.replaced else text
+
+
+def system_text(text: str) -> str:
+    """Return a system message as a user's text, for providers without such messages in the conversation."""
+    return f"<system-message>\n{text}\n</system-message>"
 
 
 def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:

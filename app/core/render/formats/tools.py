@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from app.core.log.events import Json
+from app.core.render.formats.parts import without
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 NAME_CHARS_MAX: Final = 64
@@ -150,14 +151,14 @@ def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> lis
     for tool, parsed in _flat(tools):
         if parsed is None:
             if _builtin_of(tool) == shape:
-                written.append(_unmarked(tool))
+                written.append(without(tool, "cache_control"))
             continue
         if parsed.name in seen:
             continue
         seen.add(parsed.name)
         name = names[parsed.name]
         verbatim = parsed.shape == shape and name == parsed.name
-        written.append(_unmarked(tool) if verbatim else _write(parsed, name, shape))
+        written.append(without(tool, "cache_control") if verbatim else _write(parsed, name, shape))
     return written
 
 
@@ -176,10 +177,6 @@ def tool_names(tools: Sequence[Mapping[str, Json]], legal: Callable[[str], str] 
         taken.add(name)
         names[own_name] = name
     return names
-
-
-def _unmarked(tool: Mapping[str, Json]) -> dict[str, Json]:
-    return {name: value for name, value in tool.items() if name != "cache_control"}
 
 
 def _flat(tools: Sequence[Mapping[str, Json]]) -> Iterator[tuple[Mapping[str, Json], _Tool | None]]:
@@ -236,11 +233,9 @@ def _gemini_tools(tools: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
         elif declared is not None:
             kept = _renamed(declared, names, seen)
             key = next(name for name in _DECLARATIONS if name in tool)
-            rest = {name: value for name, value in tool.items() if name != key}
-            if kept or rest:
-                written.append(
-                    {name: kept if name == key else value for name, value in tool.items() if kept or name != key}
-                )
+            shown = {**tool, key: kept} if kept else without(tool, key)
+            if shown:
+                written.append(shown)
         elif _builtin_of(tool) == "gemini":
             written.append(dict(tool))
     return written

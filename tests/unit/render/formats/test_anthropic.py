@@ -7,10 +7,9 @@ import pytest
 from app.core.errors import InvalidMessage
 from app.core.log.event import Block, Kind
 from app.core.render.formats import FORMATS
-from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic
-from tests.support.written_requests import write_in
+from tests.support.written_requests import places, write_in
 from tests.unit.render.formats.layouts import call, layout_of_messages, request_of, result, round_trip, says, user
 
 USER = {"role": "user", "content": "hi"}
