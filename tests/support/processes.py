@@ -27,7 +27,7 @@ IMPORTED: Final = [
     "app.main",
     "app.providers.anthropic",
     "app.providers.openai",
-    "app.wings.telemetry.requests",
+    "app.wings.telemetry.metrics",
     "app.wings.telemetry.routes",
     "app.wings.webhooks.poster",
     "app.services.tenants",
