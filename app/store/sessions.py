@@ -281,30 +281,31 @@ async def set_view_policy(
     )
 
 
-async def update(
-    tx: Connection,
-    session_id: UUID,
-    *,
-    model: str | None,
-    estimator: str | None,
-    policy: tuple[str, int] | None,
-    metadata: Mapping[str, Json] | None,
-    outside_tokens: int | None = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Settings of a session to create or change; None: the default, or the current value."""
+
+    model: str | None = None
+    policy: tuple[str, int] | None = None
+    metadata: Mapping[str, Json] | None = None
+    outside_tokens: int | None = None
+
+
+async def update(tx: Connection, session_id: UUID, given: SessionSettings, estimator: str | None) -> None:
     """Change the values that are not None. The estimator of a session with events stays, since it counted them."""
-    name, version = policy or (None, None)
+    name, version = given.policy or (None, None)
     await tx.execute(
         "UPDATE sessions SET model = coalesce(:model, model), policy_name = coalesce(:name, policy_name), "
         "policy_version = coalesce(:version, policy_version), metadata = coalesce(:metadata, metadata), "
         "estimator = CASE WHEN head = 0 THEN coalesce(:estimator, estimator) ELSE estimator END, "
         "outside_tokens = coalesce(:outside_tokens, outside_tokens), updated_at = now() WHERE session_id = :session_id",
         session_id=session_id,
-        model=model,
+        model=given.model,
         name=name,
         version=version,
-        metadata=None if metadata is None else canonical_json(metadata),
+        metadata=None if given.metadata is None else canonical_json(given.metadata),
         estimator=estimator,
-        outside_tokens=outside_tokens,
+        outside_tokens=given.outside_tokens,
     )
 
 

@@ -68,7 +68,7 @@ async def get_context(request: Request, who: Who) -> Response:
         found = [{**one, "loc": ("query", *one["loc"])} for one in error.errors()]
         raise RequestValidationError(found) from None
     assembly: Assembly = request.state.services.assembly
-    answer = await assembly.context(who.tenant_id, sid, ContextRequest(**dict(query)))
+    answer = await assembly.context(who.tenant_id, sid, ContextRequest(**vars(query)))
     return Response(context_body(answer).json(), media_type="application/json")
 
 

@@ -173,14 +173,7 @@ async def put_session(
 
     A new policy takes effect at the next context of `main` and of every view without a policy of its own.
     """
-    row, created = await sessions.put(
-        who.tenant_id,
-        sid,
-        model=body.model,
-        policy=body.policy,
-        metadata=body.metadata,
-        outside_tokens=body.outside_tokens,
-    )
+    row, created = await sessions.put(who.tenant_id, sid, **vars(body))
     response.status_code = 201 if created else 200
     return session_out(row, who)
 

@@ -1,6 +1,7 @@
 """Creation, reading and erasure of sessions."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -15,8 +16,9 @@ from app.services.counting import Counting
 from app.store import epochs, erasure, sessions
 from app.store.engine import Connection, Database
 from app.store.epochs import ListedEpoch
+from app.store.rows import parameters
 from app.store.session_filter import ListPosition, SessionFilter
-from app.store.sessions import SessionRow, ViewBudget
+from app.store.sessions import SessionRow, SessionSettings, ViewBudget
 from app.store.spans import MAIN
 
 METADATA_BYTES_MAX = 65_536
@@ -57,88 +59,51 @@ class Sessions:
         if metadata is not None:
             check_metadata(metadata)
         ref = None if policy is None else await self._policies.resolve(tenant_id, policy)
+        given = SessionSettings(model, ref, metadata, outside_tokens)
         created = False
-        if not await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens):
-            created = await self._create(tenant_id, external_id, model, ref, metadata, outside_tokens)
+        if not await self._change(tenant_id, external_id, given):
+            created = await self._create(tenant_id, external_id, given)
             if not created:
-                await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens)
+                await self._change(tenant_id, external_id, given)
         if metadata is not None and is_line(external_id):  # filters find a session by the row of its name
-            await self._change(tenant_id, session_of(external_id), None, None, metadata, None)
+            await self._change(tenant_id, session_of(external_id), SessionSettings(metadata=metadata))
         return await sessions.get_line(self._database, tenant_id, external_id), created
 
-    async def _create(
-        self,
-        tenant_id: UUID,
-        external_id: str,
-        model: str | None,
-        ref: tuple[str, int] | None,
-        metadata: Mapping[str, Json] | None,
-        outside_tokens: int | None,
-    ) -> bool:
+    async def _create(self, tenant_id: UUID, external_id: str, given: SessionSettings) -> bool:
         """Create a session; return False if it exists. Raises InvalidRequest for a name reserved for lines."""
         sessions.check_name(external_id)
-        ref = ref or ("default", 1)
-        self._room(await self._policies.get(tenant_id, ref), model, outside_tokens)
+        ref = given.policy or ("default", 1)
+        self._room(await self._policies.get(tenant_id, ref), given.model, given.outside_tokens)
+        estimator = self._counting.estimator(given.model).name
         async with self._database.transaction() as tx:
             created = await sessions.create(
-                tx,
-                tenant_id,
-                external_id,
-                estimator=self._counting.estimator(model).name,
-                model=model,
-                policy=ref,
-                metadata=metadata,
-                outside_tokens=outside_tokens,
+                tx, tenant_id, external_id, estimator=estimator, **parameters(replace(given, policy=ref))
             )
             if created:
-                await erasure.admit_name(tx, tenant_id, external_id, has_metadata=metadata is not None)
+                await erasure.admit_name(tx, tenant_id, external_id, has_metadata=given.metadata is not None)
                 await self._quota.admit(tx, tenant_id)
         return created
 
-    async def _change(
-        self,
-        tenant_id: UUID,
-        external_id: str,
-        model: str | None,
-        ref: tuple[str, int] | None,
-        metadata: Mapping[str, Json] | None,
-        outside_tokens: int | None,
-    ) -> bool:
+    async def _change(self, tenant_id: UUID, external_id: str, given: SessionSettings) -> bool:
         """Change a session; return False if there is none."""
         session_id = sessions.session_key(tenant_id, external_id)
-        estimator = None if model is None else self._counting.estimator(model).name
+        estimator = None if given.model is None else self._counting.estimator(given.model).name
         async with self._database.transaction() as tx:
             session = await sessions.lock(tx, session_id, tenant_id)
             if session is None:
                 return False
-            await self._fit(tx, tenant_id, session, model, ref, outside_tokens)
-            await sessions.update(
-                tx,
-                session_id,
-                model=model,
-                estimator=estimator,
-                policy=ref,
-                metadata=metadata,
-                outside_tokens=outside_tokens,
-            )
+            await self._fit(tx, tenant_id, session, given)
+            await sessions.update(tx, session_id, given, estimator)
         return True
 
-    async def _fit(
-        self,
-        tx: Connection,
-        tenant_id: UUID,
-        session: SessionRow,
-        model: str | None,
-        ref: tuple[str, int] | None,
-        outside: int | None,
-    ) -> None:
+    async def _fit(self, tx: Connection, tenant_id: UUID, session: SessionRow, given: SessionSettings) -> None:
         """Check that the changed values leave room for contexts, and give a changed policy to the views that follow.
 
         Raises what `_room` raises. Without a change nothing is checked.
         """
         old = session.policy, session.model, session.outside_tokens
-        ref, model = ref or session.policy, model or session.model
-        outside = session.outside_tokens if outside is None else outside
+        ref, model = given.policy or session.policy, given.model or session.model
+        outside = session.outside_tokens if given.outside_tokens is None else given.outside_tokens
         if (ref, model, outside) == old:
             return
         policy = await self._policies.get(tenant_id, ref, tx)
