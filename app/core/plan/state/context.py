@@ -282,7 +282,7 @@ class Unit:
     results: tuple[Item, ...] = ()
     late_results: tuple[int, ...] = ()
 
-    @property
+    @lazy
     def all_items(self) -> tuple[Item, ...]:
         """The items, then the results."""
         return self.items + self.results
