@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from app.core.compaction.next_span import Readiness
@@ -31,8 +31,7 @@ class AppendResult:
     compaction_enqueued: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AppendSettings:
+class AppendSettings(NamedTuple):
     """The session's settings and ancestors with which a batch was counted and its trigger computed, as parameters.
 
     They seldom change. Without values a session with any settings is appended to.
@@ -174,12 +173,12 @@ async def append(
         "expected_head": expected_head,
         "awaits_user": None if expected_turn is None else expected_turn.awaits_user,
         "turn_id": None if expected_turn is None else expected_turn.turn_id,
-        **asdict(expected),
+        **expected._asdict(),
         "moves_turn": expected_turn is not None or moves_state([p.draft for p in batch.placed]),
         **_changes(batch),
         "ratio": trigger.ratio,
         "first_target": trigger.target,
-        **asdict(trigger.readiness),
+        **trigger.readiness._asdict(),
         "current_line_only": current_line_only,
     }
     events = {"rows": _rows(batch), "bodies": [texts.stored(body, clear=LEGIBLE) for body in bodies]}

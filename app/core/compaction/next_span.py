@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
@@ -102,8 +102,7 @@ def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Size
     return replace(size, summary=max(SUMMARY_TOKENS_MIN, summary_max))
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
+class Readiness(NamedTuple):
     """An approximation of `sizes` for any target: the part that stays verbatim, and the minimum that a summary covers.
 
     Each is a share of the target, up to a number of tokens.
