@@ -314,7 +314,8 @@ class Unit:
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that show the unit, then a pending result for each open call."""
-        shown = [item.block() if item.stub else item.event.block for item in self.all_items if item.shown]
+        items = (item for item in (*self.items, *self.results) if item.shown)
+        shown = [item.block() if item.stub else item.event.block for item in items]
         for call in self.open_calls:
             pending = replace(call.block, kind=Kind.RESULT, content=wording.PENDING, arguments=None, native=None)
             shown.append(replace(pending, replaced=True))
