@@ -25,7 +25,7 @@ _ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 
 
 async def authenticate_bearer(request: Request, scope: str) -> Caller:
-    """Authenticate by bearer key. From then on the request acts for the caller's tenant, whose contents are open.
+    """Authenticate by bearer key. The rest of the request acts for the caller's tenant and can decrypt its contents.
 
     Raises Unauthorized, Forbidden, TooManyRequests or ContentsErased.
     """
@@ -42,8 +42,8 @@ async def authenticate_bearer(request: Request, scope: str) -> Caller:
 async def authenticate(request: Request, secret: str | None, scopes: Collection[str], how: str) -> Caller:
     """Authenticate the holder of a key with all of these scopes, and make the request act for its tenant.
 
-    Neither checks the key's session prefix nor opens contents. `how` tells a caller without a key how to send one.
-    Raises Unauthorized, Forbidden or TooManyRequests.
+    This does not check the key's session prefix, and does not enable decryption. `how` tells a caller without a key
+    how to send one. Raises Unauthorized, Forbidden or TooManyRequests.
     """
     tenants: Tenants = request.state.services.tenants
     found = await tenants.authenticate(secret)
@@ -59,7 +59,7 @@ async def authenticate(request: Request, secret: str | None, scopes: Collection[
 
 
 class PrefixAccess(Enum):
-    """The data that an operation concerns.
+    """The data that an operation concerns, which decides how a key's session prefix limits it.
 
     SESSION: the session in its path; outside the prefix it is not found, whether it exists or not. WITHIN: several
     sessions; the operation applies the prefix itself. NONE: no session's data. TENANT: all of the tenant's data, which
@@ -111,16 +111,16 @@ def session_in_path(request: Request) -> str:
 
 async def resolve_line(request: Request, who: Caller) -> None:
     """Replace a session's id in the path by the line it means. An invalid id is left for the operation to refuse."""
-    named: dict[str, Any] = request.path_params
-    sid = named.get("sid")
+    path_params: dict[str, Any] = request.path_params
+    sid = path_params.get("sid")
     if sid is None or _ADDRESS.fullmatch(sid) is None:
         return
     lines = request.state.services.lines
-    call_id = _uuid(named.get("call_id"))
+    call_id = _uuid(path_params.get("call_id"))
     if call_id is not None:
-        named["sid"] = await lines.of_call(who.tenant_id, sid, call_id)
+        path_params["sid"] = await lines.of_call(who.tenant_id, sid, call_id)
     else:
-        named["sid"] = await lines.current(who.tenant_id, sid)
+        path_params["sid"] = await lines.current(who.tenant_id, sid)
 
 
 def _uuid(value: str | None) -> UUID | None:

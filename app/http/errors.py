@@ -128,7 +128,7 @@ def problem_response(
     """Return a problem as a response, with `fields` as further members; put its slug into the scope for the log."""
     request.scope[PROBLEM] = problem.slug
     body = problem.body(detail)
-    if request.scope["path"].startswith(request.app.state.foreign_paths):  # their clients read the error from there
+    if request.scope["path"].startswith(request.app.state.foreign_paths):  # clients of other APIs read the error there
         body["error"] = {"type": problem.slug, "message": detail}
     sent = dict(headers or {})
     if problem.status in (429, 503):
@@ -146,7 +146,7 @@ def find_problem(error: errors.ContextError) -> Problem:
 
 
 def error_response(request: Request, error: Exception) -> Response:
-    """Return the problem of an error as a response; log the error if it is the server's."""
+    """Return the problem of an error as a response; log the error if the server is at fault."""
     log = structlog.get_logger()
     if not isinstance(error, errors.ContextError):
         log.error("unhandled", path=request.scope["path"], exc_info=error)

@@ -39,32 +39,32 @@ ViewName = Annotated[
 YEARS: Final = (1900, 9000)
 
 
-def _reckonable(moment: datetime) -> datetime:
+def _check_year(moment: datetime) -> datetime:
     least, most = YEARS
     if not least <= moment.year < most:
         raise ValueError(f"must be a time of the years {least} to {most - 1}")
     return moment
 
 
-def _dated(value: Any) -> Any:
+def _check_iso_8601(value: Any) -> Any:
     if not isinstance(value, datetime) and not (isinstance(value, str) and re.match(r"\d{4}-", value)):
         raise ValueError("must be a time in ISO 8601")
     return value
 
 
-Moment = Annotated[datetime, BeforeValidator(_dated), AfterValidator(in_utc)]
+Moment = Annotated[datetime, BeforeValidator(_check_iso_8601), AfterValidator(in_utc)]
 """A time that is only compared with other times."""
 
 
-Clock = Annotated[Moment, AfterValidator(_reckonable)]
-"""A time to calculate with: adding or subtracting durations gives valid times."""
+Clock = Annotated[Moment, AfterValidator(_check_year)]
+"""A time to which durations can be added, or from which they can be subtracted, without an overflow."""
 
 
-def _said(value: Any) -> Any:
+def _replace_unstorable(value: Any) -> Any:
     return readable(value) if isinstance(value, str) else value
 
 
-LenientText = Annotated[str, BeforeValidator(_said)]
+LenientText = Annotated[str, BeforeValidator(_replace_unstorable)]
 """Text from third parties: characters that the database cannot store are replaced instead of refused."""
 
 
@@ -107,7 +107,7 @@ class StrictRequest(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _sound(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_value(cls, value: Any, info: ValidationInfo) -> Any:
         name = info.field_name or ""
         if info.context != QUERY:
             _check_type(value, _kinds(cls, name))
@@ -162,7 +162,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 def answer_of(kind: type[Answer], /, *sources: object, **more: Any) -> Answer:
-    """Return an answer with the fields `more`; the others are attributes of `sources`, the first that has each."""
+    """Return a response whose fields come from `more`, else from the first of `sources` with such an attribute."""
     names = kind.model_fields.keys()
     found = {name: getattr(one, name) for one in reversed(sources) for name in names if hasattr(one, name)}
     return kind.model_validate(found | more, from_attributes=True)

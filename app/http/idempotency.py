@@ -19,6 +19,7 @@ Key = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION)
 ]
 Done = TypeVar("Done")
+"""The result of an operation."""
 
 
 class Idempotency:
@@ -34,11 +35,11 @@ class Idempotency:
             self._claim = KeyClaim(session_key(tenant_id, session_of(sid)), tenant_id, key, request_sha256(asked))
 
     async def stored_response(self) -> Mapping[str, Any] | None:
-        """Return the response to the first such request; None without one. Raises IdempotencyConflict."""
+        """Return the response stored under the key; None if there is none, or no key. Raises IdempotencyConflict."""
         return None if self._claim is None else await self._answers.find(self._claim)
 
-    def storing(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> ResponseToStore[Done] | None:
-        """Return the Keep that stores the response in the operation's transaction; None without a key."""
+    def response_to_store(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> ResponseToStore[Done] | None:
+        """Return what the operation must store in its transaction; None without a key. `answer` makes the response."""
         return None if self._claim is None else ResponseToStore(self._claim, answer)
 
     async def concurrent_response(self) -> Mapping[str, Any]:
@@ -53,19 +54,20 @@ class Idempotency:
         make: Callable[[ResponseToStore[Done] | None], Awaitable[Done]],
         show: Callable[[Done], Any],
     ) -> Any:
-        """Return the first response if there is one, else execute `make` and return its result as `show` converts it.
+        """Return the first response if there is one, else the result of `make`, converted by `show`.
 
-        `make` stores the response, in the shape of `model`, in the transaction of the operation.
+        `make` does the work and must store the ResponseToStore that it is given in the same transaction. The stored
+        response is JSON of `model`.
         """
         kept = await self.stored_response()
         if kept is not None:
             return kept
 
-        async def shaped(done: Done) -> Mapping[str, Any]:
-            return _shaped(model, show(done))
+        async def to_response(done: Done) -> Mapping[str, Any]:
+            return _to_json(model, show(done))
 
         try:
-            made = await make(self.storing(shaped))
+            made = await make(self.response_to_store(to_response))
         except AlreadyAnswered:
             return await self.concurrent_response()
         return show(made)
@@ -73,18 +75,18 @@ class Idempotency:
     async def run_repeatable(self, model: type[BaseModel], make: Callable[[], Awaitable[Any]]) -> Any:
         """Return the first response if there is one, else that of `make`, which may safely be executed twice.
 
-        The response is stored in the shape of `model`, after the operation.
+        The response is stored after the operation, as JSON of `model`.
         """
         kept = await self.stored_response()
         if kept is not None:
             return kept
         made = await make()
-        return made if self._claim is None else await self._answers.store(self._claim, _shaped(model, made))
+        return made if self._claim is None else await self._answers.store(self._claim, _to_json(model, made))
 
 
-def _shaped(model: type[BaseModel], made: Any) -> Mapping[str, Any]:
-    shaped: Mapping[str, Any] = jsonable_encoder(model.model_validate(made, from_attributes=True), by_alias=True)
-    return shaped
+def _to_json(model: type[BaseModel], made: Any) -> Mapping[str, Any]:
+    response: Mapping[str, Any] = jsonable_encoder(model.model_validate(made, from_attributes=True), by_alias=True)
+    return response
 
 
 def _idempotent(request: Request, who: Who, key: Key = None) -> Callable[[BaseModel], Idempotency]:
@@ -92,4 +94,4 @@ def _idempotent(request: Request, who: Who, key: Key = None) -> Callable[[BaseMo
 
 
 Idempotent = Annotated[Callable[[BaseModel], Idempotency], Depends(_idempotent)]
-"""Makes the idempotency of a request from its body, as a parameter of an endpoint."""
+"""An endpoint's parameter: a function that returns the Idempotency of the request, given its body."""

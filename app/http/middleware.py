@@ -1,7 +1,7 @@
 """The middleware of all requests: limits, the access log, and a problem for every error.
 
-A request over a limit of concurrent requests is refused before its body is read, because a waiting one would take
-memory and help nobody. The access log has one line for each request, without its content.
+A request over a limit of concurrent requests is refused before its body is read; queueing it would only take memory.
+The access log has one line for each request, without its content.
 """
 
 import re
@@ -34,7 +34,7 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 NAME_CHARS_MAX: Final = 300
 REQUEST_ID: Final = b"x-request-id"
-_SANE: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_SAFE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _ADVICE: Final = "; create a key (`palimpsest keys create`), or add the host to PALIMPSEST_OPEN_HOSTS"
 
 
@@ -58,15 +58,15 @@ class RequestCounts:
 class Exchange:
     """A request and its response: the slot that it occupies, the count of its bytes, and its outcome.
 
-    The slot is occupied from the request's arrival to the end of its response. `age`: that of a response that may be
-    out of date, in whole seconds.
+    The slot is occupied from the request's arrival to the end of its response. `age`: the age of the response's data
+    in whole seconds; None if the data is current.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: RequestLimits) -> None:
         """Begin an exchange. Its id is that of the client or a proxy if it is safe to log, else a new one."""
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of equal names counts
         given, length = headers.get(REQUEST_ID, b""), headers.get(b"content-length", b"")
-        self.request_id = given.decode("ascii") if _SANE.fullmatch(given) else secrets.token_hex(8)
+        self.request_id = given.decode("ascii") if _SAFE_ID.fullmatch(given) else secrets.token_hex(8)
         self.scope = scope
         self.limits = limits
         self.tenant: UUID | None = None
@@ -92,7 +92,7 @@ class Exchange:
         raise BodyTooLarge(self.limits.body_bytes)
 
     async def send(self, message: Message) -> None:
-        """Send a part of the response, its start with our headers added."""
+        """Send a part of the response; our headers are added to its start."""
         if message["type"] == "http.response.start":
             self.status = int(message["status"])  # some libraries pass a member of an enumeration
             given = message.get("headers", ())
@@ -153,7 +153,7 @@ class Exchange:
 
 
 class RequestMiddleware:
-    """ASGI middleware in which every request is an Exchange.
+    """ASGI middleware that limits and logs each request, and turns its errors into problem responses.
 
     As long as no key was ever created, a request must name this machine and come from it. A browser sends the name it
     used as `Host`, and the origin of the requesting page in `Origin` and `Sec-Fetch-Site`; other clients send only

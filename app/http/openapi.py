@@ -18,8 +18,8 @@ from app.http.problems import BY_SLUG, example
 KEY_CHARS_MAX: Final = 256
 KEY_SCHEME: Final = "ApiKey"
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first response."
-_ANYWHERE = ("invalid-request", "malformed-http", "too-slow", "head-too-large", "internal")
-_EVERYWHERE = (
+_ANY_OPERATION = ("invalid-request", "malformed-http", "too-slow", "head-too-large", "internal")
+_OPERATION_WITH_KEY = (
     "unauthorized",
     "forbidden",
     "not-local",
@@ -27,7 +27,7 @@ _EVERYWHERE = (
     "contents-erased",
     "store-unavailable",
     "overloaded",
-    *_ANYWHERE,
+    *_ANY_OPERATION,
 )
 _WITH_BODY = ("invalid-json", "body-too-large")
 TAGS: Final = {
@@ -58,12 +58,12 @@ _KEY: Final = (
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Return the responses of an operation that needs a key: these problems, and those common to such operations."""
-    return _responses(*slugs, *_EVERYWHERE)
+    return _responses(*slugs, *_OPERATION_WITH_KEY)
 
 
 def open_problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Return the responses of an operation that needs no key: these problems, and those common to all operations."""
-    return _responses(*slugs, *_ANYWHERE)
+    return _responses(*slugs, *_ANY_OPERATION)
 
 
 def _responses(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -94,7 +94,7 @@ def with_body_problems(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
-    """Return the parameters of a reading operation on a session that parses its query itself."""
+    """Return the OpenAPI parameters of a session's GET operation, whose route parses its query itself."""
     parameters = [_sid()]
     for name, schema in query.model_json_schema()["properties"].items():
         described = {"description": schema.pop("description")} if "description" in schema else {}
@@ -153,7 +153,7 @@ def _sid() -> dict[str, Any]:
 
 
 class _AsDeclared(GenerateJsonSchema):
-    """Omits defaults of null, as FastAPI does for operations: client generators treat a field with one as required."""
+    """Omits null defaults, as FastAPI does for operations: client generators treat a field with one as required."""
 
     def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
         """Return the schema of a field with a default."""
@@ -178,7 +178,7 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
     components = document["components"]
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer", "description": _KEY}}
-    reads = {route.operation_id for route in routes if isinstance(route, APIRoute) and _may_be_late(route)}
+    reads = {route.operation_id for route in routes if isinstance(route, APIRoute) and _is_past_read(route)}
     for operations in document["paths"].values():
         for operation in operations.values():
             if operation["operationId"] in reads:
@@ -187,11 +187,11 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
             operation.setdefault("security", [])
             for status, response in operation["responses"].items():
                 if response["description"] == "Successful Response":
-                    response["description"] = _answer(status, response, components["schemas"])
+                    response["description"] = _response_description(status, response, components["schemas"])
     return document
 
 
-def _may_be_late(route: APIRoute) -> bool:
+def _is_past_read(route: APIRoute) -> bool:
     return any(past_reads.is_past_read(call) for call in _calls(route.dependant))
 
 
@@ -201,8 +201,8 @@ def _calls(dependant: Dependant) -> Iterator[Any]:
         yield from _calls(inner)
 
 
-def _answer(status: str, response: dict[str, Any], schemas: dict[str, Any]) -> str:
-    """Return the description of a successful response: the first sentence of its schema's."""
+def _response_description(status: str, response: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """Return the description of a successful response: the first sentence of its schema's description."""
     schema = response.get("content", {}).get("application/json", {}).get("schema", {})
     name = schema.get("$ref", "").rpartition("/")[2]
     if name:

@@ -6,10 +6,10 @@
     async def patch_visibility(sid: Sid, body: VisibilityIn, who: Who, service: Service) -> VisibilityOut:
         ...
 
-The function's name, or `name`, is the operation's id, from which clients generate their function names, and never
-changes. Its docstring is the description in the API document. Before it runs, the caller is authenticated, the scope
-and the session prefix of its key and the query are checked, and the session's id in the path is resolved to a line.
-Only then is the body read.
+The function's name, or `name`, is the operation's id, from which clients generate their function names; it must
+never change. Its docstring is the description in the API document. Before it runs, the caller is authenticated, the
+scope and the session prefix of its key and the query are checked, and the session's id in the path is resolved to a
+line. Only then is the body read.
 """
 
 import re
@@ -78,7 +78,7 @@ Who = Annotated[Caller, Depends(_caller)]
 
 
 class TemplateRoute(Route):
-    """A route to one of our ASGI applications that puts itself into the scope, as FastAPI's routes do."""
+    """A route to an ASGI application. It puts itself into the scope, as FastAPI's routes do, for the access log."""
 
     def matches(self, scope: AsgiScope) -> tuple[Match, AsgiScope]:
         """Match as Route does, and add the route to the scope."""
@@ -90,13 +90,13 @@ class OperationRoute(APIRoute):
     """The route of an operation. The caller is admitted before FastAPI reads the body.
 
     An endpoint whose only parameters are the request and the caller parses the request itself, and is called without
-    FastAPI's resolution of parameters, which takes as long as an append.
+    FastAPI's resolution of parameters, which would take as long as the append itself.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], *, operation: Operation, **options: Any) -> None:
         self.operation = operation
         super().__init__(path, endpoint, operation_id=operation.name, **options)
-        if path.endswith("_id}"):  # ids hold no colon, which begins the verb of another path: `{compaction_id}:retry`
+        if path.endswith("_id}"):  # or an id would match `{compaction_id}:retry`, another operation
             self.path_regex = re.compile(self.path_regex.pattern.removesuffix("[^/]+)$") + "[^/:]+)$")
         if list(signature(endpoint).parameters) == ["request", "who"]:
             self.app = self._app(endpoint)

@@ -23,18 +23,18 @@ _STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem;color:#222}"
     "code{background:#f2f2f2;padding:.1em .3em}td{padding:.2em 1em .2em 0;vertical-align:top}a{color:#0550ae}"
 )
-_NOBODY_ELSE: Final = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_NO_EMBEDDING: Final = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-_PLAIN: Final = {
-    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; {_NOBODY_ELSE}",
+_PAGE_HEADERS: Final = {
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; {_NO_EMBEDDING}",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
 # Swagger UI itself needs inline styles and data images; scripts and requests are limited to this server.
-_INTERACTIVE: Final = {
-    **_PLAIN,
+_DOCS_HEADERS: Final = {
+    **_PAGE_HEADERS,
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
-    f"img-src 'self' data:; connect-src 'self'; {_NOBODY_ELSE}",
+    f"img-src 'self' data:; connect-src 'self'; {_NO_EMBEDDING}",
 }
 _DOCS: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Palimpsest API</title>
@@ -48,15 +48,15 @@ _DOCS: Final = """<!doctype html>
 @router.get("/docs")
 async def docs() -> Response:
     """Get the interactive API document. All of its files come from this server."""
-    return HTMLResponse(_DOCS, headers=_INTERACTIVE)
+    return HTMLResponse(_DOCS, headers=_DOCS_HEADERS)
 
 
 @router.get("/docs/{asset}")
 async def docs_asset(asset: str) -> Response:
-    """Get a file of that page."""
+    """Get a file of the interactive API document."""
     if asset not in SERVED:
         raise NotFound(f"there is nothing at /docs/{asset}")
-    return FileResponse(ASSETS / asset, headers={**_PLAIN, "Cache-Control": "max-age=3600"})
+    return FileResponse(ASSETS / asset, headers={**_PAGE_HEADERS, "Cache-Control": "max-age=3600"})
 
 
 @router.get("/problems")
@@ -89,4 +89,6 @@ async def problem(slug: str) -> Response:
 
 def _page(title: str, body: str) -> Response:
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
-    return HTMLResponse(f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>', headers=_PLAIN)
+    return HTMLResponse(
+        f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>', headers=_PAGE_HEADERS
+    )

@@ -1,4 +1,4 @@
-"""Pages and cursors. A cursor is a JSON value, opaque to callers; a function for each kind of position validates it."""
+"""Pages and cursors. A cursor is an encoded JSON value; each kind of position has a function that decodes it."""
 
 import base64
 import json
@@ -23,14 +23,15 @@ def encode(value: Any) -> str:
 
 
 def page(
-    items: Sequence[Item], limit: int, place: Callable[[Item], Any], show: Callable[[Item], Any] | None = None
+    items: Sequence[Item], limit: int, position: Callable[[Item], Any], show: Callable[[Item], Any] | None = None
 ) -> Mapping[str, Any]:
-    """Return a page of up to `limit` items. Pass `limit + 1` items if there are more, so that it gets a cursor.
+    """Return a page of the first `limit` items, with a cursor if there are more: callers read `limit + 1` items.
 
-    `place` returns an item's position in the list, after which the next page begins; `show` the item as it is answered.
+    `position` returns an item's position in the list, after which the next page begins; `show` converts an item for the
+    response.
     """
     shown = items[:limit]
-    return page_to(map(show, shown) if show else shown, place(shown[-1]) if len(items) > limit else None)
+    return page_to(map(show, shown) if show else shown, position(shown[-1]) if len(items) > limit else None)
 
 
 def page_to(items: Iterable[Any], end: Any) -> Mapping[str, Any]:
@@ -39,7 +40,7 @@ def page_to(items: Iterable[Any], end: Any) -> Mapping[str, Any]:
 
 
 def decode_number(cursor: str | None, *, below: int) -> int | None:
-    """Decode a position by number, from 0 to less than `below`. Raises InvalidRequest."""
+    """Decode a position by number, at least 0 and less than `below`. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None or (type(value) is int and 0 <= value < below):
         return value

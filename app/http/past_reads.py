@@ -1,4 +1,4 @@
-"""Reads of the past, whose response may be slightly out of date: a wing may serve them from elsewhere."""
+"""Reads of the past, whose response may be slightly out of date, so that a wing may serve them from a replica."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ _DEPENDENCIES: Final[set[Any]] = set()
 
 
 class PastReads:
-    """Reads from the primary, always up to date. A wing's service of a subclass takes its place."""
+    """Runs reads of the past on the primary. A service of a wing that is a subclass replaces it."""
 
     @property
     def replica_state(self) -> str | None:
@@ -45,12 +45,12 @@ _PRIMARY: Final = PastReads()
 
 
 def past_reads(request: Request) -> PastReads:
-    """Return the application's reads of the past."""
+    """Return the wing's service for reads of the past, or the one that uses the primary."""
     return next((one for one in request.state.services.wings if isinstance(one, PastReads)), _PRIMARY)
 
 
 class PastRead(Generic[Service]):
-    """A service that reads the past, for one request."""
+    """A service as one request uses it to read the past: call it with the method to run."""
 
     def __init__(self, request: Request, kind: type[Service], *, newest: bool) -> None:
         self._request = request
@@ -66,7 +66,7 @@ class PastRead(Generic[Service]):
 
 
 def past_read(kind: type[Service]) -> Callable[..., Awaitable[PastRead[Service]]]:
-    """Return the dependency that gives a route the service of a class, to read the past."""
+    """Return the dependency that gives a route the PastRead of the service of a class."""
 
     async def found(request: Request, cache_control: _Freshness = None) -> PastRead[Service]:
         return PastRead(request, kind, newest="no-cache" in (cache_control or "").lower())

@@ -14,13 +14,13 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ProblemText:
-    """The texts of a kind of problem. `fields` has the schemas of its additional fields; `sometimes` names those that
+    """The texts of a kind of problem. `fields` has the schemas of its additional fields; `optional` names those that
     may be absent."""
 
     meaning: str
     remedy: str
     fields: Mapping[str, Schema] = field(default_factory=dict)
-    sometimes: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
 
 
 def _text(description: str) -> Schema:
@@ -207,7 +207,7 @@ def schema_name(slug: str) -> str:
 
 def _schema(problem: Problem) -> dict[str, Any]:
     text = TEXTS[problem.slug]
-    standing: dict[str, Any] = {
+    common: dict[str, Any] = {
         "type": {
             "const": f"/problems/{problem.slug}",
             "type": "string",
@@ -221,8 +221,8 @@ def _schema(problem: Problem) -> dict[str, Any]:
         "title": schema_name(problem.slug),
         "description": f"{text.meaning} {text.remedy}",
         "type": "object",
-        "properties": {**standing, **{name: dict(field) for name, field in text.fields.items()}},
-        "required": [*standing, *(name for name in text.fields if name not in text.sometimes)],
+        "properties": {**common, **{name: dict(field) for name, field in text.fields.items()}},
+        "required": [*common, *(name for name in text.fields if name not in text.optional)],
     }
 
 

@@ -172,7 +172,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(TOO_SLOW, f"the rest of the request did not arrive within {seconds:g} seconds")
 
     def _refuse(self, problem: Problem, detail: str) -> None:
-        """Close the connection, after a problem response unless one to this or an earlier request has begun."""
+        """Send a problem, unless a response is under way or an earlier request is unanswered; close the connection."""
         self._cut = True
         answering = self.cycle is not None and not self.cycle.response_complete
         if not self.transport.is_closing() and (

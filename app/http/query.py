@@ -15,7 +15,7 @@ from app.http.fields import value_types
 
 @dataclass(frozen=True, slots=True)
 class ValueForm:
-    """A form that the value of a parameter must have."""
+    """The pattern of a parameter's value, and the words for it in an error."""
 
     pattern: re.Pattern[str]
     words: str
@@ -43,7 +43,7 @@ async def check_query(request: Request) -> None:
     if isinstance(route, APIRoute):  # else it is no operation of the API
         name = str(route.operation_id)
         if name not in _PARAMETERS:
-            _PARAMETERS[name] = dict(_declared(route))
+            _PARAMETERS[name] = dict(_parameters(route))
         known = _PARAMETERS[name]
     for name, value in given:
         if "\x00" in name or "\x00" in value:
@@ -58,7 +58,7 @@ async def check_query(request: Request) -> None:
             raise InvalidRequest(f"{name} must be {form.words}", field=name)
 
 
-def _declared(route: APIRoute) -> Iterator[tuple[str, ValueForm | None]]:
+def _parameters(route: APIRoute) -> Iterator[tuple[str, ValueForm | None]]:
     """Yield the parameters of an operation with their forms."""
     dependants = [route.dependant]
     for dependant in dependants:

@@ -27,7 +27,7 @@ class ResponseToStore(Generic[Done]):
     answer: Callable[[Done], Awaitable[Mapping[str, Json]]]
 
     def composed_with(self, make: Callable[[Before], Awaitable[Done]]) -> "ResponseToStore[Before]":
-        """Return a Keep for `Before` values, which `make` turns into `Done`."""
+        """Return the same for a result of another type, which `make` converts to `Done`."""
 
         async def answer(before: Before) -> Mapping[str, Json]:
             return await self.answer(await make(before))

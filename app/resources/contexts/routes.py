@@ -120,7 +120,7 @@ async def post_context(
     try:
         if body.messages is None:
             check_alone(body)
-            made = context_body(await assembly.context(who.tenant_id, line, asked, keep=once.storing(_kept)))
+            made = context_body(await assembly.context(who.tenant_id, line, asked, keep=once.response_to_store(_kept)))
         else:
             made = await _reconciled(reconcile, who, sid, body, asked, once)
     except AlreadyAnswered:
@@ -158,7 +158,7 @@ async def _reconciled(
     none = body.system is not None and not body.system
     sent = ClientList(asked.format, body.messages or [], body.system, body.tools, all_prompts=none)
     given = await reconcile.read(who.tenant_id, sid, sent)
-    done = await reconcile.context(who.tenant_id, sid, given, asked, once.storing(_kept_reconciled))
+    done = await reconcile.context(who.tenant_id, sid, given, asked, once.response_to_store(_kept_reconciled))
     return reconciled_body(done)
 
 

@@ -21,7 +21,7 @@ from app.store.outcomes import ReportedOutcome
 def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
     """Return a report's measurement of the estimator; None after an error other than an overflow.
 
-    Its count is 0 if the refused call is too small for any count to explain the refusal.
+    `reported` is 0 if the refused call is too small for any count to explain the refusal.
     """
     if not call.has_count or (outcome.error is not None and overflow is None):
         return None
@@ -33,12 +33,12 @@ def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None,
     asked, room = call.manifest.window, overflow.room
     if room is None or not believable(room, asked, call.counted, 0):
         room = asked
-    likely = room <= calibration.PESSIMIST * call.counted
-    return Point(call.counted, room if likely else 0, outside, least=True, at=now)
+    explains = room <= calibration.PESSIMIST * call.counted
+    return Point(call.counted, room if explains else 0, outside, least=True, at=now)
 
 
 def is_sane(point: Point, call: CallRow) -> bool:
-    """Return whether a count can be this call's, even if most of it was sent outside the request, such as tools."""
+    """Return whether a reported count is plausible for a call; most of it may be outside the request, such as tools."""
     sample = Sample(point.counted, point.reported)
     return sample.sensible or sample.counted < sample.reported <= call.manifest.window
 

@@ -66,10 +66,10 @@ class CacheReads:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A call with its outcome. `wait_ms`: time its retry may wait for a summary; None if the policy makes none.
+    """A call with its outcome. `wait_ms`: time its retry may wait for a summary; None if the policy writes none.
 
     `overflow` is the matched pattern, `estimate_error` the estimate's error as a share of the reported tokens, `cache`
-    the reads from the provider's cache, if reported and measured; all are None when the same was reported before.
+    the reads from the provider's cache, if reported and measured. All three are None for a repeated report.
     """
 
     call: CallRow
@@ -83,7 +83,7 @@ class Verdict:
 class Lessons(NamedTuple):
     """The calibration of the call's model (`shared`), and the state that its view has learned (`own`, at `version`).
 
-    None if the model has no name, and if nothing was learned.
+    `shared` is None if the call names no model, `own` if nothing was learned about the view.
     """
 
     shared: Calibration | None
@@ -94,7 +94,7 @@ class Lessons(NamedTuple):
 class Feedback:
     """Records reports and learns from them.
 
-    `cache_reads` measures the cache reads of a call of a tenant's session and view; None if nothing does.
+    `cache_reads`, set by a wing, measures a call's reads from the provider's cache, by tenant, session, view and call.
     """
 
     def __init__(
@@ -140,7 +140,8 @@ class Feedback:
             reported = None if outcome.error is not None else _reported(call, outcome)
             if reported is not None and not await outcomes.store_usage(tx, session_id, call.view, reported):
                 reported = None
-            if lessons is not None and (reported is not None or outcome.error is not None):  # no later call reported
+            # After a later call's report, the target follows from that one.
+            if lessons is not None and (reported is not None or outcome.error is not None):
                 budget = self._budget(policy, call, lessons, reported)
                 target = 1 if budget is None else max(1, budget.target)
                 await outcomes.set_target(tx, session_id, call, call.manifest.window, target)
@@ -298,7 +299,7 @@ class Feedback:
     async def _compact(
         self, session_id: UUID, tenant_id: UUID, call: CallRow, policy: Policy, lessons: Lessons, tokens: int | None
     ) -> None:
-        """Schedule the compaction for a refused call. A failure is only logged: the report itself succeeded."""
+        """Schedule a compaction for a refused call's retry. A failure is only logged, since the report succeeded."""
         budget = self._budget(policy, call, lessons, None, Retry(call.call_id, call.counted or call.estimate, tokens))
         wanted = None
         if budget is not None:

@@ -279,7 +279,7 @@ def _metadata(text: str) -> Mapping[str, Any]:
 
 
 def session_out(row: SessionRow, who: Caller) -> SessionOut:
-    """Return the session as the API does, without a parent to which the caller's key has no access."""
+    """Return the response for a session, without a parent that the caller's key cannot access."""
     parent = row.parent if row.parent is not None and who.may_access(row.parent[0]) else None
     session = session_of(row.external_id)
     return answer_of(

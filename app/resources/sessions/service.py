@@ -65,7 +65,7 @@ class Sessions:
             created = await self._create(tenant_id, external_id, given)
             if not created:
                 await self._change(tenant_id, external_id, given)
-        if metadata is not None and is_line(external_id):  # filters find a session by the row of its name
+        if metadata is not None and is_line(external_id):  # filters also read the session's own row
             await self._change(tenant_id, session_of(external_id), SessionSettings(metadata=metadata))
         return await sessions.get_line(self._database, tenant_id, external_id), created
 
@@ -73,7 +73,7 @@ class Sessions:
         """Create a session; return False if it exists. Raises InvalidRequest for a name reserved for lines."""
         sessions.check_name(external_id)
         ref = given.policy or ("default", 1)
-        self._room(await self._policies.get(tenant_id, ref), given.model, given.outside_tokens)
+        self._view_budget(await self._policies.get(tenant_id, ref), given.model, given.outside_tokens)
         estimator = self._counting.estimator(given.model).name
         async with self._database.transaction() as tx:
             created = await sessions.create(
@@ -92,14 +92,16 @@ class Sessions:
             session = await sessions.lock(tx, session_id, tenant_id)
             if session is None:
                 return False
-            await self._fit(tx, tenant_id, session, given)
+            await self._check_budgets(tx, tenant_id, session, given)
             await sessions.update(tx, session_id, given, estimator)
         return True
 
-    async def _fit(self, tx: Connection, tenant_id: UUID, session: SessionRow, given: SessionSettings) -> None:
-        """Check that the changed values leave room for contexts, and give a changed policy to the views that follow.
+    async def _check_budgets(
+        self, tx: Connection, tenant_id: UUID, session: SessionRow, given: SessionSettings
+    ) -> None:
+        """Check that the changed settings leave room for contexts, and give a new policy to the views that use the old.
 
-        Raises what `_room` raises. Without a change nothing is checked.
+        Raises what `_view_budget` raises. Settings that do not change are not checked.
         """
         old = session.policy, session.model, session.outside_tokens
         ref, model = given.policy or session.policy, given.model or session.model
@@ -107,17 +109,17 @@ class Sessions:
         if (ref, model, outside) == old:
             return
         policy = await self._policies.get(tenant_id, ref, tx)
-        self._room(policy, model, outside)
+        self._view_budget(policy, model, outside)
         if (ref, outside) == (session.policy, session.outside_tokens):
-            return  # a view without a model of its own has the session's room
-        renewed = ref != session.policy
-        for view, view_model in (await sessions.lock_views_on_policy(tx, session, main=renewed)).items():
-            room = self._room(policy, view_model or model, outside)
-            if renewed:
-                await sessions.set_view_policy(tx, session.session_id, view, ref, room)
+            return  # a new model concerns only views without one of their own, whose budget was just checked
+        has_new_policy = ref != session.policy
+        for view, view_model in (await sessions.lock_views_on_policy(tx, session, main=has_new_policy)).items():
+            budget = self._view_budget(policy, view_model or model, outside)
+            if has_new_policy:
+                await sessions.set_view_policy(tx, session.session_id, view, ref, budget)
 
-    def _room(self, policy: Policy, model: str | None, outside: int | None) -> ViewBudget:
-        """Return the window and target of a view with this policy and model, less the tokens `outside` the request.
+    def _view_budget(self, policy: Policy, model: str | None, outside: int | None) -> ViewBudget:
+        """Return the window and target of a view with this policy and model, less the tokens `outside` its requests.
 
         Raises InvalidPolicy when the reserves leave nothing, CannotFit when the tokens outside take the rest.
         """
@@ -147,7 +149,7 @@ class Sessions:
         erased = await erasure.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
         if not erased:
             raise NotFound(f"there is no session {external_id!r}", session=external_id)
-        self._quota.erased(tenant_id)
+        self._quota.note_erasure(tenant_id)
 
     async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
         """Return the epochs of a view; `main` exists from the start. Raises NotFound."""
