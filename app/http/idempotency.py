@@ -13,7 +13,7 @@ from app.http.operation import Who
 from app.services.idempotency import IdempotencyKeys, ResponseToStore, request_sha256
 from app.services.tenants import Caller
 from app.store.answers import AlreadyAnswered, KeyClaim
-from app.store.sessions import session_key
+from app.store.ids import session_ref
 
 Key = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION)
@@ -32,7 +32,7 @@ class Idempotency:
             tenant_id, sid = who.tenant_id, request.path_params["sid"]
             about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
             asked = f"{request.scope['route'].operation_id} {about} {body.model_dump()!r}"
-            self._claim = KeyClaim(session_key(tenant_id, session_of(sid)), tenant_id, key, request_sha256(asked))
+            self._claim = KeyClaim(session_ref(tenant_id, session_of(sid)), key, request_sha256(asked))
 
     async def stored_response(self) -> Mapping[str, Any] | None:
         """Return the response stored under the key; None if there is none, or no key. Raises IdempotencyConflict."""

@@ -10,6 +10,7 @@ import asyncpg
 from app.core.errors import IdempotencyConflict
 from app.store import texts
 from app.store.engine import Connection, Database
+from app.store.ids import SessionRef
 
 _COLUMNS: Final = "session_id, tenant_id, key, request_sha256, answer"
 STORE: Final = f"INSERT INTO appends ({_COLUMNS}) VALUES (:session_id, :tenant_id, :key, :request_sha256, :answer)"
@@ -25,8 +26,7 @@ class AlreadyAnswered(Exception):
 class KeyClaim:
     """An idempotency key of a session, and the hash of its request."""
 
-    session_id: UUID
-    tenant_id: UUID
+    ref: SessionRef
     key: str
     request_sha256: bytes
 
@@ -52,20 +52,17 @@ async def find(connection: Connection | Database, session_id: UUID, key: str) ->
 
 async def find_claimed(connection: Connection | Database, claim: KeyClaim) -> Mapping[str, Any] | None:
     """Return the response to an equal request under the same key. Raises IdempotencyConflict for another request."""
-    found = await find(connection, claim.session_id, claim.key)
+    found = await find(connection, claim.ref.session_id, claim.key)
     if found is not None and found.request_sha256 != claim.request_sha256:
         raise IdempotencyConflict.of_key(claim.key.rstrip("\n"))
     return None if found is None else found.answer
 
 
-async def store(
-    tx: Connection, session_id: UUID, tenant_id: UUID, key: str, request_sha256: bytes, answer: Mapping[str, object]
-) -> None:
+async def store(tx: Connection, ref: SessionRef, key: str, request_sha256: bytes, answer: Mapping[str, object]) -> None:
     """Store a response. Raises asyncpg.UniqueViolationError if the key has been used."""
     await tx.execute(
         STORE,
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         key=key,
         request_sha256=request_sha256,
         answer=texts.dumps(answer),
@@ -75,7 +72,7 @@ async def store(
 async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, object]) -> None:
     """Store the response to a claim's request. Raises AlreadyAnswered if the key has been used."""
     try:
-        await store(tx, claim.session_id, claim.tenant_id, claim.key, claim.request_sha256, answer)
+        await store(tx, claim.ref, claim.key, claim.request_sha256, answer)
     except asyncpg.UniqueViolationError:
         raise AlreadyAnswered from None
 
@@ -90,7 +87,7 @@ def store_cte(done: str) -> str:
 def store_parameters(claim: KeyClaim, answer: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters of `store_cte`."""
     return {
-        "of_session": claim.session_id,
+        "of_session": claim.ref.session_id,
         "key": claim.key,
         "request_sha256": claim.request_sha256,
         "answer": texts.dumps(answer),

@@ -18,6 +18,7 @@ from app.core.record.manifest import from_json as manifest_of
 from app.store import event_log, summaries, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
+from app.store.ids import SessionRef
 from app.store.outcomes import OUTCOME, ReportedOutcome, outcome_of
 from app.store.rows import decode
 
@@ -83,16 +84,16 @@ _SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
 """
 
 
-async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
+async def find(database: Database, ref: SessionRef, call_id: UUID) -> CallRow | None:
     """Return one call; None if there is none. Raises UnknownVersion."""
-    row = await database.fetchrow(_FIND, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
+    row = await database.fetchrow(_FIND, **ref._asdict(), call_id=call_id)
     return None if row is None else decode_call(row)
 
 
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
+async def lock(tx: Connection, ref: SessionRef, call_id: UUID) -> CallRow | None:
     """Return one call, locked against other reports until the transaction ends. Raises UnknownVersion."""
     sql = f"{_FIND} FOR NO KEY UPDATE"
-    row = await tx.fetchrow(sql, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
+    row = await tx.fetchrow(sql, **ref._asdict(), call_id=call_id)
     return None if row is None else decode_call(row)
 
 
@@ -111,13 +112,11 @@ async def page(
 
 
 async def calls_since(
-    database: Database, session_id: UUID, tenant_id: UUID, *, seq: int, view: str | None, after: UUID, limit: int
+    database: Database, ref: SessionRef, *, seq: int, view: str | None, after: UUID, limit: int
 ) -> list[CallRow]:
     """Return the calls after the id `after` whose context reaches `seq`, oldest first."""
-    key = {"session_id": session_id, "tenant_id": tenant_id}
-    return [
-        decode_call(row) for row in await database.fetch(_SINCE, **key, seq=seq, view=view, after=after, limit=limit)
-    ]
+    rows = await database.fetch(_SINCE, **ref._asdict(), seq=seq, view=view, after=after, limit=limit)
+    return [decode_call(row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

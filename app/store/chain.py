@@ -10,8 +10,9 @@ from app.core.log.chain import Link, Tip, links
 from app.core.log.segments import session_of
 from app.store import event_log, sessions, texts
 from app.store.engine import Connection
+from app.store.ids import session_ref
 from app.store.lines import LINE_KEYS
-from app.store.sessions import SessionRow, session_key
+from app.store.sessions import SessionRow
 
 PAGE: Final = 1_000
 HASH_ON_LOOP_EVENTS: Final = 200
@@ -160,4 +161,4 @@ async def _line_and_parents(
         yield line
         if line.parent is None or session_of(line.parent[0]) != root.external_id:
             return
-        line = await sessions.find(tx, session_key(tenant_id, line.parent[0]), tenant_id)
+        line = await sessions.find(tx, session_ref(tenant_id, line.parent[0]))

@@ -10,6 +10,7 @@ import asyncpg
 
 from app.store import jobs, texts
 from app.store.engine import Connection, Database
+from app.store.ids import SessionRef
 from app.store.rows import columns, decode, parameters
 from app.tracing import tracer
 
@@ -75,8 +76,7 @@ SCHEDULE: Final = (
 
 async def schedule(
     tx: Connection,
-    session_id: UUID,
-    tenant_id: UUID,
+    ref: SessionRef,
     id: UUID,
     reason: str,
     *,
@@ -85,12 +85,11 @@ async def schedule(
 ) -> None:
     """Schedule a run unless it exists, and wake a worker when the transaction ends. A requested run also ends a wait
     for the provider (`jobs.run_now`)."""
-    await _lock(tx, session_id)
+    await _lock(tx, ref.session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
     status = await tx.execute(
         SCHEDULE,
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         id=id,
         reason=reason,
         focus=None if focus is None else texts.seal_text(focus),
@@ -100,19 +99,17 @@ async def schedule(
         policy_version=policy_version,
     )
     if status != "INSERT 0 0":
-        await enqueue(tx, session_id, tenant_id)
+        await enqueue(tx, ref)
         if reason == REQUESTED:
-            await jobs.run_now(tx, session_id)
+            await jobs.run_now(tx, ref.session_id)
 
 
-async def schedule_requested(
-    tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID, focus: str | None = None
-) -> None:
+async def schedule_requested(tx: Connection, ref: SessionRef, id: UUID, focus: str | None = None) -> None:
     """Schedule a run that a client requested, unless one with the same focus is waiting already."""
-    await _lock(tx, session_id)
-    waits = any(one.reason == REQUESTED and one.focus == focus for one in await waiting(tx, session_id))
+    await _lock(tx, ref.session_id)
+    waits = any(one.reason == REQUESTED and one.focus == focus for one in await waiting(tx, ref.session_id))
     if not waits:
-        await schedule(tx, session_id, tenant_id, id, REQUESTED, focus=focus)
+        await schedule(tx, ref, id, REQUESTED, focus=focus)
 
 
 ENQUEUE: Final = (
@@ -121,11 +118,11 @@ ENQUEUE: Final = (
 )
 
 
-async def enqueue(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
+async def enqueue(connection: Connection | Database, ref: SessionRef) -> None:
     """Queue a job for a session, unless one is queued."""
-    row = await connection.fetchrow(ENQUEUE, session_id=session_id, tenant_id=tenant_id)
+    row = await connection.fetchrow(ENQUEUE, **ref._asdict())
     if row is not None and row["queued"]:
-        await jobs.store_trace_context(connection, session_id, tracer.get().link_headers())
+        await jobs.store_trace_context(connection, ref.session_id, tracer.get().link_headers())
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +210,9 @@ BEGIN: Final = (
 )
 
 
-async def begin(
-    connection: Connection | Database, session_id: UUID, tenant_id: UUID, id: UUID, reason: str, tokens_before: int
-) -> None:
+async def begin(connection: Connection | Database, ref: SessionRef, id: UUID, reason: str, tokens_before: int) -> None:
     """Record the start of a run, scheduled before or not; `tokens_before` is the main view's."""
-    await connection.execute(
-        BEGIN, session_id=session_id, tenant_id=tenant_id, id=id, reason=reason, tokens_before=tokens_before
-    )
+    await connection.execute(BEGIN, **ref._asdict(), id=id, reason=reason, tokens_before=tokens_before)
 
 
 RESCHEDULE: Final = (
@@ -336,12 +329,12 @@ RETRY: Final = (
 )
 
 
-async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> bool:
+async def retry(tx: Connection, ref: SessionRef, id: UUID) -> bool:
     """Schedule a failed or skipped run again; return False if there is no such run."""
-    await _lock(tx, session_id)
-    row = await tx.fetchrow(RETRY, session_id=session_id, id=id)
+    await _lock(tx, ref.session_id)
+    row = await tx.fetchrow(RETRY, session_id=ref.session_id, id=id)
     if row is not None:
-        await enqueue(tx, session_id, tenant_id)
+        await enqueue(tx, ref)
     return row is not None
 
 

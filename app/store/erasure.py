@@ -7,7 +7,8 @@ from uuid import UUID
 from app.core.errors import Conflict, OutsidePrefix, SessionErased
 from app.core.log.segments import is_line, session_of
 from app.store.engine import Connection, Database
-from app.store.sessions import lock, session_key
+from app.store.ids import SessionRef, session_ref
+from app.store.sessions import lock
 
 WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
 """Tables of a session's data without a foreign key to it. Their rows are deleted after it, when none can be added."""
@@ -25,14 +26,13 @@ async def lock_family(
     rest = [external_id]
     while rest:
         name = rest.pop(0)
-        if name in found or await lock(tx, session_key(tenant_id, name), tenant_id) is None:
+        if name in found or await lock(tx, session_ref(tenant_id, name)) is None:
             continue
         found.append(name)
         if lines:
             others = await tx.fetch(
                 "SELECT external_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id ORDER BY number",
-                session_id=session_key(tenant_id, name),
-                tenant_id=tenant_id,
+                **session_ref(tenant_id, name)._asdict(),
             )
             rest += [row["external_id"] for row in others]
         forks = await tx.fetch(
@@ -70,39 +70,36 @@ async def erase(
 
 async def delete(tx: Connection, tenant_id: UUID, names: Sequence[str]) -> list[UUID]:
     """Delete sessions and lines locked by `lock_family`, and all their data; return their ids."""
-    keys = [session_key(tenant_id, name) for name in reversed(names)]
-    for key in keys:
-        await _erase(tx, tenant_id, key)
-    return keys
+    refs = [session_ref(tenant_id, name) for name in reversed(names)]
+    for ref in refs:
+        await _erase(tx, ref)
+    return [ref.session_id for ref in refs]
 
 
-async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
-    await tx.execute(f"SET LOCAL palimpsest.erasing = '{session_id}'")
+async def _erase(tx: Connection, ref: SessionRef) -> None:
+    await tx.execute(f"SET LOCAL palimpsest.erasing = '{ref.session_id}'")
     erased = await tx.fetchrow(
         "DELETE FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING streamed_until",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
     )
     if erased is not None:
         await tx.execute(
             "SELECT pg_notify('palimpsest_stream', :session) WHERE :streamed_until::timestamptz > now()",
-            session=str(session_id),
+            session=str(ref.session_id),
             streamed_until=erased["streamed_until"],
         )
     deliveries = await tx.fetch(
         "SELECT id FROM deliveries WHERE session_id = :session_id AND tenant_id = :tenant_id AND state <> 'delivered'",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
     )
     await tx.execute(
         "DELETE FROM pgqueuer WHERE dedupe_key = ANY(:jobs::text[]) AND status <> 'picked'",
-        jobs=[f"compact:{session_id}", *(f"deliver:{row['id']}" for row in deliveries)],
+        jobs=[f"compact:{ref.session_id}", *(f"deliver:{row['id']}" for row in deliveries)],
     )
     for table in WITHOUT_KEYS:
         await tx.execute(
             f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id",
-            session_id=session_id,
-            tenant_id=tenant_id,
+            **ref._asdict(),
         )
 
 
@@ -112,7 +109,7 @@ async def admit_name(tx: Connection, tenant_id: UUID, name: str, *, has_metadata
     A session with metadata (`has_metadata`) may have such a name, which then counts as erased no longer. Call this
     after the creation: creating a session while it is being erased waits for the erasure.
     """
-    of_name = {"session_id": session_key(tenant_id, name), "tenant_id": tenant_id}
+    of_name = session_ref(tenant_id, name)._asdict()
     where = "WHERE session_id = :session_id AND tenant_id = :tenant_id"
     if has_metadata:
         await tx.execute(f"DELETE FROM erased_names {where}", **of_name)
@@ -124,7 +121,7 @@ async def admit_name(tx: Connection, tenant_id: UUID, name: str, *, has_metadata
         )
 
 
-async def forget_terms(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) -> None:
+async def forget_terms(tx: Connection, ref: SessionRef, seq: int) -> None:
     """Remove an event from the search index, including one that another transaction is adding.
 
     The row of `search_heads` is the lock for changes of a session's index. A new one is of version 0, which the first
@@ -134,13 +131,12 @@ async def forget_terms(tx: Connection, session_id: UUID, tenant_id: UUID, seq: i
         "INSERT INTO search_heads (session_id, tenant_id, version) SELECT session_id, tenant_id, 0 FROM sessions "
         "WHERE session_id = :session_id AND tenant_id = :tenant_id FOR KEY SHARE "
         "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
     )
     await tx.execute(
         "WITH gone AS (DELETE FROM search WHERE session_id = :session_id AND seq = :seq RETURNING length) "
         "UPDATE search_heads SET entries = entries - 1, length = search_heads.length - gone.length FROM gone "
         "WHERE session_id = :session_id",
-        session_id=session_id,
+        session_id=ref.session_id,
         seq=seq,
     )

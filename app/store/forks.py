@@ -19,7 +19,8 @@ from app.core.log.segments import SEQ_MAX, AsOf, InheritableSummary, clip, cover
 from app.store import ancestors, event_log, sessions
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
-from app.store.sessions import SessionRow, session_key
+from app.store.ids import session_key
+from app.store.sessions import SessionRow
 
 EPOCH_COLUMNS: Final = (
     "tenant_id, view, epoch, head, cause, frontier, floor, kept, stubbed, tokens_before, tokens_after, created_at,"

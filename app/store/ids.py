@@ -1,16 +1,37 @@
-"""Ids that the server makes."""
+"""Ids that the server makes, and the ids that name a session."""
 
 import math
 import os
 import time
 from datetime import datetime, timedelta
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 from uuid import UUID, uuid5
 
 from app.core.lexicon.times import to_seconds
+from app.core.log.segments import row_name
 
+SESSION_REFS_KEPT: Final = 10_000
 CLOCKS_APART: Final = timedelta(hours=1)
 """Maximum difference between the clocks of processes and of the database."""
+
+
+class SessionRef(NamedTuple):
+    """The row of a session, or of one of its lines, and the tenant that it belongs to; the columns' names."""
+
+    session_id: UUID
+    tenant_id: UUID
+
+
+@lru_cache(maxsize=SESSION_REFS_KEPT)
+def session_ref(tenant_id: UUID, external_id: str) -> SessionRef:
+    """Return the ids of a session, or of one of its lines; its key is derived from the external id."""
+    return SessionRef(uuid5(tenant_id, row_name(external_id)), tenant_id)
+
+
+def session_key(tenant_id: UUID, external_id: str) -> UUID:
+    """Return the key of the row of a session, or of one of its lines."""
+    return session_ref(tenant_id, external_id).session_id
 
 
 def new_id() -> UUID:

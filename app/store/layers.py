@@ -11,6 +11,7 @@ from app.core.log.events import LAYERS, Json
 from app.core.render.layers import Layer
 from app.store import texts
 from app.store.engine import Connection, Database
+from app.store.ids import SessionRef
 from app.store.rows import columns, decode
 
 DECODE_ON_LOOP_TOKENS: Final = 32_768
@@ -66,8 +67,7 @@ async def current(connection: Connection | Database, session_id: UUID) -> tuple[
 
 async def put(
     tx: Connection,
-    session_id: UUID,
-    tenant_id: UUID,
+    ref: SessionRef,
     kind: str,
     text: str | None,
     *,
@@ -82,8 +82,7 @@ async def put(
         "stored AS (INSERT INTO layers (session_id, tenant_id, kind, version, content, tokens, turn) "
         "SELECT :session_id, :tenant_id, :kind, layers_version, :content, :tokens, :turn FROM moved RETURNING 1) "
         "SELECT version FROM moved",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         kind=kind,
         content=text,
         tokens=tokens,

@@ -9,8 +9,8 @@ from uuid import UUID
 from app.core.log.chain import Tip
 from app.core.log.segments import line_of
 from app.store.engine import Connection, Database
+from app.store.ids import session_ref
 from app.store.rows import columns, decode
-from app.store.sessions import session_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ async def current_line(connection: Connection | Database, tenant_id: UUID, name:
     """Return the id of a session's current line; None if that is its first, or there is no such session."""
     row = await connection.fetchrow(
         "SELECT line FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
-        session_id=session_key(tenant_id, name),
-        tenant_id=tenant_id,
+        **session_ref(tenant_id, name)._asdict(),
     )
     return None if row is None else row["line"]
 
@@ -50,7 +49,7 @@ _NAMES: Final = LINE_KEYS.replace("SELECT session_id", "SELECT session_id, exter
 
 async def names(database: Database, tenant_id: UUID, name: str) -> dict[UUID, str]:
     """Return the names of the rows of a session's lines by their keys; empty if there is no such session."""
-    rows = await database.fetch(_NAMES, session_id=session_key(tenant_id, name), tenant_id=tenant_id)
+    rows = await database.fetch(_NAMES, **session_ref(tenant_id, name)._asdict())
     return {row["session_id"]: row["external_id"] for row in rows}
 
 
@@ -62,7 +61,7 @@ OF_CALL: Final = (
 
 async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
     """Return the id of the line of a session on which a call was made; None if there is no such call."""
-    rows = await database.fetch(OF_CALL, session_id=session_key(tenant_id, name), tenant_id=tenant_id, call_id=call_id)
+    rows = await database.fetch(OF_CALL, **session_ref(tenant_id, name)._asdict(), call_id=call_id)
     return await _first(database, tenant_id, name, [row["external_id"] for row in rows])
 
 
@@ -71,8 +70,7 @@ async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str
     row = await database.fetchrow(
         "SELECT s.external_id, e.seq FROM events e JOIN sessions s ON s.session_id = e.session_id "
         f"WHERE e.session_id IN ({LINE_KEYS}) AND e.event_id = :event_id ORDER BY s.number LIMIT 1",
-        session_id=session_key(tenant_id, name),
-        tenant_id=tenant_id,
+        **session_ref(tenant_id, name)._asdict(),
         event_id=event_id,
     )
     return None if row is None else (row["external_id"], row["seq"])
@@ -83,8 +81,7 @@ async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> st
     rows = await database.fetch(
         "SELECT s.external_id FROM appends a JOIN sessions s ON s.session_id = a.session_id "
         f"WHERE a.session_id IN ({LINE_KEYS}) AND a.key = :key ORDER BY s.number DESC",
-        session_id=session_key(tenant_id, name),
-        tenant_id=tenant_id,
+        **session_ref(tenant_id, name)._asdict(),
         key=key,
     )
     return await _first(database, tenant_id, name, [row["external_id"] for row in rows])
@@ -103,8 +100,7 @@ async def page(database: Database, tenant_id: UUID, name: str, after: int, limit
     rows = await database.fetch(
         f"SELECT {columns(LineRow)} FROM sessions WHERE session_id IN ({LINE_KEYS}) AND number > :after "
         "ORDER BY number LIMIT :limit",
-        session_id=session_key(tenant_id, name),
-        tenant_id=tenant_id,
+        **session_ref(tenant_id, name)._asdict(),
         after=after,
         limit=limit,
     )

@@ -13,6 +13,7 @@ from app.core.log.placement import Batch, LogEnd, TurnState, moves_state
 from app.store import jobs, texts
 from app.store.engine import Connection, Database
 from app.store.events import LEGIBLE
+from app.store.ids import SessionRef
 from app.store.sessions import open_calls
 from app.tracing import tracer
 
@@ -149,8 +150,7 @@ NO_TRIGGER: Final = CompactionTrigger(None, 0, Readiness(0.0, 0.0, 0.0, 0.0))
 
 async def append(
     connection: Connection | Database,
-    session_id: UUID,
-    tenant_id: UUID,
+    ref: SessionRef,
     batch: Batch,
     bodies: Sequence[str],
     *,
@@ -168,8 +168,7 @@ async def append(
     an event id has been used before.
     """
     moved = {
-        "session_id": session_id,
-        "tenant_id": tenant_id,
+        **ref._asdict(),
         "expected_head": expected_head,
         "awaits_user": None if expected_turn is None else expected_turn.awaits_user,
         "turn_id": None if expected_turn is None else expected_turn.turn_id,
@@ -187,7 +186,7 @@ async def append(
     if row is None:
         return None
     if row["enqueued"]:
-        await jobs.store_trace_context(connection, session_id, tracer.get().link_headers())
+        await jobs.store_trace_context(connection, ref.session_id, tracer.get().link_headers())
     before = LogEnd(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
     woke = row["enqueued"] is not None
     return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
@@ -269,21 +268,20 @@ async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
     return True
 
 
-async def note_redaction(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
+async def note_redaction(tx: Connection, ref: SessionRef, seq: int, key_id: UUID | None) -> None:
     """Record that an event of a session, its own or shared, was erased. From here on the transaction is a redaction of
     this session, which it must hold locked."""
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
         "VALUES (:session_id, :tenant_id, :seq, :key_id, clock_timestamp())",  # in the order of the locks
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         seq=seq,
         key_id=key_id,
     )
     await tx.execute(
-        "UPDATE sessions SET redactions = redactions + 1 WHERE session_id = :session_id", session_id=session_id
+        "UPDATE sessions SET redactions = redactions + 1 WHERE session_id = :session_id", session_id=ref.session_id
     )
-    await _redacting(tx, session_id)
+    await _redacting(tx, ref.session_id)
 
 
 async def _redacting(tx: Connection, session_id: UUID) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from app.store.engine import Connection, Database, acting_for
+from app.store.ids import SessionRef
 from app.store.rows import decode
 
 ROWS_PER_STATEMENT: Final = 1000
@@ -86,7 +87,7 @@ async def delete_calls(database: Database, tenant_id: UUID, calls: Sequence[Expi
     """Delete records of calls; return the number deleted. The session keeps the time of its last deleted call."""
     last = dict(sorted((one.session_id, one.used_at) for one in calls))
     for session_id, used_at in last.items():
-        await _record_use(database, tenant_id, session_id, used_at)
+        await _record_use(database, SessionRef(session_id, tenant_id), used_at)
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL palimpsest.sweeping = 'calls'")  # or their trigger refuses it (migration 0021)
         rows = await tx.fetch(
@@ -100,13 +101,12 @@ async def delete_calls(database: Database, tenant_id: UUID, calls: Sequence[Expi
     return len(rows)
 
 
-async def _record_use(database: Connection | Database, tenant_id: UUID, session_id: UUID, used_at: datetime) -> None:
+async def _record_use(database: Connection | Database, ref: SessionRef, used_at: datetime) -> None:
     """Record when a session was used, in a transaction of its own: one that locked several sessions could deadlock with
     an erasure that locks them in another order."""
     await database.execute(
         "UPDATE sessions SET called_at = :used_at WHERE session_id = :session_id AND tenant_id = :tenant_id "
         "AND updated_at < :used_at AND (called_at IS NULL OR called_at < :used_at)",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         used_at=used_at,
     )

@@ -4,9 +4,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Final
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import asyncpg
 
@@ -14,13 +13,13 @@ from app.core.errors import InvalidRequest, NotFound
 from app.core.log.chain import START, Tip
 from app.core.log.events import Json, canonical_json
 from app.core.log.placement import OpenCall, SessionState, TurnState
-from app.core.log.segments import is_line, row_name, session_of
+from app.core.log.segments import is_line, session_of
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
+from app.store.ids import SessionRef, session_key, session_ref
 from app.store.rows import decode
 from app.store.session_filter import ORDER, SCAN_MAX, ListPosition, SessionFilter, conditions, scan_conditions
 
-SESSION_KEYS_KEPT: Final = 10_000
 ALL: Final = SessionFilter()
 
 
@@ -36,6 +35,7 @@ class SessionRow:
     """
 
     session_id: UUID
+    tenant_id: UUID
     external_id: str
     log: SessionLog
     policy: tuple[str, int]
@@ -61,22 +61,21 @@ class SessionRow:
     tip: Tip
 
     @property
+    def ref(self) -> SessionRef:
+        """The ids of the row and of its tenant."""
+        return SessionRef(self.session_id, self.tenant_id)
+
+    @property
     def context_tokens(self) -> int:
         """Estimate of the main view's next context, in tokens."""
         return max(0, self.state.tokens + self.carry_tokens)
 
 
-@lru_cache(maxsize=SESSION_KEYS_KEPT)
-def session_key(tenant_id: UUID, external_id: str) -> UUID:
-    """Return the key of the row of a session, or of one of its lines, which is derived from the external id."""
-    return uuid5(tenant_id, row_name(external_id))
-
-
 _SELECT: Final = """
-SELECT s.session_id, s.external_id, s.policy_name, s.policy_version, s.model, s.estimator, s.metadata, s.outside_tokens,
-       s.head, s.turns, s.turn_id, s.awaits_user, s.tokens, s.open_calls, s.system_seq, s.tools_seq, s.user_seqs,
-       s.pinned_seqs, s.decisions, s.redactions, s.parent, s.parent_at, s.lineage_ids, s.lineage_to, s.created_at,
-       s.updated_at, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens,
+SELECT s.session_id, s.tenant_id, s.external_id, s.policy_name, s.policy_version, s.model, s.estimator, s.metadata,
+       s.outside_tokens, s.head, s.turns, s.turn_id, s.awaits_user, s.tokens, s.open_calls, s.system_seq, s.tools_seq,
+       s.user_seqs, s.pinned_seqs, s.decisions, s.redactions, s.parent, s.parent_at, s.lineage_ids, s.lineage_to,
+       s.created_at, s.updated_at, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens,
        s.line, s.root, s.chained_seq, s.chained, s.chain_tip
 FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main'
 """
@@ -86,33 +85,33 @@ LISTED: Final = f"{_SELECT} WHERE s.tenant_id = :tenant_id AND "
 """The beginning of a page's statement."""
 
 
-async def find(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
+async def find(connection: Connection | Database, ref: SessionRef) -> SessionRow | None:
     """Return a session by its key; None if there is none."""
-    row = await connection.fetchrow(ONE, session_id=session_id, tenant_id=tenant_id)
+    row = await connection.fetchrow(ONE, **ref._asdict())
     return None if row is None else _row(row)
 
 
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
+async def lock(tx: Connection, ref: SessionRef) -> SessionRow | None:
     """Return a session, locked against changes and appends until the transaction ends; None if there is none."""
-    row = await tx.fetchrow(f"{ONE} FOR NO KEY UPDATE OF s", session_id=session_id, tenant_id=tenant_id)
+    row = await tx.fetchrow(f"{ONE} FOR NO KEY UPDATE OF s", **ref._asdict())
     return None if row is None else _row(row)
 
 
 async def get(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return a session by its external id. Raises NotFound."""
-    return _require(await find(connection, session_key(tenant_id, external_id), tenant_id), external_id)
+    return _require(await find(connection, session_ref(tenant_id, external_id)), external_id)
 
 
 async def get_line(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return one of a session's lines, with the session's time of creation. Raises NotFound."""
     row = await get(connection, tenant_id, external_id)
-    root = None if row.root is None else await find(connection, row.root, tenant_id)
+    root = None if row.root is None else await find(connection, SessionRef(row.root, tenant_id))
     return row if root is None else replace(row, created_at=root.created_at)
 
 
 async def get_locked(tx: Connection, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return a session by its external id, locked as by `lock`. Raises NotFound."""
-    return _require(await lock(tx, session_key(tenant_id, external_id), tenant_id), external_id)
+    return _require(await lock(tx, session_ref(tenant_id, external_id)), external_id)
 
 
 def _require(row: SessionRow | None, external_id: str) -> SessionRow:
@@ -121,12 +120,11 @@ def _require(row: SessionRow | None, external_id: str) -> SessionRow:
     return row
 
 
-async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
+async def name_of(database: Database, ref: SessionRef) -> str:
     """Return the external id of a session. Raises NotFound."""
     row = await database.fetchrow(
         "SELECT external_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
     )
     if row is None:
         raise NotFound("the session has been erased")
@@ -220,8 +218,7 @@ async def create(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, "
         "metadata, outside_tokens) VALUES (:session_id, :tenant_id, :name, :estimator, :model, :policy_name, "
         ":policy_version, :metadata, :outside_tokens) ON CONFLICT DO NOTHING RETURNING session_id",
-        session_id=session_key(tenant_id, external_id),
-        tenant_id=tenant_id,
+        **session_ref(tenant_id, external_id)._asdict(),
         name=external_id,
         estimator=estimator,
         model=model,

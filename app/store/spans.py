@@ -16,6 +16,7 @@ from app.store import calibrations, event_log, visibility
 from app.store.compactions import DEMAND_OF_VIEWS, CompactionBasis, demand
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
+from app.store.ids import SessionRef
 from app.store.rows import decode
 from app.store.views import reported, settings
 
@@ -79,7 +80,7 @@ class SessionFacts:
         return self.view(MAIN)
 
 
-async def facts(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> SessionFacts | None:
+async def facts(connection: Connection | Database, ref: SessionRef) -> SessionFacts | None:
     """Return the facts of a session; None if it is gone."""
     row = await connection.fetchrow(
         "SELECT s.session_id, s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, "
@@ -88,8 +89,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         "(SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :view), 0) "
         f"AS context_tokens, {DEMAND_OF_VIEWS} FROM sessions s "
         "WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         view=MAIN,
     )
     if row is None:
@@ -98,7 +98,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         "SELECT view, policy_name AS view_policy_name, policy_version AS view_policy_version, model AS view_model, "
         "window_tokens, epoch AS view_epoch, epochs, afresh, reported_call, reported_epoch, reported_head, "
         "reported_tokens, reported_counted, reported_outside, learned FROM views WHERE session_id = :session_id",
-        session_id=session_id,
+        session_id=ref.session_id,
     )
     return decode(
         SessionFacts,

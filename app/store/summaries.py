@@ -14,6 +14,7 @@ from app.core.log.events import canonical_json
 from app.core.memory.cover import StoredSummary, Summary
 from app.store import texts
 from app.store.engine import Connection, Database
+from app.store.ids import SessionRef
 from app.store.rows import decode
 
 
@@ -102,13 +103,13 @@ _INSERT: Final = (
 )
 
 
-async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: StoredSummary) -> None:
+async def insert(tx: Connection, ref: SessionRef, new: StoredSummary) -> None:
     """Store a summary, which supersedes its live sources. Raises asyncpg.ExclusionViolationError on an overlap."""
     if new.sources and new.live:
         await tx.execute(
             "UPDATE summaries SET status = 'superseded', superseded_by = :id "
             "WHERE session_id = :session_id AND id = ANY(:sources) AND status IN ('live', 'invalid')",
-            session_id=session_id,
+            session_id=ref.session_id,
             sources=list(new.sources),
             id=new.id,
         )
@@ -119,7 +120,7 @@ async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: StoredS
         "starts_at": parse_time(new.starts_at),
         "ends_at": parse_time(new.ends_at),
     }
-    await tx.execute(_INSERT, session_id=session_id, tenant_id=tenant_id, **values)
+    await tx.execute(_INSERT, **ref._asdict(), **values)
 
 
 async def live(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> tuple[Summary, ...]:
@@ -230,8 +231,8 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
     return sum(row["status"] == "invalid" for row in rows)
 
 
-async def degraded(database: Database, older_than_seconds: float, limit: int) -> list[tuple[UUID, UUID]]:
-    """Return up to `limit` sessions with degraded live summaries, and their tenants, in random order.
+async def degraded(database: Database, older_than_seconds: float, limit: int) -> list[SessionRef]:
+    """Return up to `limit` sessions with degraded live summaries, in random order.
 
     So none that fails each time is always before the others. Sessions of tenants that may spend no more today are left
     out.
@@ -242,4 +243,4 @@ async def degraded(database: Database, older_than_seconds: float, limit: int) ->
         seconds=older_than_seconds,
         limit=limit,
     )
-    return [(row["session_id"], row["tenant_id"]) for row in rows]
+    return [SessionRef(row["session_id"], row["tenant_id"]) for row in rows]

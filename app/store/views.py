@@ -24,8 +24,8 @@ from app.store import (
 from app.store.engine import Database
 from app.store.event_log import SessionLog
 from app.store.events import decoded, event
+from app.store.ids import SessionRef, session_key
 from app.store.rows import Row
-from app.store.sessions import session_key
 
 _AS_READ: Final = frozenset(
     {"session_id", "estimator", "created_at", "head", "real_head", "turn", "epoch", "epoch_head", "redactions"}
@@ -35,8 +35,7 @@ _AS_READ: Final = frozenset(
 
 async def load(
     database: Database,
-    session_id: UUID,
-    tenant_id: UUID,
+    ref: SessionRef,
     view: str,
     *,
     at: int | None,
@@ -49,11 +48,10 @@ async def load(
     `at` is an earlier head to load it as of; `fresh` ignores its epoch. `bound_tokens`, by the session's estimator,
     limits the events read that are newer than the epoch.
     """
-    epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, session_id, view, at)
+    epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, ref.session_id, view, at)
     row = await database.fetchrow(
         view_reads.LOAD,
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         view=view,
         at=at,
         fresh=fresh,

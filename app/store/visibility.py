@@ -43,15 +43,14 @@ async def until(
     return tuple(decided(tuple(row.values())) for row in rows)
 
 
-async def record(tx: Connection, session: SessionRow, tenant_id: UUID, decisions: Sequence[VisibilityDecision]) -> None:
+async def record(tx: Connection, session: SessionRow, decisions: Sequence[VisibilityDecision]) -> None:
     """Store the next decisions of a session and apply the pins among them. `session` must be its locked row."""
     number = session.decisions + 1
     await tx.execute(
         "INSERT INTO visibility (session_id, tenant_id, decision, head, action, seq, replacement, path) "
         "SELECT :session_id, :tenant_id, :number, :head, * "
         "FROM unnest(:actions::text[], :seqs::bigint[], :replacements::text[], :paths::text[]) RETURNING 1",
-        session_id=session.session_id,
-        tenant_id=tenant_id,
+        **session.ref._asdict(),
         number=number,
         head=session.state.head,
         actions=[one.action for one in decisions],

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Final, Protocol, TypeAlias
-from uuid import UUID
 
 import asyncpg
 from pgqueuer import PgQueuer
@@ -15,6 +14,7 @@ from structlog.contextvars import bound_contextvars
 from app.core.errors import NotFound, StoreUnavailable
 from app.store import jobs, sessions
 from app.store.engine import Database, acting_for
+from app.store.ids import SessionRef
 from app.store.texts import ContentCiphers, sealing_with
 from app.tracing import tracer
 
@@ -22,8 +22,8 @@ FORGOTTEN_CRON: Final = "* * * * *"
 """Schedule of the search for work whose job was lost."""
 
 
-FollowUp: TypeAlias = Callable[[UUID, UUID, int | None], Awaitable[object]]
-"""Work after a compaction, within its job: gets the ids of session and tenant, and the last seq that was looked at."""
+FollowUp: TypeAlias = Callable[[SessionRef, int | None], Awaitable[object]]
+"""Work after a compaction, within its job: gets the session, and the last seq that was looked at."""
 
 
 class JobGroup(Protocol):
@@ -51,8 +51,7 @@ def returned_to_queue(retry_seconds: float = 1.0) -> Iterator[None]:
 async def job_context(
     kind: str,
     database: Database,
-    session_id: UUID,
-    tenant_id: UUID,
+    ref: SessionRef,
     ciphers: ContentCiphers | None = None,
     *,
     job: int | None = None,
@@ -61,15 +60,15 @@ async def job_context(
 
     The trace is linked to the request that made the job due. Raises the errors of ContentCiphers.
     """
-    with acting_for(tenant_id), tracer.get().span(kind, "consumer") as span:
-        span.set(palimpsest__job__id=job, palimpsest__tenant__id=str(tenant_id))
-        session = await _name(database, session_id, tenant_id)
+    with acting_for(ref.tenant_id), tracer.get().span(kind, "consumer") as span:
+        span.set(palimpsest__job__id=job, palimpsest__tenant__id=str(ref.tenant_id))
+        session = await _name(database, ref)
         span.set(palimpsest__session__name=session)
         fields = {"job": job, "session": session, "trace_id": span.trace_id}
         bound = {name: value for name, value in fields.items() if value is not None}
         with bound_contextvars(**bound):
             try:
-                with sealing_with(None if ciphers is None else await ciphers.cipher(tenant_id)):
+                with sealing_with(None if ciphers is None else await ciphers.cipher(ref.tenant_id)):
                     yield
             finally:
                 if job is not None and span.is_recording:
@@ -77,9 +76,9 @@ async def job_context(
                         span.link(await jobs.trace_context(database, job))
 
 
-async def _name(database: Database, session_id: UUID, tenant_id: UUID) -> str | None:
+async def _name(database: Database, ref: SessionRef) -> str | None:
     """Return the name of a session; None if it was erased."""
     try:
-        return await sessions.name_of(database, session_id, tenant_id)
+        return await sessions.name_of(database, ref)
     except NotFound:
         return None

@@ -21,6 +21,7 @@ from app.resources.summaries.summarizing import SummarizerUnavailable
 from app.store import compactions, summaries
 from app.store.driver import UNREACHABLE, FindPlacement, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
+from app.store.ids import SessionRef
 from app.store.purges import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.store.texts import ContentCiphers
 from app.worker.health import APPLICATION_NAME
@@ -171,13 +172,13 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, work: 
 
     @queue.entrypoint("compact")
     async def compact(job: Job) -> None:
-        session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
+        ref = SessionRef(*map(UUID, (job.payload or b"").decode().split()))
         try:
             with returned_to_queue(_delay(job)):
-                async with job_context("compact", database, session_id, tenant_id, ciphers, job=int(job.id)):
-                    head = await compaction.run_job(session_id, tenant_id, int(job.id))
+                async with job_context("compact", database, ref, ciphers, job=int(job.id)):
+                    head = await compaction.run_job(ref, int(job.id))
                     for follow_up in follow_ups:
-                        await follow_up(session_id, tenant_id, head)
+                        await follow_up(ref, head)
         except (ContentsErased, SessionGone):
             return
         except SummarizerUnavailable as error:
@@ -194,11 +195,11 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, work: 
 
 async def rewrite_degraded(database: Database, compaction: Compaction, ciphers: ContentCiphers | None = None) -> None:
     """Rewrite a degraded summary of each of some sessions, until a model is unavailable."""
-    for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
+    for ref in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
         with suppress(ContentsErased, SessionGone):
-            async with job_context("redo", database, session_id, tenant_id, ciphers):
+            async with job_context("redo", database, ref, ciphers):
                 try:
-                    await compaction.rewrite_degraded(session_id, tenant_id)
+                    await compaction.rewrite_degraded(ref)
                 except SummarizerUnavailable:
                     return  # it usually is for all; the next run is soon, and in another order
 

@@ -12,9 +12,10 @@ import asyncpg
 import pytest
 
 from app.runtime.wing import find_placement
-from app.store import compactions, layers, purges, sessions, spending, summaries
+from app.store import compactions, layers, purges, spending, summaries
 from app.store.compactions import RunOutcome
 from app.store.engine import Database, acting_for
+from app.store.ids import SessionRef, session_key
 from app.wings.shards.placement import notify_epoch_opened
 from app.wings.webhooks import store as webhooks
 
@@ -32,7 +33,7 @@ class Place:
 
     async def session(self, name: str) -> UUID:
         """Create a session with one event and an active stream."""
-        session_id = sessions.session_key(self.tenant_id, name)
+        session_id = session_key(self.tenant_id, name)
         await self.owner.execute(
             "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, head, streamed_until)"
             " VALUES ($1, $2, $3, 'chars', 1, now() + interval '1 hour')",
@@ -44,6 +45,10 @@ class Place:
             *(session_id, self.tenant_id),
         )
         return session_id
+
+    def ref(self, session_id: UUID) -> SessionRef:
+        """Return the ids of a session of the tenant."""
+        return SessionRef(session_id, self.tenant_id)
 
     async def hook(self, *events: str) -> None:
         await self.owner.execute(
@@ -95,7 +100,7 @@ async def notified_sessions(place: Place) -> AsyncIterator[list[str]]:
 async def schedule_run(place: Place, session_id: UUID) -> UUID:
     id = uuid4()
     async with place.database.transaction() as tx:
-        await compactions.schedule(tx, session_id, place.tenant_id, id, "requested", focus="the parser")
+        await compactions.schedule(tx, place.ref(session_id), id, "requested", focus="the parser")
     return id
 
 
@@ -104,10 +109,10 @@ async def test_each_step_of_a_run_is_sent_once_to_the_stream_and_to_webhooks(pla
     await place.hook("scheduled", "started", "finished")
     async with notified_sessions(place) as notified:
         id = await schedule_run(place, session_id)
-        await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
-        await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)  # already running
+        await compactions.begin(place.database, place.ref(session_id), id, "requested", 900)
+        await compactions.begin(place.database, place.ref(session_id), id, "requested", 900)  # already running
         assert await compactions.reschedule(place.database, session_id, id, "not now") == 1
-        await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
+        await compactions.begin(place.database, place.ref(session_id), id, "requested", 900)
         await compactions.end(place.database, session_id, [id], RunOutcome("succeeded", None, (), 1, 1, 5, 0, 300))
         await compactions.end(place.database, session_id, [id], RunOutcome("failed", "too late"))
     assert notified == [str(session_id)] * 5
@@ -130,8 +135,8 @@ async def test_a_retried_run_is_notified_and_a_missing_one_is_not(place: Place) 
     id = await schedule_run(place, session_id)
     await compactions.end(place.database, session_id, [id], RunOutcome("failed", "no model"))
     async with place.database.transaction() as tx:
-        assert await compactions.retry(tx, session_id, place.tenant_id, id)
-        assert not await compactions.retry(tx, session_id, place.tenant_id, uuid4())
+        assert await compactions.retry(tx, place.ref(session_id), id)
+        assert not await compactions.retry(tx, place.ref(session_id), uuid4())
     told = await place.told(session_id)
     assert [one["state"] for one in told] == ["scheduled", "failed", "scheduled"]
     assert told[1]["aborted"] and told[1]["run"]["error"] == "no model"
@@ -142,7 +147,7 @@ async def test_rolled_back_changes_are_not_notified(place: Place) -> None:
     await place.hook("scheduled")
     with pytest.raises(RuntimeError):
         async with notified_sessions(place) as notified, place.database.transaction() as tx:
-            await compactions.schedule(tx, session_id, place.tenant_id, uuid4(), "requested")
+            await compactions.schedule(tx, place.ref(session_id), uuid4(), "requested")
             raise RuntimeError
     assert await place.told(session_id) == [] == await place.jobs("deliver") == notified
 

@@ -8,6 +8,7 @@ import pytest
 
 from app.store import migrate, sessions
 from app.store.dsn import normalize
+from app.store.ids import session_key
 from app.wings.shards import distribute
 from app.wings.shards.distribute import CannotDistribute
 
@@ -34,7 +35,7 @@ async def connect(url: str) -> asyncpg.Connection:
 
 async def begin(connection: asyncpg.Connection, tenant_id: UUID, name: str) -> UUID:
     """Create a session with one event."""
-    session_id = sessions.session_key(tenant_id, name)
+    session_id = session_key(tenant_id, name)
     await connection.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) VALUES ($1, $2, $3, 'chars')",
         session_id,
@@ -76,7 +77,7 @@ async def test_existing_rows_are_distributed_by_session_to_both_workers(spread: 
             "SELECT DISTINCT nodeport FROM pg_dist_partition p JOIN pg_dist_shard s USING (logicalrelid)"
             " JOIN pg_dist_placement USING (shardid) JOIN pg_dist_node USING (groupid)"
             " WHERE partmethod = 'h' AND shardid = get_shard_id_for_distribution_column(p.logicalrelid, $1::uuid)",
-            sessions.session_key(ACME, name),
+            session_key(ACME, name),
         )
         assert len(held) == 1
 
@@ -99,9 +100,7 @@ async def test_a_tenant_sees_its_own_rows_on_every_shard_and_nobody_sees_any(
     for tenant in (str(ACME), str(OTHER), ""):
         async with spread.transaction():
             await spread.execute(f"SET LOCAL role = palimpsest_app; SET LOCAL palimpsest.tenant = '{tenant}'")
-            one = await spread.fetch(
-                "SELECT external_id FROM sessions WHERE session_id = $1", sessions.session_key(ACME, "s7")
-            )
+            one = await spread.fetch("SELECT external_id FROM sessions WHERE session_id = $1", session_key(ACME, "s7"))
             seen[tenant] = await spread.fetchval("SELECT count(*) FROM events"), len(one)
     assert seen == {str(ACME): (20, 1), str(OTHER): (0, 0), "": (0, 0)}
 
@@ -114,7 +113,7 @@ async def test_a_row_cannot_be_written_for_another_tenant(spread: asyncpg.Connec
 
 
 async def test_the_log_is_immutable_on_the_shards_too_but_for_an_erasure(spread: asyncpg.Connection) -> None:
-    session_id = sessions.session_key(ACME, "s4")
+    session_id = session_key(ACME, "s4")
     with pytest.raises(asyncpg.PostgresError, match="immutable"):
         await spread.execute("UPDATE events SET tokens = 2 WHERE session_id = $1", session_id)
     with pytest.raises(asyncpg.PostgresError, match="immutable"):
@@ -129,7 +128,7 @@ async def test_the_log_is_immutable_on_the_shards_too_but_for_an_erasure(spread:
 async def test_names_are_unique_and_no_event_is_covered_twice(spread: asyncpg.Connection) -> None:
     with pytest.raises(asyncpg.UniqueViolationError):
         await begin(spread, ACME, "s5")
-    session_id = sessions.session_key(ACME, "s5")
+    session_id = session_key(ACME, "s5")
     await spread.execute(SPAN, session_id, ACME, 1, 10)
     await spread.execute(SPAN, session_id, ACME, 11, 20)
     with pytest.raises(asyncpg.ExclusionViolationError):

@@ -16,6 +16,7 @@ from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import compactions, migrate, sessions
 from app.store.dsn import normalize
 from app.store.engine import Connection, Database, acting_for
+from app.store.ids import SessionRef, session_key
 from app.wings.shards import distribute
 from tests.citus import nodes
 from tests.conftest import serving
@@ -193,7 +194,7 @@ async def database(live_url: str) -> AsyncIterator[Database]:
 async def new_session(database: Database, name: str) -> UUID:
     """Create a session of the default tenant."""
     assert await sessions.create(database, DEFAULT_TENANT, name, estimator="chars")
-    return sessions.session_key(DEFAULT_TENANT, name)
+    return session_key(DEFAULT_TENANT, name)
 
 
 async def test_an_append_that_makes_compaction_due_queues_its_job(http: httpx.AsyncClient, live_url: str) -> None:
@@ -209,7 +210,7 @@ async def test_a_job_is_queued_before_its_cause_is_committed(database: Database,
     session_id = await new_session(database, "undone")
     with pytest.raises(ZeroDivisionError):
         async with database.transaction() as tx:
-            await compactions.enqueue(tx, session_id, DEFAULT_TENANT)
+            await compactions.enqueue(tx, SessionRef(session_id, DEFAULT_TENANT))
             assert await _jobs(live_url, f"compact:{session_id}") == ["queued"]
             raise ZeroDivisionError
     assert await _jobs(live_url, f"compact:{session_id}") == ["queued"]
@@ -217,12 +218,12 @@ async def test_a_job_is_queued_before_its_cause_is_committed(database: Database,
 
 async def test_a_waiter_for_a_finishing_job_queues_the_next(database: Database, live_url: str) -> None:
     session_id = await new_session(database, "next")
-    await compactions.enqueue(database, session_id, DEFAULT_TENANT)
+    await compactions.enqueue(database, SessionRef(session_id, DEFAULT_TENANT))
     taken = "UPDATE pgqueuer SET status = 'picked' WHERE dedupe_key = $1 RETURNING id"
     job = (await _as_owner(live_url, taken, f"compact:{session_id}"))[0]["id"]
     async with database.transaction() as tx:
         assert await compactions.release_session(tx, session_id, job, None)
-        next_one = asyncio.create_task(compactions.enqueue(database, session_id, DEFAULT_TENANT))
+        next_one = asyncio.create_task(compactions.enqueue(database, SessionRef(session_id, DEFAULT_TENANT)))
         await _wait_for_lock(live_url)
         assert await _jobs(live_url, f"compact:{session_id}") == []
     await next_one
@@ -237,7 +238,7 @@ async def test_all_connections_at_work_do_not_keep_jobs_from_being_made(database
     async def work(session_id: UUID) -> list[str]:
         async def inside(tx: Connection) -> None:
             await both.wait()
-            await compactions.enqueue(tx, session_id, DEFAULT_TENANT)
+            await compactions.enqueue(tx, SessionRef(session_id, DEFAULT_TENANT))
 
         await database.run_in_transaction(inside)
         return await _jobs(live_url, f"compact:{session_id}")

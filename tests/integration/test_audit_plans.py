@@ -15,7 +15,7 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store.driver import bind
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
-from app.store.sessions import session_key
+from app.store.ids import SessionRef, session_key
 from app.wings.audit import search as calls_search
 from app.wings.audit.search import Filters
 from bench.audit.fill import CALLS_PER_SESSION, fill
@@ -144,7 +144,7 @@ async def _check_epochs(filled: Database) -> None:
     home, epochs = await calls_search.epochs_showing(filled, DEFAULT_TENANT, row["id"], None)
     assert home == row["session_id"]
     assert [number for _, number in sorted(epochs)] == [5, 6, 7, 8, 9, 10]
-    assert len(await calls_search.epochs_evicting(filled, row["session_id"], DEFAULT_TENANT, 100)) == 9
+    assert len(await calls_search.epochs_evicting(filled, SessionRef(row["session_id"], DEFAULT_TENANT), 100)) == 9
     views, numbers = [view for view, _ in epochs], [number for _, number in epochs]
     plan = await explain(
         filled, calls_search.NEWEST_OF, session_id=home, views=views, numbers=numbers, before=calls_search.LAST

@@ -7,8 +7,7 @@ from app.core.record.manifest import CallManifest
 from app.services.tenants import DEFAULT_TENANT
 from app.store import calls, view_reads, views
 from app.store.engine import Database, acting_for
-from app.store.ids import new_id
-from app.store.sessions import session_key
+from app.store.ids import new_id, session_ref
 from tests.integration.test_query_plans import explain, nodes
 
 MODELS = 5_000
@@ -33,14 +32,12 @@ async def models(client: httpx.AsyncClient, database: Database) -> str:
 
 
 async def test_calibrations_are_found_by_their_key(application: Database, models: str) -> None:
-    session_id = session_key(DEFAULT_TENANT, models)
+    ref = session_ref(DEFAULT_TENANT, models)
     with acting_for(DEFAULT_TENANT):
-        loaded = await views.load(
-            application, session_id, DEFAULT_TENANT, "main", at=None, fresh=False, bound_tokens=1_000
-        )
+        loaded = await views.load(application, ref, "main", at=None, fresh=False, bound_tokens=1_000)
     assert loaded is not None
     assert [(known.ratio, known.version) for known in loaded.calibrations] == [(1.5, 3)]
-    about = {"session_id": session_id, "tenant_id": DEFAULT_TENANT, "view": "main", "model": None}
+    about = {**ref._asdict(), "view": "main", "model": None}
     rest = {"at": None, "fresh": False, "bound_tokens": 1_000, "epoch": None, "anchors": None, "pinned": None}
     read = await explain(application, view_reads.LOAD, **about, **rest)
     call = calls.NewCall(
@@ -71,7 +68,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         estimator="heuristic",
         last_breakpoints=None,
         compacting=False,
-        cover_id=session_id,
+        cover_id=ref.session_id,
         covered_to=0,
     )
     for plan in (read, written):

@@ -10,8 +10,8 @@ import pytest
 from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, sessions, spans, view_reads, views
 from app.store.engine import Database, acting_for
+from app.store.ids import session_key, session_ref
 from app.store.session_filter import SCAN_MAX, SessionFilter
-from app.store.sessions import session_key
 from tests.conftest import filled_database
 from tests.support.databases import migrated
 
@@ -92,7 +92,7 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
 
     with acting_for(DEFAULT_TENANT):
         loaded = await views.load(
-            application, session_id, DEFAULT_TENANT, "main", at=None, fresh=False, bound_tokens=bound
+            application, session_ref(DEFAULT_TENANT, long_session), "main", at=None, fresh=False, bound_tokens=bound
         )
     assert loaded is not None
     assert loaded.head == EVENTS + 10

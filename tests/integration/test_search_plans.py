@@ -9,7 +9,7 @@ import pytest
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database, acting_for
 from app.store.event_log import SessionLog
-from app.store.sessions import session_key
+from app.store.ids import session_key
 from app.wings.recall import store as search
 from app.wings.recall.search import keys
 from tests.conftest import filled_database

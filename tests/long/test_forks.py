@@ -12,7 +12,7 @@ from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
-from app.store.sessions import session_key
+from app.store.ids import session_key
 from tests.conformance.agent import Agent
 from tests.contract.lines.test_forks import check_coverage, compact_until, stored_bytes
 

@@ -16,7 +16,7 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, spans, views
 from app.store.engine import Database
 from app.store.event_log import SessionLog
-from app.store.sessions import session_key
+from app.store.ids import session_ref
 from tests.property.builders import Raw, logs
 from tests.support.examples import examples
 
@@ -103,14 +103,13 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
     names = (fork, f"{name}own")
     rows = [await database.fetchrow(f"SELECT {ROW} FROM sessions WHERE external_id = :name", name=one) for one in names]
     assert rows[0] == rows[1]
-    keys = [session_key(DEFAULT_TENANT, one) for one in names]
+    refs = [session_ref(DEFAULT_TENANT, one) for one in names]
+    keys = [ref.session_id for ref in refs]
     total = sum(row["tokens"] for row in rows if row) // 2
     for _ in range(4):
         at = data.draw(st.sampled_from([None, *range(1, len(raw) + 1)]))
         bound = data.draw(st.integers(1, max(2, total)))
-        loads = [
-            await views.load(database, key, DEFAULT_TENANT, "v", at=at, fresh=False, bound_tokens=bound) for key in keys
-        ]
+        loads = [await views.load(database, ref, "v", at=at, fresh=False, bound_tokens=bound) for ref in refs]
         assert comparable_view(loads[0]) == comparable_view(loads[1])
     for asked in ({}, {"max_tokens": 60 + total // 3}, {"max_tokens": 60 + total // 8, "at": len(raw) // 2 + 1}):
         form = data.draw(st.sampled_from(["openai", "anthropic", "openai-responses", "gemini", "blocks"]))
@@ -123,7 +122,7 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
     outlines = [await event_log.events_without_bodies(database, SessionLog(key), len(raw)) for key in keys]
     assert _plain(outlines[0]) == _plain(outlines[1])
     after, tokens = data.draw(st.integers(0, len(raw))), data.draw(st.integers(0, total + 1))
-    facts = [await spans.facts(database, key, DEFAULT_TENANT) for key in keys]
+    facts = [await spans.facts(database, ref) for ref in refs]
     for log in ([one.log for one in facts if one], [SessionLog(key) for key in keys]):
         newest = [_plain(await event_log.newest(database, one, after, tokens)) for one in log]
         assert newest[0] == newest[1]

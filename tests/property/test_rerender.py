@@ -20,7 +20,7 @@ from app.runtime.settings import Settings
 from app.services.counting import Counting
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
-from app.store.sessions import session_key
+from app.store.ids import session_ref
 from tests.conftest import serving
 from tests.property.histories import HISTORIES, policy
 from tests.support.examples import examples
@@ -95,7 +95,7 @@ class Run:
                 await self.ask()
             await self.decide()
             if self.random.random() < 0.15:
-                await self.stage.compaction.run(session_key(DEFAULT_TENANT, self.name), DEFAULT_TENANT)
+                await self.stage.compaction.run(session_ref(DEFAULT_TENANT, self.name))
             if self.random.random() < 0.02:
                 await self.client().put(self.path, json={"policy": self.random.choice(self.policies)})
 

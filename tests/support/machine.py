@@ -24,7 +24,7 @@ from app.core.policy.policy import PRESETS
 from app.resources.summaries.service import Compaction
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
-from app.store.sessions import session_key
+from app.store.ids import session_key, session_ref
 from migrations.tables import metadata
 from tests.property.histories import policy
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses
@@ -601,7 +601,7 @@ class Machine:
         if session is None:
             return
         await self._ask("POST", f"{session.path}/compactions", 202, json={})
-        await self._compaction.run(session_key(DEFAULT_TENANT, session.name), DEFAULT_TENANT)
+        await self._compaction.run(session_ref(DEFAULT_TENANT, session.name))
         items = (await self._ask("GET", f"{session.path}/compactions"))["items"]
         assert not [item for item in items if item["state"] == "failed"], items
 

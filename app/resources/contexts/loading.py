@@ -36,8 +36,9 @@ from app.resources.contexts.view_cache import CachedView
 from app.resources.layers.service import count_tokens
 from app.resources.policies.service import ChosenPolicy, Policies
 from app.services.counting import Counting
-from app.store import sessions, spans, summaries, views
+from app.store import spans, summaries, views
 from app.store.engine import Database
+from app.store.ids import SessionRef, session_ref
 
 BOUND_FACTOR: Final = 2
 """Tokens of the log read at first after an epoch, in windows of the request: stubs make room for more than one."""
@@ -62,9 +63,9 @@ class Asked:
     policy: ChosenPolicy | None
 
     @property
-    def session_id(self) -> UUID:
-        """The id of the session's row."""
-        return sessions.session_key(self.tenant_id, self.session)
+    def ref(self) -> SessionRef:
+        """The ids of the session's row and of its tenant."""
+        return session_ref(self.tenant_id, self.session)
 
     @property
     def now(self) -> float:
@@ -92,11 +93,11 @@ class InputsLoader:
     async def continued(self, asked: Asked, held: CachedView) -> ContextInputs | None:
         """Return the inputs of a held view's next context; None if the request changes the view's settings."""
         request, settings, now = asked.request, held.settings, asked.now
-        ref = settings.policy_ref if asked.policy is None else asked.policy.ref
+        policy_ref = settings.policy_ref if asked.policy is None else asked.policy.ref
         model = request.model or settings.model
         window = settings.window_tokens if request.max_tokens is None else request.max_tokens
         window = real_window(held.loaded, model, window, now)
-        if (ref, model, window) != (settings.policy_ref, settings.model, settings.window_tokens):
+        if (policy_ref, model, window) != (settings.policy_ref, settings.model, settings.window_tokens):
             return None
         events = held.loaded.events
         if held.recounted is not None:
@@ -109,7 +110,7 @@ class InputsLoader:
         Raises NotFound, LineChanged, InjectionOverReserve, InvalidPolicy, CannotFit, or InvalidRequest for an `at`
         beyond the last event.
         """
-        request, session_id = asked.request, asked.session_id
+        request, ref = asked.request, asked.ref
         bound = (request.max_tokens or 128_000) * BOUND_FACTOR
         fresh = False
         for deepening in range(DEEPEN_MAX + 2):
@@ -120,8 +121,7 @@ class InputsLoader:
                 held = None
                 loaded = await views.load(
                     self._database,
-                    session_id,
-                    asked.tenant_id,
+                    ref,
                     request.view,
                     at=request.at,
                     fresh=fresh,
@@ -136,7 +136,7 @@ class InputsLoader:
                 continue
             inputs = await self._counted(asked, loaded, settings, held, fresh=fresh)
             if loaded.finer is None and may_fold(inputs):
-                loaded = replace(loaded, finer=await summaries.superseded(self._database, session_id, loaded.head))
+                loaded = replace(loaded, finer=await summaries.superseded(self._database, ref.session_id, loaded.head))
                 inputs = replace(inputs, loaded=loaded)
             if not fresh and heals_in_part(inputs):
                 fresh = True
@@ -166,11 +166,11 @@ class InputsLoader:
 
     async def _settings(self, asked: Asked, loaded: LoadedView) -> ViewSettings:
         request, given, view = asked.request, asked.policy, loaded.view
-        ref = given.ref if given else view.policy if view else loaded.session_policy
-        policy = given.policy if given else await self._policies.get(asked.tenant_id, ref)
+        policy_ref = given.ref if given else view.policy if view else loaded.session_policy
+        policy = given.policy if given else await self._policies.get(asked.tenant_id, policy_ref)
         model = request.model or (view.model if view else None) or loaded.session_model
-        window = window_of(view, ref, policy, model, request.max_tokens)
-        return ViewSettings(ref, policy, model, real_window(loaded, model, window, asked.now))
+        window = window_of(view, policy_ref, policy, model, request.max_tokens)
+        return ViewSettings(policy_ref, policy, model, real_window(loaded, model, window, asked.now))
 
     async def _counted(
         self, asked: Asked, loaded: LoadedView, settings: ViewSettings, held: CachedView | None, *, fresh: bool

@@ -14,9 +14,10 @@ from app.core.errors import NotFound, NotReproducible
 from app.core.plan.state.frontier import Frontier
 from app.core.record.manifest import UnknownVersion
 from app.resources.policies.service import Policies
-from app.store import audit, sessions
+from app.store import audit
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
+from app.store.ids import SessionRef, session_ref
 from app.store.layers import named as named_layers
 
 _TAMPERED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotFound, TypeError, ValueError)
@@ -44,9 +45,9 @@ class Recordings:
 
     async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
         """Return the record of a call. Raises NotFound, or NotReproducible for a record that cannot be read."""
-        session_id = sessions.session_key(tenant_id, external_id)
+        ref = session_ref(tenant_id, external_id)
         try:
-            call = await audit.find(self._database, session_id, tenant_id, call_id)
+            call = await audit.find(self._database, ref, call_id)
         except (UnknownVersion, *_TAMPERED) as error:
             raise NotReproducible(f"the record of call {call_id}: {error}", call_id=str(call_id)) from error
         if call is None:
@@ -64,10 +65,10 @@ class Recordings:
         Events that were redacted later are shown as such. Raises NotReproducible if the bytes differ for any other
         reason.
         """
-        session_id = sessions.session_key(tenant_id, external_id)
+        ref = session_ref(tenant_id, external_id)
         try:
-            epoch = await self.epoch(session_id, call)
-            inputs = await self._inputs(tenant_id, session_id, call, epoch.frontier)
+            epoch = await self.epoch(ref.session_id, call)
+            inputs = await self._inputs(ref, call, epoch.frontier)
             again = replay_call(inputs)
         except UnknownVersion as error:
             raise _not_reproducible(call, None, str(error)) from error
@@ -75,7 +76,7 @@ class Recordings:
             raise _not_reproducible(call, None, f"its record cannot be read: {error}") from error
         same_prefix = call.manifest.prefix_sha256 in (b"", again.request.prefix_sha256)
         exact = again.request.sha256 == call.sha256 and same_prefix
-        later = (await audit.erased_seqs(self._database, session_id))[call.manifest.redactions :]
+        later = (await audit.erased_seqs(self._database, ref.session_id))[call.manifest.redactions :]
         erased = () if exact else tuple(sorted(seqs_in_request(later, again.context, epoch.frontier)))
         if not exact and not erased:
             raise _not_reproducible(call, again.request.sha256, "the data that its record refers to has changed")
@@ -88,18 +89,18 @@ class Recordings:
             raise _not_reproducible(call, None, f"epoch {call.epoch} of view {call.view!r} is missing")
         return found
 
-    async def _inputs(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> ReplayInputs:
-        named = await audit.summaries_of_frontier(self._database, session_id, state)
+    async def _inputs(self, ref: SessionRef, call: CallRow, state: Frontier) -> ReplayInputs:
+        named = await audit.summaries_of_frontier(self._database, ref.session_id, state)
         if len(named) != len(state.folds):
             raise LookupError("a summary is missing")
         layers = call.manifest.layers
-        shown = await named_layers(self._database, session_id, list(layers.values()))
+        shown = await named_layers(self._database, ref.session_id, list(layers.values()))
         if {layer.kind: layer.version for layer in shown} != layers:
             raise LookupError("a layer is missing")
         return ReplayInputs(
-            events=await audit.events(self._database, session_id, call.head, state),
+            events=await audit.events(self._database, ref.session_id, call.head, state),
             frontier=state,
-            policy=await self._policies.get(tenant_id, call.policy),
+            policy=await self._policies.get(ref.tenant_id, call.policy),
             summaries=named,
             format=call.format,
             render_version=call.render_version,

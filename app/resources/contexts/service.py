@@ -35,7 +35,7 @@ from app.services.idempotency import ResponseToStore
 from app.store import calls, compactions
 from app.store.calls import NewAnswer
 from app.store.engine import Database
-from app.store.ids import new_id
+from app.store.ids import SessionRef, new_id
 from app.tracing import TraceSpan, tracer
 
 ATTEMPTS_MAX: Final = 64
@@ -128,7 +128,7 @@ class Assembly:
         there may be summaries by now; and if nothing can be sent, which events appended elsewhere may change. The
         conditions under which a held view stands are here, and in `store/calls.record_if_current`.
         """
-        request, held = asked.request, self._view_cache.get(asked.session_id, asked.request.view)
+        request, held = asked.request, self._view_cache.get(asked.ref.session_id, asked.request.view)
         if held is None or not held.is_current or head not in (None, held.loaded.head):
             return None
         loaded = held.loaded
@@ -181,9 +181,9 @@ class Assembly:
         request, held, reason = asked.request, None, None
         if request.wait_ms is not None and request.at is None:
             reason = await self._summaries.wait(asked.tenant_id, await self._loader.load(asked), request.wait_ms)
-        async with self._view_cache.epoch_lock(asked.session_id, request.view):
+        async with self._view_cache.epoch_lock(asked.ref.session_id, request.view):
             if request.at is None and request.wait_ms is None:
-                held = self._view_cache.get(asked.session_id, request.view)
+                held = self._view_cache.get(asked.ref.session_id, request.view)
             for attempt in range(ATTEMPTS_MAX):
                 inputs = await self._loader.load(asked, None if attempt else held)
                 if head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
@@ -235,7 +235,7 @@ class Assembly:
             return False
         pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
         if pressed and inputs.settings.policy.summarize.enabled:
-            await compactions.enqueue(self._database, loaded.session_id, tenant_id)
+            await compactions.enqueue(self._database, SessionRef(loaded.session_id, tenant_id))
         if inputs.request.at is None:
             is_current = held is None or held.loaded.head == loaded.head
             await self._cache_view(assembled, loaded.compaction, is_current=is_current)

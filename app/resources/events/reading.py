@@ -11,7 +11,7 @@ from app.store import compactions, epochs, erasure, event_log, layers, log, sess
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
-from app.store.ids import new_id
+from app.store.ids import SessionRef, new_id, session_key, session_ref
 
 
 class Reading:
@@ -22,7 +22,7 @@ class Reading:
 
     async def events(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[dict[str, Any]]:
         """Return up to `limit` events with seq > `after`, in order. Raises NotFound for an unknown session."""
-        session_id = sessions.session_key(tenant_id, external_id)
+        session_id = session_key(tenant_id, external_id)
         rows = await event_log.stored(self._database, SessionLog(session_id), after, limit)
         if not rows:
             await sessions.get(self._database, tenant_id, external_id)
@@ -74,33 +74,33 @@ class Redaction:
             raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
         owner = external_id
         if (owner_id := await event_log.owner(self._database, session.log, seq)) != session.session_id:
-            owner = await sessions.name_of(self._database, owner_id, tenant_id)
+            owner = await sessions.name_of(self._database, SessionRef(owner_id, tenant_id))
         async with self._database.transaction() as tx:
             sharing = await erasure.lock_family(tx, tenant_id, owner, seq=seq)
             if not sharing:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if not all(name.startswith(prefix) for name in sharing):
                 raise OutsidePrefix(f"event {seq} is shared with sessions that this key may not access")
-            session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
-            announced = await layers.announced(tx, session_ids[0], seq)
-            done = await log.redact(tx, session_ids[0], seq)
+            refs = [session_ref(tenant_id, name) for name in sharing]
+            announced = await layers.announced(tx, refs[0].session_id, seq)
+            done = await log.redact(tx, refs[0].session_id, seq)
             if done is None:
                 raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
-            for session_id in session_ids if done else ():
-                await _forget(tx, session_id, tenant_id, seq, key_id)
+            for ref in refs if done else ():
+                await _forget(tx, ref, seq, key_id)
                 if announced is not None:
-                    await layers.forget(tx, session_id, announced)
-        for session_id in session_ids:
-            self._view_cache.forget(session_id)
+                    await layers.forget(tx, ref.session_id, announced)
+        for ref in refs:
+            self._view_cache.forget(ref.session_id)
 
 
-async def _forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
+async def _forget(tx: Connection, ref: SessionRef, seq: int, key_id: UUID | None) -> None:
     """Erase all data that a session has derived from an event, its own or a shared one."""
-    await log.note_redaction(tx, session_id, tenant_id, seq, key_id)
-    await epochs.clear_quotes(tx, session_id, seq)
-    await erasure.forget_terms(tx, session_id, tenant_id, seq)
-    await visibility.forget(tx, session_id, seq)
-    holes = await summaries.invalidate(tx, session_id, seq)
-    await epochs.reset_plans(tx, session_id)
+    await log.note_redaction(tx, ref, seq, key_id)
+    await epochs.clear_quotes(tx, ref.session_id, seq)
+    await erasure.forget_terms(tx, ref, seq)
+    await visibility.forget(tx, ref.session_id, seq)
+    holes = await summaries.invalidate(tx, ref.session_id, seq)
+    await epochs.reset_plans(tx, ref.session_id)
     if holes:
-        await compactions.schedule(tx, session_id, tenant_id, new_id(), "redaction")
+        await compactions.schedule(tx, ref, new_id(), "redaction")

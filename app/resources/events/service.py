@@ -34,10 +34,11 @@ from app.resources.lines.service import Lines, lock_or_create
 from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota
 from app.services.counting import Counting
-from app.store import event_log, log, sessions
+from app.store import event_log, log
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
+from app.store.ids import SessionRef, session_ref
 from app.store.log import NO_TRIGGER, AppendSettings, CompactionTrigger
 from app.store.sessions import SessionRow
 
@@ -77,20 +78,19 @@ class Ingest:
         return await self._append(tenant_id, line, request)
 
     async def _append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
-        session_id = sessions.session_key(tenant_id, external_id)
-        hint = await self._snapshots.get(tenant_id, session_id)
+        ref = session_ref(tenant_id, external_id)
+        hint = await self._snapshots.get(ref)
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
-        async with self._waiting.turn(session_id):
+        async with self._waiting.turn(ref.session_id):
             if not _leading_prompts(request.drafts) and not await self._repeats_shared(hint, request.drafts):
                 batch = place(request.drafts, tokens, hint.turn)
                 expected_turn = hint.turn if depends_on_state(request.drafts) else None
                 try:
                     applied = await log.append(
                         self._database,
-                        session_id,
-                        tenant_id,
+                        ref,
                         batch,
                         bodies,
                         expected_head=request.expected_head,
@@ -105,15 +105,14 @@ class Ingest:
                     applied = None
                 if applied is not None:
                     if moves_state(request.drafts):
-                        self._snapshots.put(session_id, replace(hint, turn=batch.turn_after))
-                    return self.answer(external_id, session_id, batch, bodies, applied, hint, policy)
-            return await self._append_locked(tenant_id, external_id, session_id, request, hint, bodies, tokens)
+                        self._snapshots.put(ref.session_id, replace(hint, turn=batch.turn_after))
+                    return self.answer(external_id, ref.session_id, batch, bodies, applied, hint, policy)
+            return await self._append_locked(external_id, ref, request, hint, bodies, tokens)
 
     async def _append_locked(
         self,
-        tenant_id: UUID,
         external_id: str,
-        session_id: UUID,
+        ref: SessionRef,
         request: AppendRequest,
         hint: SessionSnapshot,
         bodies: list[str],
@@ -122,12 +121,12 @@ class Ingest:
         counted_by: tuple[str, str | None] | None = (hint.estimator, hint.model)
         async with self._database.transaction() as tx:
             estimator = self._counting.estimator(None).name
-            session = await lock_or_create(tx, tenant_id, external_id, self._quota, estimator=estimator)
+            session = await lock_or_create(tx, ref.tenant_id, external_id, self._quota, estimator=estimator)
             if session.line is not None and not is_line(external_id):
                 raise LineChanged(session.line)
             state, hint = session.state, SessionSnapshot.of(session)
-            policy = await self._policies.get(tenant_id, session.policy, tx)
-            if (before := await find_original(tx, session_id, request)) is not None:
+            policy = await self._policies.get(ref.tenant_id, session.policy, tx)
+            if (before := await find_original(tx, ref.session_id, request)) is not None:
                 return await self._original_answer(tx, session, request, before, hint, policy)
             named = name_unnamed(request.drafts, state.open_calls)
             if named is not request.drafts:
@@ -147,17 +146,16 @@ class Ingest:
             drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
             batch = place(drafts, tokens, state.turn)
             check(state, batch, request.expected_head)
-            applied = await self.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
-        answer = self.answer(external_id, session_id, batch, bodies, applied, hint, policy)
+            applied = await self.apply(tx, ref, request, state, batch, bodies, hint, policy)
+        answer = self.answer(external_id, ref.session_id, batch, bodies, applied, hint, policy)
         if known:
-            answer = replace(answer, events=order_receipts(request.drafts, known, answer.events, session_id))
+            answer = replace(answer, events=order_receipts(request.drafts, known, answer.events, ref.session_id))
         return answer
 
     async def apply(
         self,
         tx: Connection,
-        tenant_id: UUID,
-        session_id: UUID,
+        ref: SessionRef,
         request: AppendRequest,
         state: SessionState,
         batch: Batch,
@@ -168,8 +166,7 @@ class Ingest:
         """Append a batch that was placed for `state`, under the session's lock."""
         applied = await log.append(
             tx,
-            session_id,
-            tenant_id,
+            ref,
             batch,
             bodies,
             expected_head=None,
@@ -181,7 +178,8 @@ class Ingest:
         )
         if applied is None:
             raise RuntimeError("a batch that was checked under the lock did not apply")
-        self._snapshots.put(session_id, replace(hint, turn=batch.turn_after))  # only a hint: `tx` may not be committed
+        hint = replace(hint, turn=batch.turn_after)
+        self._snapshots.put(ref.session_id, hint)  # only a hint: `tx` may not be committed
         return applied
 
     async def _repeats_shared(self, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:

@@ -18,6 +18,7 @@ from app.services.counting import Counting
 from app.store import sessions
 from app.store.engine import Database
 from app.store.event_log import SessionLog
+from app.store.ids import SessionRef
 from app.store.sessions import SessionRow
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000
@@ -50,16 +51,16 @@ class SessionSnapshots:
         self._counting = counting
         self._known: OrderedDict[UUID, SessionSnapshot] = OrderedDict()
 
-    async def get(self, tenant_id: UUID, session_id: UUID) -> SessionSnapshot:
+    async def get(self, ref: SessionRef) -> SessionSnapshot:
         """Return the snapshot of a session, or that of a new session."""
-        known = self._known.get(session_id)
+        known = self._known.get(ref.session_id)
         if known is not None:
             return known
-        row = await sessions.find(self._database, session_id, tenant_id)
+        row = await sessions.find(self._database, ref)
         if row is None:
-            return SessionSnapshot(SessionLog(session_id, ()), None, self._counting.estimator(None).name)
+            return SessionSnapshot(SessionLog(ref.session_id, ()), None, self._counting.estimator(None).name)
         read = SessionSnapshot.of(row)
-        self.put(session_id, read)
+        self.put(ref.session_id, read)
         return read
 
     def put(self, session_id: UUID, seen: SessionSnapshot) -> None:

@@ -30,12 +30,12 @@ from app.resources.contexts.view_cache import ViewCache
 from app.resources.feedback.measurements import claim_of, is_believable, is_sane, point_of, with_window_evidence
 from app.resources.policies.service import Policies
 from app.services.counting import Counting
-from app.store import audit, calibrations, compactions, outcomes, sessions
+from app.store import audit, calibrations, compactions, outcomes
 from app.store.audit import CallRow
 from app.store.calibrations import KnownModel
 from app.store.compactions import WaitingContext
 from app.store.engine import Connection, Database
-from app.store.ids import overflow_run
+from app.store.ids import SessionRef, overflow_run, session_ref
 from app.store.outcomes import ReportedOutcome
 from app.store.spans import ViewFacts
 
@@ -107,7 +107,7 @@ class Feedback:
         on_report: Callable[[Verdict], None],
     ) -> None:
         self._on_report = on_report
-        self.cache_reads: Callable[[UUID, UUID, str, UUID], Awaitable[CacheReads | None]] | None = None
+        self.cache_reads: Callable[[SessionRef, str, UUID], Awaitable[CacheReads | None]] | None = None
         self._caches = caches
         self._database = database
         self._counting = counting
@@ -119,41 +119,41 @@ class Feedback:
 
         Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
         """
-        session_id = sessions.session_key(tenant_id, external_id)
-        call = await self._call(session_id, tenant_id, external_id, call_id)
+        ref = session_ref(tenant_id, external_id)
+        call = await self._call(ref, external_id, call_id)
         policy = await self._policies.get(tenant_id, call.policy)
         wait_ms = RETRY_WAIT_MS if policy.summarize.enabled else None
         outcome, overflow = _outcome(call, policy, report)
         parent = None
         if call.retry_of is not None:
-            parent = await audit.find(self._database, session_id, tenant_id, call.retry_of)
+            parent = await audit.find(self._database, ref, call.retry_of)
         async with self._database.transaction() as tx:
-            now = await audit.lock(tx, session_id, tenant_id, call_id)
+            now = await audit.lock(tx, ref, call_id)
             if now is None:
                 raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
             if now.outcome is not None and _same_report(now.outcome, outcome):
                 return self._observe(Verdict(now, now.outcome, wait_ms))
             if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
                 raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
-            await outcomes.store(tx, session_id, call_id, outcome)
-            lessons = await self._learn(tx, tenant_id, session_id, call, parent, outcome, overflow)
+            await outcomes.store(tx, ref.session_id, call_id, outcome)
+            lessons = await self._learn(tx, ref, call, parent, outcome, overflow)
             reported = None if outcome.error is not None else _reported(call, outcome)
-            if reported is not None and not await outcomes.store_usage(tx, session_id, call.view, reported):
+            if reported is not None and not await outcomes.store_usage(tx, ref.session_id, call.view, reported):
                 reported = None
             # After a later call's report, the target follows from that one.
             if lessons is not None and (reported is not None or outcome.error is not None):
                 budget = self._budget(policy, call, lessons, reported)
                 target = 1 if budget is None else max(1, budget.target)
-                await outcomes.set_target(tx, session_id, call, call.manifest.window, target)
+                await outcomes.set_target(tx, ref.session_id, call, call.manifest.window, target)
         if lessons is not None:
             learned = None if lessons.own is None else (lessons.own, lessons.version)
-            self._view_cache.add_report(session_id, call.view, call.model, lessons.shared, reported, learned)
+            self._view_cache.add_report(ref.session_id, call.view, call.model, lessons.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
             known = lessons or Lessons(None, None, 0)
-            await self._compact(session_id, tenant_id, call, policy, known, overflow.tokens)
+            await self._compact(ref, call, policy, known, overflow.tokens)
         cache = None
         if self.cache_reads and outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
-            cache = await self.cache_reads(tenant_id, session_id, call.view, call_id)
+            cache = await self.cache_reads(ref, call.view, call_id)
         return self._observe(Verdict(call, outcome, wait_ms, overflow, _estimate_error(call, outcome), cache))
 
     def _observe(self, verdict: Verdict) -> Verdict:
@@ -167,8 +167,8 @@ class Feedback:
 
         Raises NotFound, Conflict (it did not overflow, or is a retry), InvalidRequest (another view or earlier head).
         """
-        session_id = sessions.session_key(tenant_id, external_id)
-        call = await self._call(session_id, tenant_id, external_id, retry_of)
+        ref = session_ref(tenant_id, external_id)
+        call = await self._call(ref, external_id, retry_of)
         if call.retry_of is not None:
             raise Conflict("this call is itself a retry", call_id=str(retry_of))
         if call.outcome is None or not call.outcome.overflow:
@@ -205,8 +205,8 @@ class Feedback:
         """
         return await calibrations.forget(self._database, tenant_id, model, estimator)
 
-    async def _call(self, session_id: UUID, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
-        call = await audit.find(self._database, session_id, tenant_id, call_id)
+    async def _call(self, ref: SessionRef, external_id: str, call_id: UUID) -> CallRow:
+        call = await audit.find(self._database, ref, call_id)
         if call is None:
             raise NotFound(f"session {external_id!r} has no call {call_id}", call_id=str(call_id))
         return call
@@ -214,8 +214,7 @@ class Feedback:
     async def _learn(
         self,
         tx: Connection,
-        tenant_id: UUID,
-        session_id: UUID,
+        ref: SessionRef,
         call: CallRow,
         parent: CallRow | None,
         outcome: ReportedOutcome,
@@ -237,12 +236,12 @@ class Feedback:
         locked = False
         if call.model is not None:
             wait = overflow is not None
-            taken = await calibrations.lock(tx, tenant_id, call.model, estimator, margin, wait=wait)
+            taken = await calibrations.lock(tx, ref.tenant_id, call.model, estimator, margin, wait=wait)
             shared, samples, locked = taken.known, taken.samples, taken.locked
-        before, exists = await outcomes.learned(tx, session_id, call.view)
+        before, exists = await outcomes.learned(tx, ref.session_id, call.view)
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
             before = initial_state(call.model, estimator, margin)
-        source = session_id.hex
+        source = ref.session_id.hex
         claim = claim_of(call, parent, point, overflow, source)
         if claim is not None and not is_believable(claim, point, overflow, (before.known, shared), now):
             claim = None
@@ -250,7 +249,7 @@ class Feedback:
         own = replace(own, known=with_window_evidence(own.known, claim, point, overflow, believed=True))
         counts = (outcome.input_tokens, outcome.cache_read_tokens, outcome.cache_write_tokens)
         own = with_cache(own, *counts, known=profile_name(call.model, self._caches) is not None)
-        version = await outcomes.store_learned(tx, session_id, call.view, own) if exists and own != before else 0
+        version = await outcomes.store_learned(tx, ref.session_id, call.view, own) if exists and own != before else 0
         if call.model is None or shared is None or not locked:
             return Lessons(shared, own if version else None, version)
         sample = Sample(point.counted, point.reported - own.tokens_outside(point), point.least, now, source)
@@ -266,7 +265,7 @@ class Feedback:
         sent = None if overflow is None else overflow.tokens
         borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
         known = with_window_evidence(known, claim, point, overflow, believed=borne_out)
-        await calibrations.save(tx, tenant_id, call.model, known, samples)
+        await calibrations.save(tx, ref.tenant_id, call.model, known, samples)
         return Lessons(known, own if version else None, version)
 
     def _budget(
@@ -297,7 +296,7 @@ class Feedback:
             return None
 
     async def _compact(
-        self, session_id: UUID, tenant_id: UUID, call: CallRow, policy: Policy, lessons: Lessons, tokens: int | None
+        self, ref: SessionRef, call: CallRow, policy: Policy, lessons: Lessons, tokens: int | None
     ) -> None:
         """Schedule a compaction for a refused call's retry. A failure is only logged, since the report succeeded."""
         budget = self._budget(policy, call, lessons, None, Retry(call.call_id, call.counted or call.estimate, tokens))
@@ -306,7 +305,7 @@ class Feedback:
             wanted = WaitingContext(call.view, budget.used_window, call.policy, tightened=True)
         try:
             async with self._database.transaction() as tx:
-                await compactions.schedule(tx, session_id, tenant_id, overflow_run(call.call_id), REASON, wanted=wanted)
+                await compactions.schedule(tx, ref, overflow_run(call.call_id), REASON, wanted=wanted)
         except (StoreUnavailable, asyncpg.PostgresError) as error:
             structlog.get_logger().warning("no compaction", error=str(error))
 

@@ -14,7 +14,7 @@ from app.resources.contexts.view_cache import ViewCache
 from app.services.counting import Counting, off_loop
 from app.store import event_log, layers, sessions, texts
 from app.store.engine import Connection, Database, acting_for
-from app.store.ids import first_id, last_id
+from app.store.ids import first_id, last_id, session_ref
 from app.store.layers import StoredLayer
 from app.store.sessions import SessionRow
 
@@ -41,7 +41,7 @@ class Layers:
             same = next((one for one in before if one.layer.kind == kind), None)
             if same is not None and (same.layer.content, same.layer.turn) == (content, turn):
                 return same
-            version = await layers.put(tx, row.session_id, tenant_id, kind, text, tokens=tokens, turn=turn)
+            version = await layers.put(tx, row.ref, kind, text, tokens=tokens, turn=turn)
             now = await layers.current(tx, row.session_id)
         stored = next(one for one in now if one.layer.kind == kind)
         self._view_cache.set_layers(row.session_id, version - 1, version, tuple(one.layer for one in now))
@@ -49,15 +49,15 @@ class Layers:
 
     async def remove(self, tenant_id: UUID, external_id: str, kind: str) -> None:
         """Remove a layer, if there is one. Raises NotFound for an unknown session."""
-        session_id = sessions.session_key(tenant_id, external_id)
+        ref = session_ref(tenant_id, external_id)
         async with self._database.transaction() as tx:
             await sessions.get_locked(tx, tenant_id, external_id)
-            before = await layers.current(tx, session_id)
+            before = await layers.current(tx, ref.session_id)
             if all(one.layer.kind != kind for one in before):
                 return
-            version = await layers.put(tx, session_id, tenant_id, kind, None, tokens=0, turn=None)
+            version = await layers.put(tx, ref, kind, None, tokens=0, turn=None)
         left = tuple(one.layer for one in before if one.layer.kind != kind)
-        self._view_cache.set_layers(session_id, version - 1, version, left)
+        self._view_cache.set_layers(ref.session_id, version - 1, version, left)
 
     async def current(self, tenant_id: UUID, external_id: str) -> list[StoredLayer]:
         """Return the layers that the next context shows. Raises NotFound."""

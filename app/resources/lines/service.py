@@ -19,6 +19,7 @@ from app.resources.sessions.limits import SessionQuota
 from app.services.idempotency import ResponseToStore
 from app.store import chain, erasure, forks, lines, sessions
 from app.store.engine import Connection, Database
+from app.store.ids import SessionRef, session_key, session_ref
 from app.store.lines import LineRow
 from app.store.sessions import SessionRow
 
@@ -133,7 +134,7 @@ class Lines:
                 metadata=row.metadata,
                 outside_tokens=row.outside_tokens,
             )
-            return sessions.session_key(tenant_id, line) if made else None
+            return session_key(tenant_id, line) if made else None
 
         return await self._create(tx, tenant_id, root, Tip(), create)
 
@@ -156,7 +157,7 @@ class Lines:
             key = await make(line_id(root.external_id, number))
             if key is not None:
                 await lines.add(tx, key, root.session_id, number, tip)
-                row = await sessions.lock(tx, key, tenant_id)
+                row = await sessions.lock(tx, SessionRef(key, tenant_id))
                 if row is None:
                     raise RuntimeError("a line that was just made is not there")
                 await lines.set_current_line(tx, root.session_id, row.external_id)
@@ -172,14 +173,14 @@ async def lock_or_create(
     Raises InvalidRequest for a line that does not exist, Conflict for a session that is being erased, SessionErased,
     or TooManySessions, which must roll the transaction back.
     """
-    key = sessions.session_key(tenant_id, name)
-    row = await sessions.lock(tx, key, tenant_id)
+    ref = session_ref(tenant_id, name)
+    row = await sessions.lock(tx, ref)
     if row is None:
         sessions.check_name(name)
         if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
             await erasure.admit_name(tx, tenant_id, name, has_metadata=False)
             await quota.admit(tx, tenant_id)
-        row = await sessions.lock(tx, key, tenant_id)
+        row = await sessions.lock(tx, ref)
     if row is None:
         raise Conflict(f"session {name!r} is being erased")
     return row

@@ -35,6 +35,7 @@ from app.services.idempotency import ResponseToStore
 from app.store import answers, chain, event_log, sessions
 from app.store.answers import KeyClaim
 from app.store.engine import Connection, Database
+from app.store.ids import SessionRef, session_key
 from app.store.log import AppendResult
 from app.store.sessions import SessionRow
 
@@ -167,7 +168,7 @@ class Reconcile:
             raise InvalidRequest("messages contain no conversation", field="messages")
         if request.at is not None:
             raise InvalidRequest("leave out `at`: the conversation ends with the last message", field="at")
-        async with self._waiting.turn(sessions.session_key(tenant_id, name)):
+        async with self._waiting.turn(session_key(tenant_id, name)):
             row, applied, appending = await self._append_in_transaction(tenant_id, name, given, request.model, claim)
             if appending is not None:
                 self._extend_views(row, appending)
@@ -235,7 +236,7 @@ class Reconcile:
         at = next((one for one in found if one.line == current.session_id), found[0])
         row = current
         if at.line != current.session_id:
-            row = await sessions.lock(tx, at.line, tenant_id) or current
+            row = await sessions.lock(tx, SessionRef(at.line, tenant_id)) or current
         return await self._lines.branch(tx, tenant_id, root, row, at.seq), number
 
     async def _find_in_force(self, tx: Connection, row: SessionRow) -> _InForce:
@@ -293,9 +294,7 @@ class Reconcile:
         except (UnknownCall, DuplicateCall) as error:
             raise _with_message_index(error, events) from None
         request = AppendRequest(tuple(drafts), None, None, b"")
-        applied = await self._ingest.apply(
-            tx, tenant_id, row.session_id, request, row.state, batch, bodies, hint, policy
-        )
+        applied = await self._ingest.apply(tx, row.ref, request, row.state, batch, bodies, hint, policy)
         before, head = applied.before.head, applied.before.head + len(drafts)
         added = [before + 1 + link.place for link in new]
         row = await chain.add(tx, root.session_id, row, added, [link.hash for link in new], head)

@@ -16,6 +16,7 @@ from app.services.counting import Counting
 from app.store import epochs, erasure, sessions
 from app.store.engine import Connection, Database
 from app.store.epochs import ListedEpoch
+from app.store.ids import session_ref
 from app.store.rows import parameters
 from app.store.session_filter import ListPosition, SessionFilter
 from app.store.sessions import SessionRow, SessionSettings, ViewBudget
@@ -58,8 +59,8 @@ class Sessions:
         """
         if metadata is not None:
             check_metadata(metadata)
-        ref = None if policy is None else await self._policies.resolve(tenant_id, policy)
-        given = SessionSettings(model, ref, metadata, outside_tokens)
+        policy_ref = None if policy is None else await self._policies.resolve(tenant_id, policy)
+        given = SessionSettings(model, policy_ref, metadata, outside_tokens)
         created = False
         if not await self._change(tenant_id, external_id, given):
             created = await self._create(tenant_id, external_id, given)
@@ -72,12 +73,12 @@ class Sessions:
     async def _create(self, tenant_id: UUID, external_id: str, given: SessionSettings) -> bool:
         """Create a session; return False if it exists. Raises InvalidRequest for a name reserved for lines."""
         sessions.check_name(external_id)
-        ref = given.policy or ("default", 1)
-        self._view_budget(await self._policies.get(tenant_id, ref), given.model, given.outside_tokens)
+        policy_ref = given.policy or ("default", 1)
+        self._view_budget(await self._policies.get(tenant_id, policy_ref), given.model, given.outside_tokens)
         estimator = self._counting.estimator(given.model).name
         async with self._database.transaction() as tx:
             created = await sessions.create(
-                tx, tenant_id, external_id, estimator=estimator, **parameters(replace(given, policy=ref))
+                tx, tenant_id, external_id, estimator=estimator, **parameters(replace(given, policy=policy_ref))
             )
             if created:
                 await erasure.admit_name(tx, tenant_id, external_id, has_metadata=given.metadata is not None)
@@ -86,37 +87,35 @@ class Sessions:
 
     async def _change(self, tenant_id: UUID, external_id: str, given: SessionSettings) -> bool:
         """Change a session; return False if there is none."""
-        session_id = sessions.session_key(tenant_id, external_id)
+        ref = session_ref(tenant_id, external_id)
         estimator = None if given.model is None else self._counting.estimator(given.model).name
         async with self._database.transaction() as tx:
-            session = await sessions.lock(tx, session_id, tenant_id)
+            session = await sessions.lock(tx, ref)
             if session is None:
                 return False
-            await self._check_budgets(tx, tenant_id, session, given)
-            await sessions.update(tx, session_id, given, estimator)
+            await self._check_budgets(tx, session, given)
+            await sessions.update(tx, ref.session_id, given, estimator)
         return True
 
-    async def _check_budgets(
-        self, tx: Connection, tenant_id: UUID, session: SessionRow, given: SessionSettings
-    ) -> None:
+    async def _check_budgets(self, tx: Connection, session: SessionRow, given: SessionSettings) -> None:
         """Check that the changed settings leave room for contexts, and give a new policy to the views that use the old.
 
         Raises what `_view_budget` raises. Settings that do not change are not checked.
         """
         old = session.policy, session.model, session.outside_tokens
-        ref, model = given.policy or session.policy, given.model or session.model
+        policy_ref, model = given.policy or session.policy, given.model or session.model
         outside = session.outside_tokens if given.outside_tokens is None else given.outside_tokens
-        if (ref, model, outside) == old:
+        if (policy_ref, model, outside) == old:
             return
-        policy = await self._policies.get(tenant_id, ref, tx)
+        policy = await self._policies.get(session.tenant_id, policy_ref, tx)
         self._view_budget(policy, model, outside)
-        if (ref, outside) == (session.policy, session.outside_tokens):
+        if (policy_ref, outside) == (session.policy, session.outside_tokens):
             return  # a new model concerns only views without one of their own, whose budget was just checked
-        has_new_policy = ref != session.policy
+        has_new_policy = policy_ref != session.policy
         for view, view_model in (await sessions.lock_views_on_policy(tx, session, main=has_new_policy)).items():
             budget = self._view_budget(policy, view_model or model, outside)
             if has_new_policy:
-                await sessions.set_view_policy(tx, session.session_id, view, ref, budget)
+                await sessions.set_view_policy(tx, session.session_id, view, policy_ref, budget)
 
     def _view_budget(self, policy: Policy, model: str | None, outside: int | None) -> ViewBudget:
         """Return the window and target of a view with this policy and model, less the tokens `outside` its requests.

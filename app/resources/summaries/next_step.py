@@ -32,6 +32,7 @@ from app.services.counting import Counting
 from app.store import calibrations, event_log, spans, summaries, visibility
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
+from app.store.ids import SessionRef
 from app.store.spans import MAIN, SessionFacts, ViewFacts
 
 READ_FACTOR: Final = 2
@@ -51,27 +52,25 @@ class StepPlanner:
         self._policies = policies
         self._newest_events = NewestEvents(database)
 
-    async def load_basis(
-        self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()
-    ) -> Basis | None:
+    async def load_basis(self, ref: SessionRef, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
         """Load the compaction basis of a session, for its views and the contexts `wanted`; None if it was deleted.
 
         Raises CannotFit or InvalidPolicy if its window leaves no room for a context.
         """
-        facts = await spans.facts(self._database, session_id, tenant_id)
+        facts = await spans.facts(self._database, ref)
         if facts is None:
             return None
         waits = next((one for one in reversed(wanted) if one.view == MAIN), None)
         row = facts.main.row
-        ref = waits.policy if waits else row.policy if row else facts.session_policy
-        policy = await self._policies.get(tenant_id, ref)
+        policy_ref = waits.policy if waits else row.policy if row else facts.session_policy
+        policy = await self._policies.get(ref.tenant_id, policy_ref)
         model = (row.model if row else None) or facts.session_model
         asked = waits.window_tokens if waits and not waits.tightened else None
-        window = window_of(row, ref, policy, model, asked)
-        known = await calibrations.of_model(self._database, tenant_id, model)
+        window = window_of(row, policy_ref, policy, model, asked)
+        known = await calibrations.of_model(self._database, ref.tenant_id, model)
         main = replace(facts.main, calibrations=known)
         window = real_window(main, model, window, time.time())
-        settings = ViewSettings(ref, policy, model, window)
+        settings = ViewSettings(policy_ref, policy, model, window)
         counter = self._counting.counter(model, policy)
         fresh = changed_setting(row, settings) is not None
         if any(one.tightened for one in wanted):
@@ -85,9 +84,9 @@ class StepPlanner:
         narrow = min(budgets, key=lambda one: one.target)
         retries = [one async for one in self._retry_budgets(facts, main, settings, counter, wanted)]
         newest = min((narrow, *retries), key=lambda one: one.target)
-        cover = cover_id(session_id, policy.shows)
-        live = await summaries.live(self._database, session_id, cover)
-        decided = await visibility.current(self._database, session_id) if facts.decisions else ()
+        cover = cover_id(ref.session_id, policy.shows)
+        live = await summaries.live(self._database, ref.session_id, cover)
+        decided = await visibility.current(self._database, ref.session_id) if facts.decisions else ()
         return Basis(facts, policy, counter, budget, narrow, newest, cover, live, decided)
 
     async def _retry_budgets(

@@ -17,7 +17,7 @@ from app.resources.summaries.service import Compaction
 from app.store import compactions, sessions, summaries
 from app.store.compactions import REQUESTED, CompactionRow, WaitingContext
 from app.store.engine import Database
-from app.store.ids import new_id, overflow_run
+from app.store.ids import SessionRef, new_id, overflow_run
 
 ENDED: Final = ("succeeded", "skipped", "failed")
 POLL_SECONDS: Final = 0.05
@@ -34,7 +34,7 @@ class CompactionQueries:
         session = await sessions.get(self._database, tenant_id, external_id)
         id = new_id()
         async with self._database.transaction() as tx:
-            await compactions.schedule(tx, session.session_id, tenant_id, id, REQUESTED, focus=focus)
+            await compactions.schedule(tx, session.ref, id, REQUESTED, focus=focus)
         return await self.wait_for(session.session_id, id, wait_ms)
 
     async def wait_for(self, session_id: UUID, id: UUID, wait_ms: int) -> CompactionRow:
@@ -75,7 +75,7 @@ class CompactionQueries:
         """Schedule a failed or skipped run again and return it. Raises NotFound, or Conflict in another state."""
         session = await sessions.get(self._database, tenant_id, external_id)
         async with self._database.transaction() as tx:
-            again = await compactions.retry(tx, session.session_id, tenant_id, id)
+            again = await compactions.retry(tx, session.ref, id)
         run = await self.wait_for(session.session_id, id, 0)
         if not again:
             raise Conflict(f"compaction {id} is {run.state}: only a failed or skipped one can be retried")
@@ -116,17 +116,17 @@ class SummaryRequests:
             return None
         if (await asyncio.to_thread(begin_plan, inputs)).at.moment != "pressed":
             return None
-        session_id, retry = inputs.loaded.session_id, request.retry
+        ref, retry = SessionRef(inputs.loaded.session_id, tenant_id), request.retry
         id, reason, window = new_id(), "waited", settings.window_tokens
         if retry is not None:
             id, reason, window = overflow_run(retry.call_id), "overflow", budget.used_window
         wanted = WaitingContext(request.view, window, settings.policy_ref, tightened=retry is not None)
         async with self._database.transaction() as tx:
-            await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
-        run = await self._runs.wait_for(session_id, id, wait_ms)
+            await compactions.schedule(tx, ref, id, reason, wanted=wanted)
+        run = await self._runs.wait_for(ref.session_id, id, wait_ms)
         if run.state not in ENDED:
-            await self._compaction.run(session_id, tenant_id, without_model=True)
-            run = await self._runs.wait_for(session_id, id, 0)
+            await self._compaction.run(ref, without_model=True)
+            run = await self._runs.wait_for(ref.session_id, id, 0)
         return None if run.summaries else run.error
 
     async def force(self, tenant_id: UUID, assembled: Assembled) -> tuple[str, str | None]:
@@ -142,5 +142,5 @@ class SummaryRequests:
         if why is not None:
             return loaded.compaction, why
         async with self._database.transaction() as tx:
-            await compactions.schedule_requested(tx, loaded.session_id, tenant_id, new_id())
+            await compactions.schedule_requested(tx, SessionRef(loaded.session_id, tenant_id), new_id())
         return "scheduled", None

@@ -28,7 +28,7 @@ from app.services.counting import Counting
 from app.store import compactions, jobs, sessions, spans, summaries, work_counts
 from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
 from app.store.engine import Database
-from app.store.ids import new_id
+from app.store.ids import SessionRef, new_id
 from app.store.work_counts import WorkDone
 
 STEPS_MAX: Final = 1_000
@@ -76,29 +76,29 @@ class Compaction:
         """Close the connections to the models; the database stays open."""
         await self._summarizing.aclose()
 
-    async def run_job(self, session_id: UUID, tenant_id: UUID, job_id: int) -> int | None:
+    async def run_job(self, ref: SessionRef, job_id: int) -> int | None:
         """Do all compaction work of a session, including what arrives meanwhile. Raises SummarizerUnavailable.
 
         Returns the head up to which the log was examined, None if there is nothing to examine.
         """
         done, seen = False, None
         while not done:
-            seen = await self.run(session_id, tenant_id)
+            seen = await self.run(ref)
             async with self._database.transaction() as tx:
-                done = await compactions.release_session(tx, session_id, job_id, seen)
+                done = await compactions.release_session(tx, ref.session_id, job_id, seen)
         return None if seen is None else seen.head
 
-    async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> CompactionBasis | None:
+    async def run(self, ref: SessionRef, *, without_model: bool = False) -> CompactionBasis | None:
         """Write all due and requested summaries of a session; return the demand examined, None if there is none.
 
         Raises SummarizerUnavailable when a summarizer is unavailable; the run then stays scheduled.
         """
-        waiting = await compactions.waiting(self._database, session_id)
+        waiting = await compactions.waiting(self._database, ref.session_id)
         asked = any(one.reason in ASKED for one in waiting)
         focus = next((one.focus for one in waiting if one.focus), None)
         run = _Run([one.id for one in waiting], tuple(one.context for one in waiting if one.context))
         try:
-            await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
+            await self._steps(run, ref, asked=asked, focus=focus, without_model=without_model)
         except (
             SummarizerUnavailable,
             SessionGone,
@@ -116,27 +116,29 @@ class Compaction:
             structlog.get_logger().exception("compaction failed")
             run.outcome = replace(run.outcome, state="failed", error=f"internal: {type(error).__name__}")
         if run.ids:
-            await compactions.end(self._database, session_id, run.ids, run.outcome)
+            await compactions.end(self._database, ref.session_id, run.ids, run.outcome)
             done = run.outcome
             structlog.get_logger().info("compaction ended", state=done.state, error=done.error, to_seq=done.to_seq)
         return run.seen
 
     async def _steps(
-        self, run: "_Run", session_id: UUID, tenant_id: UUID, *, asked: bool, focus: str | None, without_model: bool
+        self, run: "_Run", ref: SessionRef, *, asked: bool, focus: str | None, without_model: bool
     ) -> None:
         stale, known, read_at = 0, None, 0.0
-        if not run.ids and await compactions.in_cooldown(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
+        if not run.ids and await compactions.in_cooldown(
+            self._database, ref.session_id, COOL_SECONDS, COOL_SECONDS_MAX
+        ):
             return
         for _ in range(STEPS_MAX):
             basis = known
             if basis is None or time.monotonic() - read_at > KNOWN_SECONDS:
                 read_at = time.monotonic()
-                basis = await self._planner.load_basis(session_id, tenant_id, run.wanted)
+                basis = await self._planner.load_basis(ref, run.wanted)
                 run.seen = basis.facts.demand if basis else run.seen
             step = None
             if basis is not None:
                 step = await self._planner.next_step(
-                    session_id, basis, requested=asked, focus=focus, first=not run.has_summarized
+                    ref.session_id, basis, requested=asked, focus=focus, first=not run.has_summarized
                 )
             if step is None:
                 if run.outcome == NOTHING_DONE and basis is not None:
@@ -146,28 +148,28 @@ class Compaction:
                 run.ids = [new_id()]
             now = step.basis.facts.context_tokens
             if known is None:
-                await compactions.begin(self._database, session_id, tenant_id, run.ids[0], step.reason, now)
+                await compactions.begin(self._database, ref, run.ids[0], step.reason, now)
             try:
                 draft = await self._summarizing.write(
                     step.task,
                     step.basis.policy,
                     without_model=without_model,
-                    charge=partial(self._spending.charge_to, tenant_id),
+                    charge=partial(self._spending.charge_to, ref.tenant_id),
                 )
             except SummarizerUnavailable as error:
-                attempts = await compactions.reschedule(self._database, session_id, run.ids[0], error.detail)
+                attempts = await compactions.reschedule(self._database, ref.session_id, run.ids[0], error.detail)
                 if attempts < self._summarizing.attempts_max:
                     raise
                 draft = await self._summarizing.substitute(step.task, step.basis.policy, error.detail)
             if draft.refused:
-                await self._keep_refused(session_id, tenant_id, step, draft)
+                await self._keep_refused(ref, step, draft)
             if draft.text is None:
-                await self._count(session_id, draft, "failed")
+                await self._count(ref.session_id, draft, "failed")
                 run.outcome = replace(run.outcome, state="failed", error=draft.error)
                 return
             known = None
-            stored = await self._store(session_id, tenant_id, step, draft)
-            await self._count(session_id, draft, _outcome(draft, stored=stored is not None))
+            stored = await self._store(ref, step, draft)
+            await self._count(ref.session_id, draft, _outcome(draft, stored=stored is not None))
             if stored is not None:
                 new, known = stored
                 run.outcome = _add_step(run.outcome, step, draft, new)
@@ -178,40 +180,40 @@ class Compaction:
                 run.outcome = replace(run.outcome, state="failed", error="the events to summarize kept changing")
                 return
 
-    async def rewrite_degraded(self, session_id: UUID, tenant_id: UUID) -> bool:
+    async def rewrite_degraded(self, ref: SessionRef) -> bool:
         """Rewrite the oldest degraded summary with the policy's model; return whether it was rewritten.
 
         Raises SummarizerUnavailable if the model is unavailable now.
         """
         try:
-            basis = await self._planner.load_basis(session_id, tenant_id)
+            basis = await self._planner.load_basis(ref)
         except (CannotFit, InvalidPolicy):
             return False
         if basis is None or not self._summarizing.has_model(basis.policy):
             return False
-        old = await summaries.oldest_degraded(self._database, session_id, basis.cover_id)
+        old = await summaries.oldest_degraded(self._database, ref.session_id, basis.cover_id)
         if old is None:
             return False
         step = await self._planner.plan_rewrite(basis, old, None)
         id = new_id()
-        await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
+        await compactions.begin(self._database, ref, id, "redo", basis.facts.context_tokens)
         try:
             draft = await self._summarizing.write(
-                step.task, basis.policy, charge=partial(self._spending.charge_to, tenant_id)
+                step.task, basis.policy, charge=partial(self._spending.charge_to, ref.tenant_id)
             )
         except SummarizerUnavailable as unavailable:
-            await compactions.end(self._database, session_id, [id], RunOutcome("failed", unavailable.detail))
+            await compactions.end(self._database, ref.session_id, [id], RunOutcome("failed", unavailable.detail))
             raise
         if draft.text is None or draft.degraded:
-            await self._count(session_id, draft, "failed")
-            await compactions.end(self._database, session_id, [id], RunOutcome("failed", draft.error))
+            await self._count(ref.session_id, draft, "failed")
+            await compactions.end(self._database, ref.session_id, [id], RunOutcome("failed", draft.error))
             return False
-        stored = await self._store(session_id, tenant_id, step, draft)
-        await self._count(session_id, draft, "rewritten" if stored is not None else "stale")
+        stored = await self._store(ref, step, draft)
+        await self._count(ref.session_id, draft, "rewritten" if stored is not None else "stale")
         outcome = RunOutcome("skipped", "the events to summarize have changed")
         if stored is not None:
             outcome = _add_step(outcome, step, draft, stored[0])
-        await compactions.end(self._database, session_id, [id], outcome)
+        await compactions.end(self._database, ref.session_id, [id], outcome)
         return stored is not None
 
     async def _count(self, session_id: UUID, draft: WrittenSummary, outcome: str) -> None:
@@ -227,19 +229,19 @@ class Compaction:
         await work_counts.add(self._database, done)
 
     async def _store(
-        self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
+        self, ref: SessionRef, step: CompactionStep, draft: WrittenSummary
     ) -> tuple[StoredSummary, Basis] | None:
         """Store a summary and return it with the next step's basis; store nothing, return None if its basis changed."""
         new, basis = written_summary(step, draft), step.basis
         after = basis.with_summary(new)
         try:
             async with self._database.transaction() as tx:
-                locked = await sessions.lock(tx, session_id, tenant_id)
+                locked = await sessions.lock(tx, ref)
                 if locked is None or locked.redactions != basis.facts.redactions:
                     return None
-                if await summaries.live_ids(tx, session_id, basis.cover_id) != [one.id for one in basis.live]:
+                if await summaries.live_ids(tx, ref.session_id, basis.cover_id) != [one.id for one in basis.live]:
                     return None
-                await summaries.insert(tx, session_id, tenant_id, new)
+                await summaries.insert(tx, ref, new)
                 if basis.policy.shows == SHOW_ALL:
                     to_seq = after.cover[-1].to_seq if after.cover else 0
                     after = after.with_covered(await spans.set_covered(tx, basis.facts.log, to_seq))
@@ -247,18 +249,16 @@ class Compaction:
             return None
         return new, after
 
-    async def _keep_refused(
-        self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
-    ) -> None:
+    async def _keep_refused(self, ref: SessionRef, step: CompactionStep, draft: WrittenSummary) -> None:
         """Store the texts that the quality gate refused, for inspection; no model ever sees them."""
         async with self._database.transaction() as tx:
-            locked = await sessions.lock(tx, session_id, tenant_id)
+            locked = await sessions.lock(tx, ref)
             if locked is None or locked.redactions != step.basis.facts.redactions:
                 return  # it may contain what has been erased since
             for refused in draft.refused:
                 kept = written_summary(step, refused)
                 kept = replace(kept, status="refused", complaints=refused.complaints, sources=())
-                await summaries.insert(tx, session_id, tenant_id, kept)
+                await summaries.insert(tx, ref, kept)
 
 
 def _nothing_done(basis: Basis) -> RunOutcome:

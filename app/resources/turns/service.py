@@ -26,6 +26,7 @@ from app.resources.policies.service import Policies
 from app.services.counting import Counting
 from app.store import answers, event_log, layers, sessions
 from app.store.engine import Connection, Database
+from app.store.ids import session_ref
 from app.store.sessions import SessionRow
 
 
@@ -107,18 +108,18 @@ class Turns:
         A turn that has ended stays as it is. Raises NotFound, IdempotencyConflict, or Conflict if no turn has begun or
         `turn_id` names another one.
         """
-        session_id = sessions.session_key(tenant_id, external_id)
+        ref = session_ref(tenant_id, external_id)
         request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())
         async with self._database.transaction() as tx:
             session = await sessions.get_locked(tx, tenant_id, external_id)
             state, hint = session.state, SessionSnapshot.of(session)
             policy = await self._policies.get(tenant_id, session.policy, tx)
-            if (before := await find_original(tx, session_id, request)) is not None:
+            if (before := await find_original(tx, ref.session_id, request)) is not None:
                 return await self._original_answer(tx, session, before, hint, policy)
             turn = await _last_turn(tx, session, turn_id)
             if turn.ended:
-                return await self._already_ended(tx, tenant_id, session, request, turn, hint, policy)
-            current_layers = await layers.current(tx, session_id)
+                return await self._already_ended(tx, session, request, turn, hint, policy)
+            current_layers = await layers.current(tx, ref.session_id)
             shown = visible_layers([one.layer for one in current_layers], state.turns)
             drafts = [Draft(EventType.ANNOUNCE, content=one.content) for one in shown if one.kind == ANNOUNCE]
             drafts.append(Draft(EventType.TURN_END))
@@ -126,14 +127,11 @@ class Turns:
             counter = self._counting.session_counter(hint.estimator, hint.model)
             bodies, tokens = await self._counting.prepare(drafts, counter)
             batch = place(drafts, tokens, state.turn)
-            applied = await self._ingest.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
-            versions = [
-                await layers.put(tx, session_id, tenant_id, one.layer.kind, None, tokens=0, turn=None)
-                for one in current_layers
-            ]
-        answer = self._ingest.answer(external_id, session_id, batch, bodies, applied, hint, policy)
+            applied = await self._ingest.apply(tx, ref, request, state, batch, bodies, hint, policy)
+            versions = [await layers.put(tx, ref, one.layer.kind, None, tokens=0, turn=None) for one in current_layers]
+        answer = self._ingest.answer(external_id, ref.session_id, batch, bodies, applied, hint, policy)
         if versions:
-            self._view_cache.set_layers(session_id, versions[0] - 1, versions[-1], ())
+            self._view_cache.set_layers(ref.session_id, versions[0] - 1, versions[-1], ())
         return TurnEnded(
             answer.session,
             answer.head,
@@ -155,7 +153,6 @@ class Turns:
     async def _already_ended(
         self,
         tx: Connection,
-        tenant_id: UUID,
         session: SessionRow,
         request: AppendRequest,
         turn: Turn,
@@ -165,7 +162,7 @@ class Turns:
         """Return the response for a turn that has already ended, and store it for repetitions under its key."""
         facts = AppendFacts.without_new_events(session, session.state.head, session.state.tokens)
         if request.key is not None:
-            await answers.store(tx, session.session_id, tenant_id, request.key, request.request_sha256, asdict(facts))
+            await answers.store(tx, session.ref, request.key, request.request_sha256, asdict(facts))
         return self._turn_ended(session.external_id, facts, (), turn.turn_id, hint, policy)
 
     def _turn_ended(

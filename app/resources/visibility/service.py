@@ -51,7 +51,7 @@ class Visibility:
                     continue
                 if not outcome.decisions:
                     return VisibilityResult(session.state.head, session.decisions, outcome)
-                await visibility.record(tx, session, tenant_id, outcome.decisions)
+                await visibility.record(tx, session, outcome.decisions)
             return VisibilityResult(session.state.head, session.decisions + 1, outcome)
         raise Conflict("concurrent decisions kept changing this session; retry the request")
 

@@ -12,10 +12,10 @@ from uuid import UUID
 
 from app.core.errors import InvalidRequest
 from app.core.log.segments import is_line
-from app.store import lines, sessions
+from app.store import lines
 from app.store.audit import CALLS, COLUMNS, IDS, NAME, NEWEST_ID, OF_LINES, CallRow, decode_call
 from app.store.engine import Database
-from app.store.ids import first_id, last_id
+from app.store.ids import SessionRef, first_id, last_id, session_key
 
 SCAN_MAX: Final = 2_000
 CLASSES_MAX: Final = 31
@@ -89,7 +89,7 @@ class CallSearch:
             line = (
                 None if is_line(asked.session) else await lines.current_line(self._database, tenant_id, asked.session)
             )
-            session_id = sessions.session_key(tenant_id, line or asked.session)
+            session_id = session_key(tenant_id, line or asked.session)
         epochs: set[tuple[str, int]] | None = None
         if asked.summary is not None:
             home, found = await epochs_showing(self._database, tenant_id, asked.summary, session_id)
@@ -97,7 +97,7 @@ class CallSearch:
                 return None
             session_id, epochs = home, set(found)
         if asked.evicted_seq is not None and session_id is not None:
-            evicted = set(await epochs_evicting(self._database, session_id, tenant_id, asked.evicted_seq))
+            evicted = set(await epochs_evicting(self._database, SessionRef(session_id, tenant_id), asked.evicted_seq))
             epochs = evicted if epochs is None else epochs & evicted
         if epochs is not None and not epochs:
             return None
@@ -272,7 +272,7 @@ async def epochs_showing(
     return rows[0]["session_id"] if rows else None, [(row["view"], row["epoch"]) for row in rows]
 
 
-async def epochs_evicting(database: Database, session_id: UUID, tenant_id: UUID, seq: int) -> list[tuple[str, int]]:
+async def epochs_evicting(database: Database, ref: SessionRef, seq: int) -> list[tuple[str, int]]:
     """Return the epochs of a session in which an event is not shown verbatim."""
-    rows = await database.fetch(EVICTING, session_id=session_id, tenant_id=tenant_id, seq=seq)
+    rows = await database.fetch(EVICTING, **ref._asdict(), seq=seq)
     return [(row["view"], row["epoch"]) for row in rows]

@@ -21,7 +21,7 @@ from app.store import audit, event_log, lines, sessions
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
 from app.store.event_log import SessionLog
-from app.store.ids import first_id
+from app.store.ids import SessionRef, first_id, session_key, session_ref
 from app.wings.audit import answers
 from app.wings.audit.fates import (
     ABSENT,
@@ -78,7 +78,7 @@ class Audit:
 
         Raises NotFound for an unknown session.
         """
-        names = {sessions.session_key(tenant_id, external_id): external_id}
+        names = {session_key(tenant_id, external_id): external_id}
         if not is_line(external_id):
             names = await lines.names(self._database, tenant_id, external_id)
         calls = await audit.page(self._database, names, tenant_id, view=view, before=before, limit=limit)
@@ -89,18 +89,18 @@ class Audit:
     async def explain(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Manifest:
         """Return the complete record of a call. Raises NotFound, or NotReproducible."""
         call = await self._recordings.find(tenant_id, external_id, call_id)
-        session_id = sessions.session_key(tenant_id, external_id)
-        epoch = await self._recordings.epoch(session_id, call)
-        fates = await self._dispositions(session_id, tenant_id, call, epoch.frontier)
-        later = (await audit.erased_seqs(self._database, session_id))[call.manifest.redactions :]
+        ref = session_ref(tenant_id, external_id)
+        epoch = await self._recordings.epoch(ref.session_id, call)
+        fates = await self._dispositions(ref, call, epoch.frontier)
+        later = (await audit.erased_seqs(self._database, ref.session_id))[call.manifest.redactions :]
         runs = disposition_runs(fates, epoch.frontier.folds)
         return answers.manifest(external_id, call, epoch, runs, [seq for seq in later if seq <= call.head])
 
-    async def _dispositions(self, session_id: UUID, tenant_id: UUID, call: CallRow, state: Frontier) -> dict[int, str]:
+    async def _dispositions(self, ref: SessionRef, call: CallRow, state: Frontier) -> dict[int, str]:
         """Return the disposition of every event up to the call's head, by seq (I4)."""
-        policy = await self._policies.get(tenant_id, call.policy)
-        events = await event_log.events_without_bodies(self._database, SessionLog(session_id), call.head)
-        erased = (await audit.erased_seqs(self._database, session_id))[: call.manifest.redactions]
+        policy = await self._policies.get(ref.tenant_id, call.policy)
+        events = await event_log.events_without_bodies(self._database, SessionLog(ref.session_id), call.head)
+        erased = (await audit.erased_seqs(self._database, ref.session_id))[: call.manifest.redactions]
         return dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state, erased)
 
     async def history(
@@ -110,23 +110,22 @@ class Audit:
 
         All calls of an epoch share its decisions. Raises NotFound.
         """
-        session_id = sessions.session_key(tenant_id, external_id)
-        events = await event_log.with_calls(self._database, SessionLog(session_id), (seq,), bodies=False)
+        ref = session_ref(tenant_id, external_id)
+        events = await event_log.with_calls(self._database, SessionLog(ref.session_id), (seq,), bodies=False)
         if not events:
             raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
         stored_at = from_seconds(events[-1].at)  # no body was read, so this is when it was stored
         calls = await audit.calls_since(
             self._database,
-            session_id,
-            tenant_id,
+            ref,
             seq=seq,
             view=view,
             after=after or first_id(stored_at),
             limit=limit,
         )
         wanted = list({(call.view, call.epoch) for call in calls})
-        epochs = await audit.epochs_of(self._database, session_id, wanted)
-        erased = await audit.erased_seqs(self._database, session_id)
+        epochs = await audit.epochs_of(self._database, ref.session_id, wanted)
+        erased = await audit.erased_seqs(self._database, ref.session_id)
         rank = erased.index(seq) if seq in erased else len(erased)
         known: dict[tuple[object, ...], EventFate] = {}
         items = []
@@ -150,7 +149,7 @@ class Audit:
     async def diff_to(self, tenant_id: UUID, external_id: str, a: UUID, other: ComparedCall) -> DiffOut:
         """Return the differences from call `a` to another one. Raises NotFound, or NotReproducible."""
         recorded = await self._find_recorded(tenant_id, external_id, a)
-        session_id = sessions.session_key(tenant_id, external_id)
+        session_id = session_key(tenant_id, external_id)
         head = max(recorded.call.head, other.call.head)
         events = await event_log.events_without_bodies(self._database, SessionLog(session_id), head)
         erased = await audit.erased_seqs(self._database, session_id)

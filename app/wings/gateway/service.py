@@ -27,6 +27,7 @@ from app.resources.events.appends import AppendRequest
 from app.resources.feedback.service import Report
 from app.resources.reconcile.messages import ClientList, ClientMessages
 from app.store import audit, chain, lines, sessions
+from app.store.ids import SessionRef, session_key
 from app.store.spans import MAIN
 from app.wings.gateway.bodies import parse
 from app.wings.gateway.calls import (
@@ -189,7 +190,7 @@ class Gateway:
 
     async def _is_newest(self, call: PreparedCall) -> bool:
         """Return whether no call was made after this one on its line."""
-        session_id = sessions.session_key(call.tenant_id, call.line)
+        session_id = session_key(call.tenant_id, call.line)
         newest = await audit.page(self._kernel.database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
         return [one.call_id for _, one in newest] == [call.call_id]
 
@@ -281,13 +282,13 @@ async def _preview(
     errors.
     """
     given = await kernel.reconcile.read(tenant_id, session, _client_list(conversation))
-    key = sessions.session_key(tenant_id, session)
+    key = session_key(tenant_id, session)
     async with kernel.database.transaction() as tx:
         found = await chain.find_longest(tx, key, [link.hash for link in given.links])
         count = _whole_messages(given, conversation.messages, found[0].number if found else 0)
         hashes = [link.hash for link in given.links if given.indices[link.place] < count]
         found = await chain.find_longest(tx, key, hashes)
-        row = await sessions.find(tx, found[0].line, tenant_id) if found else None
+        row = await sessions.find(tx, SessionRef(found[0].line, tenant_id)) if found else None
     if row is None or not count:
         raise NotBudgeted(NOT_IN_LOG)
     assembled = await kernel.assembly.plan(tenant_id, row.external_id, replace(request, at=found[0].seq))

@@ -17,6 +17,7 @@ from app.resources.feedback.service import CacheReads
 from app.resources.policies.service import Policies
 from app.store import sessions
 from app.store.engine import Database
+from app.store.ids import SessionRef
 from app.wings.ledger import store
 from app.wings.ledger.cache_use import CountedCall, CountedEpoch, LedgerBreakpoint, LedgerLine, Usage, lines
 from app.wings.ledger.totals import Account, Totals, accounts, totals
@@ -93,10 +94,10 @@ class Ledger:
         Raises NotFound for an unknown session.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
-        rows = await store.calls(self._database, session.session_id, tenant_id, view, CALLS_MAX + 1)
+        rows = await store.calls(self._database, session.ref, view, CALLS_MAX + 1)
         partial, rows = len(rows) > CALLS_MAX, rows[-CALLS_MAX:]
         first = min((row.epoch for row in rows), default=0)
-        found = await store.epochs(self._database, session.session_id, tenant_id, view, first)
+        found = await store.epochs(self._database, session.ref, view, first)
         used = {row.policy: await self._policies.get(tenant_id, row.policy) for row in rows}
         return await asyncio.to_thread(self._view_ledger, rows, found, used, before, limit, partial=partial)
 
@@ -129,13 +130,13 @@ class Ledger:
         epochs = [_epoch(row, openings.get(row.epoch), outside) for row in found]
         return lines([self._call(row, used[row.policy], outside) for row in rows], epochs), epochs
 
-    async def cache_reads(self, tenant_id: UUID, session_id: UUID, view: str, call_id: UUID) -> CacheReads | None:
+    async def cache_reads(self, ref: SessionRef, view: str, call_id: UUID) -> CacheReads | None:
         """Return the expected and actual cache reads of a reported call; None if the call is gone."""
-        rows = await store.calls(self._database, session_id, tenant_id, view, CALLS_LOOKED_BACK, call_id)
+        rows = await store.calls(self._database, ref, view, CALLS_LOOKED_BACK, call_id)
         if not rows or rows[-1].call_id != call_id:
             return None
-        found = await store.epochs(self._database, session_id, tenant_id, view, min(row.epoch for row in rows))
-        used = {row.policy: await self._policies.get(tenant_id, row.policy) for row in rows}
+        found = await store.epochs(self._database, ref, view, min(row.epoch for row in rows))
+        used = {row.policy: await self._policies.get(ref.tenant_id, row.policy) for row in rows}
         line = self._lines(rows, found, used)[0][-1]
         profile = profile_name(line.call.model, self._caches)
         return CacheReads(profile or "other", line.expected.read, line.actual.read, line.actual.tokens)

@@ -12,6 +12,7 @@ from app.core.record.manifest import from_json
 from app.store import texts
 from app.store.calls import manifest_columns
 from app.store.engine import Database
+from app.store.ids import SessionRef
 from app.store.rows import decode
 from app.store.session_filter import has_prefix
 
@@ -122,10 +123,10 @@ def _call(row: asyncpg.Record) -> LedgerRow:
 
 
 async def calls(
-    database: Database, session_id: UUID, tenant_id: UUID, view: str, limit: int, last: UUID | None = None
+    database: Database, ref: SessionRef, view: str, limit: int, last: UUID | None = None
 ) -> list[LedgerRow]:
     """Return a view's newest calls up to the call `last`, oldest first."""
-    rows = await database.fetch(_CALLS, session_id=session_id, tenant_id=tenant_id, view=view, limit=limit, last=last)
+    rows = await database.fetch(_CALLS, **ref._asdict(), view=view, limit=limit, last=last)
     return [_call(row) for row in reversed(rows)]
 
 
@@ -139,9 +140,9 @@ ORDER BY epoch
 """
 
 
-async def epochs(database: Database, session_id: UUID, tenant_id: UUID, view: str, first: int) -> list[EpochRow]:
+async def epochs(database: Database, ref: SessionRef, view: str, first: int) -> list[EpochRow]:
     """Return a view's epochs from number `first` on and the one before, in order."""
-    rows = await database.fetch(_EPOCHS, session_id=session_id, tenant_id=tenant_id, view=view, first=first)
+    rows = await database.fetch(_EPOCHS, **ref._asdict(), view=view, first=first)
     return [decode(EpochRow, row) for row in rows]
 
 

@@ -17,6 +17,7 @@ from app.resources.policies.service import Policies
 from app.services.counting import Counting, bytes_of, off_loop
 from app.store import event_log, sessions
 from app.store.engine import Database
+from app.store.ids import SessionRef
 from app.store.sessions import SessionRow
 from app.wings.recall import answer, store
 from app.wings.recall.schemas import RecallIn, RecallItem, RecallOut
@@ -54,11 +55,11 @@ class Recall:
     async def find(self, tenant_id: UUID, external_id: str, asked: RecallIn) -> RecallOut:
         """Return the recalled events. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        call_id, seen = await self._find_seen_call(session, tenant_id, asked.call_id)
+        call_id, seen = await self._find_seen_call(session, asked.call_id)
         counter = self._counting.session_counter(session.estimator, session.model)
         found = _Found()
         if asked.query or asked.paths:
-            await self._index(session, tenant_id)
+            await self._index(session)
             found = await self._search(session, asked)
         wanted = tuple(dict.fromkeys((*asked.seqs, *found.seqs)))
         outline = await event_log.with_calls(self._database, session.log, wanted, bodies=False)
@@ -81,22 +82,20 @@ class Recall:
         omitted = max(0, found.matched - reported) + lost_direct
         return RecallOut(items=[*items, *missing], omitted=omitted, tokens=bounded.tokens, call_id=call_id)
 
-    async def _find_seen_call(
-        self, session: SessionRow, tenant_id: UUID, call_id: UUID | None
-    ) -> tuple[UUID | None, answer.SeenCall]:
-        call = await store.call(self._database, session.session_id, tenant_id, call_id)
+    async def _find_seen_call(self, session: SessionRow, call_id: UUID | None) -> tuple[UUID | None, answer.SeenCall]:
+        call = await store.call(self._database, session.ref, call_id)
         if call is None:
             if call_id is not None:
                 detail = f"session {session.external_id!r} has no call {call_id}"
                 raise NotFound(detail, session=session.external_id, call_id=str(call_id))
             return None, answer.SeenCall()
-        policy = await self._policies.get(tenant_id, call.policy)
+        policy = await self._policies.get(session.tenant_id, call.policy)
         return call.call_id, answer.SeenCall(call.head, call.frontier, policy.shows)
 
-    async def _index(self, session: SessionRow, tenant_id: UUID) -> None:
+    async def _index(self, session: SessionRow) -> None:
         """Index a session up to its head. Raises NotFound if it is erased meanwhile."""
         for part in await event_log.owners(self._database, session.log, session.state.head):
-            if not await self._indexing.index_to(part.session_id, tenant_id, part.to_seq):
+            if not await self._indexing.index_to(SessionRef(part.session_id, session.tenant_id), part.to_seq):
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)
 
     async def _question(self, session: SessionRow) -> frozenset[int]:
@@ -194,30 +193,30 @@ class Indexing:
         self._database = database
         self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
-    async def index_to(self, session_id: UUID, tenant_id: UUID, head: int | None = None) -> bool:
+    async def index_to(self, ref: SessionRef, head: int | None = None) -> bool:
         """Index a session up to `head` (None: its end); return False if there is no such session."""
-        if head is not None and await store.indexed_head(self._database, session_id) >= head:
+        if head is not None and await store.indexed_head(self._database, ref.session_id) >= head:
             return True
-        lock = self._locks.setdefault(session_id, asyncio.Lock())
+        lock = self._locks.setdefault(ref.session_id, asyncio.Lock())
         async with lock:  # only one of the waiting tasks holds a connection
             while True:
-                at = await self._batch(session_id, tenant_id)
+                at = await self._batch(ref)
                 if at is None:
                     return False
                 if at == 0 or (head is not None and at >= head):
                     return True
 
-    async def _batch(self, session_id: UUID, tenant_id: UUID) -> int | None:
+    async def _batch(self, ref: SessionRef) -> int | None:
         """Index one batch; return its last seq, 0 if nothing is left, None if there is no such session."""
         async with self._database.transaction() as tx:
-            indexed_to = await store.lock(tx, session_id, tenant_id)
+            indexed_to = await store.lock(tx, ref)
             if indexed_to is None:
                 return None
-            events = await store.unindexed_events(tx, session_id, indexed_to, BATCH_EVENTS, BATCH_TOKENS)
+            events = await store.unindexed_events(tx, ref.session_id, indexed_to, BATCH_EVENTS, BATCH_TOKENS)
             if not events:
                 return 0
             entries = await asyncio.to_thread(_entries, events)
-            await store.add(tx, session_id, tenant_id, entries, events[-1].seq)
+            await store.add(tx, ref, entries, events[-1].seq)
         return events[-1].seq
 
 

@@ -20,6 +20,7 @@ from app.store import event_log, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import EVENT_COLUMNS, event
+from app.store.ids import SessionRef
 from app.wings.recall.search import COUNT_MAX, QUESTION_MARK, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
 
 CANDIDATES_MAX: Final = 5_000
@@ -49,7 +50,7 @@ async def indexed_head(database: Database, session_id: UUID) -> int:
     return 0 if row is None else int(row["head"])
 
 
-async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
+async def lock(tx: Connection, ref: SessionRef) -> int | None:
     """Lock a session's index until the transaction ends; return the seq up to which it is indexed. Returns None if
     there is no such session. An index of another version is emptied."""
     row = await tx.fetchrow(
@@ -57,18 +58,17 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
         "SELECT session_id, tenant_id, :version FROM sessions "
         "WHERE session_id = :session_id AND tenant_id = :tenant_id FOR KEY SHARE "
         "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head RETURNING head, version",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         version=_version(),
     )
     if row is None:
         return None
     if row["version"] != _version():
-        await tx.execute("DELETE FROM search WHERE session_id = :session_id", session_id=session_id)
+        await tx.execute("DELETE FROM search WHERE session_id = :session_id", session_id=ref.session_id)
         await tx.execute(
             "UPDATE search_heads SET head = 0, entries = 0, length = 0, version = :version "
             "WHERE session_id = :session_id",
-            session_id=session_id,
+            session_id=ref.session_id,
             version=_version(),
         )
         return 0
@@ -104,18 +104,18 @@ WHERE session_id = :session_id
 """
 
 
-async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequence[IndexEntry], head: int) -> None:
+async def add(tx: Connection, ref: SessionRef, entries: Sequence[IndexEntry], head: int) -> None:
     """Index all remaining entries up to `head`. The transaction must hold the index's lock."""
     rows = [
         {
             "seq": one.seq,
             "length": one.length,
-            "terms": _keys(session_id, one.terms),
+            "terms": _keys(ref.session_id, one.terms),
             "counts": [min(count, COUNT_MAX) for count in one.terms.values()],
         }
         for one in entries
     ]
-    await tx.execute(_ADD, session_id=session_id, tenant_id=tenant_id, head=head, entries=canonical_json(rows))
+    await tx.execute(_ADD, **ref._asdict(), head=head, entries=canonical_json(rows))
 
 
 # The matches, and for each term the number of matches that contain it. If there are too many, those with the rarest
@@ -233,7 +233,7 @@ class CallInputs:
     frontier: Frontier
 
 
-async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID | None) -> CallInputs | None:
+async def call(database: Database, ref: SessionRef, call_id: UUID | None) -> CallInputs | None:
     """Return the session's call with this id, or without an id its main view's newest; None if there is none."""
     which = (
         "m.view = 'main' AND :call_id::uuid IS NULL ORDER BY m.epoch DESC, m.call_id DESC LIMIT 1"
@@ -244,8 +244,7 @@ async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: U
         "SELECT m.call_id, m.head, m.policy_name, m.policy_version, e.frontier FROM model_calls m "
         "LEFT JOIN epochs e ON e.session_id = m.session_id AND e.view = m.view AND e.epoch = m.epoch "
         f"WHERE m.session_id = :session_id AND m.tenant_id = :tenant_id AND {which}",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         call_id=call_id,
     )
     if row is None:

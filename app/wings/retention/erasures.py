@@ -21,9 +21,8 @@ from app.core.log.segments import session_of
 from app.resources.sessions.service import check_metadata
 from app.store import erasure, sessions, work_counts
 from app.store.engine import Database
-from app.store.ids import new_id
+from app.store.ids import new_id, session_key, session_ref
 from app.store.session_filter import ListPosition, SessionFilter
-from app.store.sessions import session_key
 from app.store.work_counts import WorkDone
 from app.wings.retention import store
 from app.wings.retention.families import find_families
@@ -230,11 +229,11 @@ class Erasures:
             counts: dict[str, dict[str, int]] = {one: {} for one in names}
             for one in rows:
                 own = counts[session_of(one)]
-                found = await store.counts(tx, session_key(row.tenant_id, one), row.tenant_id)
+                found = await store.counts(tx, session_ref(row.tenant_id, one))
                 own |= {table: own.get(table, 0) + number for table, number in found.items()}
             await erasure.delete(tx, row.tenant_id, rows)
             for one, own in counts.items():
-                await store.record_erased(tx, row.tenant_id, row.id, session_key(row.tenant_id, one), own)
+                await store.record_erased(tx, session_ref(row.tenant_id, one), row.id, own)
         return len(names)
 
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from app.core.log.segments import session_of
 from app.store.engine import Connection, Database
+from app.store.ids import session_key
 from app.store.session_filter import ListPosition
-from app.store.sessions import session_key
 from app.wings.retention.rules import Life
 
 Reader = Connection | Database

@@ -13,10 +13,10 @@ import asyncpg
 from app.core.log.events import Json, canonical_json
 from app.store.engine import Connection, Database
 from app.store.erasure import WITHOUT_KEYS
+from app.store.ids import SessionRef, session_key
 from app.store.purges import ROWS_PER_STATEMENT, ExpiredCall, delete_calls
 from app.store.rows import columns, decode, parameters
 from app.store.session_filter import SessionFilter, conditions, scan_conditions
-from app.store.sessions import session_key
 from app.wings.retention.rules import Lifetimes, RecordRule
 
 COUNTED_MAX: Final = 100_000
@@ -159,9 +159,9 @@ _COUNT: Final = "SELECT " + ", ".join(
 )
 
 
-async def counts(tx: Connection, session_id: UUID, tenant_id: UUID) -> Mapping[str, int]:
+async def counts(tx: Connection, ref: SessionRef) -> Mapping[str, int]:
     """Return the number of a session's or line's rows by table, without tables that have none."""
-    row = await tx.fetchrow(_COUNT, session_id=session_id, tenant_id=tenant_id)
+    row = await tx.fetchrow(_COUNT, **ref._asdict())
     return {} if row is None else {table: number for table, number in row.items() if number}
 
 
@@ -295,21 +295,17 @@ async def count_erased(database: Database, tenant_id: UUID, erasure_id: UUID) ->
     return 0 if row is None else int(row["n"])
 
 
-async def record_erased(
-    tx: Connection, tenant_id: UUID, erasure_id: UUID, session_id: UUID, counts: Mapping[str, int]
-) -> None:
+async def record_erased(tx: Connection, ref: SessionRef, erasure_id: UUID, counts: Mapping[str, int]) -> None:
     """Record that a session is erased, and its name, in the transaction that erases it."""
     await tx.execute(
         "INSERT INTO erased_names (session_id, tenant_id) VALUES (:session_id, :tenant_id) ON CONFLICT DO NOTHING",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
     )
     await tx.execute(
         "INSERT INTO erased (session_id, erasure_id, tenant_id, counts) "
         "VALUES (:session_id, :erasure_id, :tenant_id, :counts)",
-        session_id=session_id,
+        **ref._asdict(),
         erasure_id=erasure_id,
-        tenant_id=tenant_id,
         counts=canonical_json(counts),
     )
 

@@ -20,6 +20,7 @@ from app.core.lexicon.times import to_seconds
 from app.store import answers, audit, calibrations, calls, chain, compactions, jobs, lines, log
 from app.store.driver import numbered
 from app.store.engine import LOCK_MS, Connection, Database
+from app.store.ids import SessionRef
 from app.store.rows import Row
 from app.tracing import tracer
 from app.wings.shards import statements
@@ -99,18 +100,18 @@ class Shards:
         """Close the queue's pool."""
         await self._queue.close()
 
-    async def _queue_compaction(self, session_id: UUID, tenant_id: UUID) -> bool:
+    async def _queue_compaction(self, ref: SessionRef) -> bool:
         """Queue a session's compaction, unless its job waits or runs; return whether it was queued.
 
         The caller must hold the lock on the session's row and have written the work to do: a job that is running looks
         for it again under that lock before it releases the session.
         """
         row = await self._queue.fetchrow(
-            "SELECT palimpsest_compact(:session_id, :tenant_id) AS queued", session_id=session_id, tenant_id=tenant_id
+            "SELECT palimpsest_compact(:session_id, :tenant_id) AS queued", **ref._asdict()
         )
         queued = row is not None and bool(row["queued"])
         if queued:
-            await jobs.store_trace_context(self._queue, session_id, tracer.get().link_headers())
+            await jobs.store_trace_context(self._queue, ref.session_id, tracer.get().link_headers())
         return queued
 
     async def _compaction_state(self, session_id: UUID, runs: str) -> str:
@@ -128,18 +129,18 @@ class Shards:
         row = await tx.fetchrow(statements.APPEND_MOVE, **_parameters(statements.APPEND_MOVE, values))
         if row is None:
             return None
-        session_id, tenant_id, count = values["session_id"], values["tenant_id"], values["count"]
+        ref, count = SessionRef(values["session_id"], values["tenant_id"]), values["count"]
         await tx.execute(statements.APPEND_INSERT, **_parameters(statements.APPEND_INSERT, values))
         if "key" in values:
             head, tokens = row["head"] + count, row["tokens"] + values["batch_tokens"] + row["carry_tokens"]
             answer = {"head": head, "first": row["head"] + 1, "turns": row["turns"], "epoch": row["epoch"]}
             answer |= {"tokens": tokens, "target": row["target"]}
-            await answers.store(tx, session_id, tenant_id, values["key"], values["request_sha256"], answer)
+            await answers.store(tx, ref, values["key"], values["request_sha256"], answer)
         if row["due"]:
-            await self._queue_compaction(session_id, tenant_id)
+            await self._queue_compaction(ref)
         if row["streamed_until"] is not None and row["streamed_until"] > row["now"]:
             await tx.execute(
-                "SELECT pg_notify(:channel, :session)", channel=log.STREAM_CHANNEL, session=str(session_id)
+                "SELECT pg_notify(:channel, :session)", channel=log.STREAM_CHANNEL, session=str(ref.session_id)
             )
         # Not true, with which the caller would store the job's trace context again.
         return {**row, "stored_at": to_seconds(row["now"]), "enqueued": False if row["due"] else None}
@@ -186,7 +187,7 @@ class Shards:
         """Queue a compaction while the session's row is locked."""
         lock = "SELECT session_id FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE"
         if await tx.fetchrow(lock, session_id=values["session_id"]) is not None:
-            await self._queue_compaction(values["session_id"], values["tenant_id"])
+            await self._queue_compaction(SessionRef(values["session_id"], values["tenant_id"]))
 
 
 _ON_QUEUE: Final = frozenset(

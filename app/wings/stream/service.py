@@ -23,9 +23,9 @@ from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from app.core.lexicon.times import to_seconds
 from app.core.log.events import canonical_json
 from app.resources.events.reading import event_json
-from app.store import sessions
 from app.store.engine import Database, acting_for
 from app.store.events import StoredEvent
+from app.store.ids import SessionRef, session_ref
 from app.wings.stream import store
 
 KINDS: Final = ("appended", "epoch", "compaction")
@@ -54,7 +54,7 @@ class _Watched:
     `leasing` is a running request for a lease. It continues when the reader that waits for it is gone.
     """
 
-    tenant_id: UUID
+    ref: SessionRef
     began: datetime
     wakes: set[asyncio.Event] = field(default_factory=set)
     leased_until: float = 0.0
@@ -98,19 +98,19 @@ class Streams:
             raise TooManyStreams(f"this process serves {self._max} streams already", limit=self._max)
         self._open += 1
         try:
-            session_id = sessions.session_key(tenant_id, external_id)
-            began = await store.created_at(self._database, session_id, tenant_id)
+            ref = session_ref(tenant_id, external_id)
+            began = await store.created_at(self._database, ref)
             if began is None:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if last_id:
                 seq, number = _place(last_id, began)
             else:
-                seq, number = after, 0 if after == 0 else await store.number_at(self._database, session_id, after)
-            wake = await self._attach(session_id, tenant_id, began)
+                seq, number = after, 0 if after == 0 else await store.number_at(self._database, ref.session_id, after)
+            wake = await self._attach(ref, began)
         except BaseException:  # also on the cancellation of a task whose reader is gone
             self._open -= 1
             raise
-        return Stream(self, session_id, tenant_id, began, seq, number, kinds, allowed, wake)
+        return Stream(self, ref, began, seq, number, kinds, allowed, wake)
 
     def end(self) -> None:
         """End every stream and open no new one."""
@@ -131,8 +131,7 @@ class Streams:
                 return None
             return await store.news(
                 self._database,
-                of.session_id,
-                of.tenant_id,
+                of.ref,
                 of.began,
                 seq=of.seq if "appended" in of.kinds else None,
                 number=of.number if of.kinds - {"appended"} else None,
@@ -143,7 +142,7 @@ class Streams:
         self._open -= 1
         self._forget(session_id, wake)
 
-    async def _attach(self, session_id: UUID, tenant_id: UUID, began: datetime) -> asyncio.Event:
+    async def _attach(self, ref: SessionRef, began: datetime) -> asyncio.Event:
         """Return the event that wakes a stream; every later commit to the session sets it."""
         if not self._tasks:
             self._tasks = [
@@ -151,21 +150,21 @@ class Streams:
                 asyncio.create_task(self._renew()),
             ]
         wake = asyncio.Event()
-        watched = self._watched.get(session_id)
+        watched = self._watched.get(ref.session_id)
         if watched is None or watched.began != began:  # the lease of an erased session is void
             earlier = watched.wakes if watched else set()
-            watched = self._watched[session_id] = _Watched(tenant_id, began, earlier)
+            watched = self._watched[ref.session_id] = _Watched(ref, began, earlier)
         watched.wakes.add(wake)
         try:
             async with asyncio.timeout(LISTEN_SECONDS):
                 await self._listening.wait()
             if watched.due:
-                await self._lease(session_id, watched)
+                await self._lease(watched)
         except TimeoutError:
-            self._forget(session_id, wake)
+            self._forget(ref.session_id, wake)
             raise StoreUnavailable("the notifications of the database are unavailable") from None
         except BaseException:  # such as a reader's cancellation
-            self._forget(session_id, wake)
+            self._forget(ref.session_id, wake)
             raise
         return wake
 
@@ -174,19 +173,19 @@ class Streams:
         if watched is not None:
             watched.wakes.discard(wake)
 
-    async def _lease(self, session_id: UUID, watched: _Watched) -> None:
+    async def _lease(self, watched: _Watched) -> None:
         """Take a lease on a session. Concurrent callers wait for the same request."""
         if watched.leasing is None:
-            watched.leasing = asyncio.create_task(self._take_lease(session_id, watched))
+            watched.leasing = asyncio.create_task(self._take_lease(watched))
             watched.leasing.add_done_callback(_retrieve_failure)
         await asyncio.shield(watched.leasing)
 
-    async def _take_lease(self, session_id: UUID, watched: _Watched) -> None:
+    async def _take_lease(self, watched: _Watched) -> None:
         """Take a lease; after a gap between leases, wake the session's streams to read."""
         requested_at = time.monotonic()
         try:
-            with acting_for(watched.tenant_id):  # not for the tenant whose request started this task
-                held = await store.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
+            with acting_for(watched.ref.tenant_id):  # not for the tenant whose request started this task
+                held = await store.lease(self._database, watched.ref, LEASE_SECONDS)
         finally:
             watched.leasing = None
         watched.leased_until = requested_at + LEASE_SECONDS
@@ -203,17 +202,17 @@ class Streams:
                         self._watched.pop(session_id, None)
                 elif watched.due:
                     try:
-                        await self._lease(session_id, watched)
+                        await self._lease(watched)
                     except (StoreUnavailable, asyncpg.PostgresError) as error:
                         structlog.get_logger().warning("streams could not renew a lease", error=str(error))
                         break
 
     async def _on_listening(self) -> None:
         """Wake all streams when the connection listens: earlier additions sent no notification."""
-        for session_id, watched in list(self._watched.items()):
+        for watched in list(self._watched.values()):
             watched.leased_until = 0.0  # this may be another database, without the leases
             if watched.wakes:
-                await self._lease(session_id, watched)
+                await self._lease(watched)
         self._listening.set()
         self._wake_all()
 
@@ -232,8 +231,7 @@ class Stream:
     """One reader of one session, and its place: the last seq and the last change sent to it."""
 
     _streams: Streams
-    session_id: UUID
-    tenant_id: UUID
+    ref: SessionRef
     began: datetime
     seq: int
     number: int
@@ -246,7 +244,7 @@ class Stream:
         """Close the stream, which frees its place among those of this process."""
         if not self._closed:
             self._closed = True
-            self._streams.detach(self.session_id, self._wake)
+            self._streams.detach(self.ref.session_id, self._wake)
 
     async def messages(self) -> AsyncIterator[Message | None]:
         """Yield messages in order, and None after each KEEP_ALIVE_SECONDS without one.
@@ -291,7 +289,7 @@ class Stream:
 
     def _event(self, event: StoredEvent) -> Message:
         self.seq = event.seq
-        return Message("appended", self._id(), canonical_json(event_json(self.session_id, event)))
+        return Message("appended", self._id(), canonical_json(event_json(self.ref.session_id, event)))
 
     def _has_more(self, news: store.News) -> bool:
         """Return whether more may follow than one read returns."""

@@ -20,6 +20,7 @@ from app.store import event_log
 from app.store.engine import Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent, stored_event
+from app.store.ids import SessionRef
 from app.store.log import STREAM_CHANNEL
 
 APPLICATION_NAME: Final = "palimpsest stream"
@@ -54,12 +55,11 @@ class News:
     changes: tuple[StreamEvent, ...]
 
 
-async def created_at(database: Database, session_id: UUID, tenant_id: UUID) -> datetime | None:
+async def created_at(database: Database, ref: SessionRef) -> datetime | None:
     """Return the time of a session's creation, by which sessions of one name differ; None if there is none."""
     row = await database.fetchrow(
         "SELECT created_at FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
     )
     return None if row is None else row["created_at"]
 
@@ -92,9 +92,9 @@ SELECT coalesce(streamed_until > clock_timestamp(), false) AS held FROM leased, 
 """
 
 
-async def lease(database: Database, session_id: UUID, tenant_id: UUID, seconds: float) -> bool:
+async def lease(database: Database, ref: SessionRef, seconds: float) -> bool:
     """Have the session notify of additions for `seconds`; return whether it has done so until now, without a gap."""
-    row = await database.fetchrow(_LEASE, session_id=session_id, tenant_id=tenant_id, seconds=seconds)
+    row = await database.fetchrow(_LEASE, **ref._asdict(), seconds=seconds)
     return row is not None and bool(row["held"])
 
 
@@ -126,8 +126,7 @@ def _rows(row: asyncpg.Record, names: Sequence[str]) -> Iterable[tuple[Any, ...]
 
 async def news(
     database: Database,
-    session_id: UUID,
-    tenant_id: UUID,
+    ref: SessionRef,
     began: datetime,
     *,
     seq: int | None,
@@ -136,8 +135,7 @@ async def news(
     """Return the events after `seq` and changes after `number` (None: none of these); None if the session is gone."""
     row = await database.fetchrow(
         _NEWS,
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         began=began,
         seq=seq or 0,
         number=number or 0,
@@ -149,7 +147,7 @@ async def news(
         return None
     events = tuple(map(stored_event, _rows(row, _EVENTS)))
     if seq is not None and row["head"] > seq and not (events and events[0].seq == seq + 1):
-        events = tuple(await event_log.stored(database, SessionLog(session_id), seq, SHARED_MAX))  # an ancestor's
+        events = tuple(await event_log.stored(database, SessionLog(ref.session_id), seq, SHARED_MAX))  # an ancestor's
     return News(row["head"], events, tuple(StreamEvent(*change) for change in _rows(row, _CHANGES)))
 
 

@@ -12,6 +12,7 @@ from pgqueuer.models import Job, Schedule
 from app.core.lexicon.times import to_seconds
 from app.store import work_counts
 from app.store.engine import Database
+from app.store.ids import SessionRef
 from app.store.work_counts import WorkDone
 from app.wings.webhooks import store
 from app.wings.webhooks.poster import Poster, PostError
@@ -58,7 +59,7 @@ class Deliveries:
                 tenant_id = await store.tenant_of(database, session_id, id)
                 if tenant_id is None:  # deleted with its session or its webhook
                     return
-                async with job_context("deliver", database, session_id, tenant_id, job=int(job.id)):
+                async with job_context("deliver", database, SessionRef(session_id, tenant_id), job=int(job.id)):
                     await self.send(session_id, id)
 
         @queue.schedule("find_forgotten_deliveries", FORGOTTEN_CRON)

@@ -15,7 +15,7 @@ from app.runtime.settings import Settings
 from app.services.counting import Counting
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
-from app.store.sessions import session_key
+from app.store.ids import session_key, session_ref
 
 pytestmark = pytest.mark.wing("audit")
 
@@ -86,7 +86,7 @@ async def summarize(recorded: RecordedSession) -> None:
     settings = Settings()
     counting = Counting(tokenizers.load(settings.tiktoken_cache_dir))
     compaction = wiring.compaction(settings, recorded.database, counting)
-    await compaction.run(KEY, DEFAULT_TENANT)
+    await compaction.run(session_ref(DEFAULT_TENANT, "s"))
     await compaction.aclose()
 
 

@@ -12,7 +12,7 @@ from app.resources.summaries.newest_events import NewestEvents
 from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, spans
 from app.store.engine import Database
-from app.store.sessions import session_key
+from app.store.ids import session_ref
 from tests.contract.contexts.test_context import append, rounds
 
 COUNTER = Counter(HEURISTIC, AREA)
@@ -33,7 +33,7 @@ class CheckedReader:
 
     async def __call__(self, after: int, tokens: int, counter: Counter = COUNTER) -> Sequence[Event]:
         """Return the newest events, checking them against the stored ones."""
-        facts = await spans.facts(self._database, session_key(DEFAULT_TENANT, self._sid), DEFAULT_TENANT)
+        facts = await spans.facts(self._database, session_ref(DEFAULT_TENANT, self._sid))
         assert facts is not None
         self.read = []
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
-from app.store.sessions import session_key
+from app.store.ids import session_key
 from tests.contract.contexts.test_context import append
 from tests.support.examples import examples
 

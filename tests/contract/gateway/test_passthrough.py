@@ -15,7 +15,7 @@ from app.services import tenants
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
-from app.store.sessions import session_key
+from app.store.ids import session_key
 from tests.conftest import serving
 from tests.support.databases import tables_containing
 from tests.support.gateways import KEY, NO_WAIT_POLICY, BackgroundWrites, settings

@@ -14,8 +14,7 @@ from app.resources.layers import service
 from app.services.tenants import DEFAULT_TENANT
 from app.store import views
 from app.store.engine import Database
-from app.store.ids import first_id
-from app.store.sessions import session_key
+from app.store.ids import first_id, session_key
 from tests.conformance.agent import Agent, Json, request_text
 from tests.conftest import Servers
 

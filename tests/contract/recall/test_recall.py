@@ -9,7 +9,7 @@ import pytest
 
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store.engine import Database
-from app.store.sessions import session_key
+from app.store.ids import session_key, session_ref
 from app.wings.recall import store as search
 from app.wings.recall.search import TERMS_VERSION, entry
 from app.wings.recall.service import Indexing
@@ -262,11 +262,11 @@ async def test_an_answer_ranks_before_its_question_whatever_its_word_forms(
 async def test_indexing_ends_with_the_session(client: httpx.AsyncClient, database: Database) -> None:
     await post(client, *turn(1, "x"))
     indexing = Indexing(database)
-    own = session_key(DEFAULT_TENANT, "s")
-    assert await indexing.index_to(own, DEFAULT_TENANT) is True
-    assert await indexing.index_to(own, uuid4()) is False
+    own = session_ref(DEFAULT_TENANT, "s")
+    assert await indexing.index_to(own) is True
+    assert await indexing.index_to(own._replace(tenant_id=uuid4())) is False
     assert (await client.delete(S)).status_code == 204
-    assert await indexing.index_to(own, DEFAULT_TENANT, 4) is False
+    assert await indexing.index_to(own, 4) is False
     assert await database.fetch("SELECT 1 FROM search UNION ALL SELECT 1 FROM search_heads") == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import purges, work_counts
 from app.store.engine import Database, acting_for
-from app.store.sessions import session_key
+from app.store.ids import session_key
 from app.wings.retention.jobs import apply_all
 from app.wings.retention.service import RetentionRules
 from tests.contract.contexts.test_context import append, rounds

@@ -14,7 +14,7 @@ from app.runtime import wiring
 from app.runtime.settings import InvalidSetting, Settings, load
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database, acting_for
-from app.store.sessions import session_key
+from app.store.ids import session_key
 from app.wings.sealing import service
 from app.wings.sealing import store as content_keys
 from app.wings.sealing.service import rewrap

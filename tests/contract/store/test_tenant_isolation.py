@@ -45,7 +45,7 @@ from app.store.driver import PARAMETER
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.event_log import SessionLog
-from app.store.sessions import session_key
+from app.store.ids import session_key, session_ref
 from app.wings.recall import store as search
 from app.wings.replica.service import Replica
 from app.wings.retention import jobs as worker_retention
@@ -266,7 +266,8 @@ def _pieces(node: ast.AST, function: ast.AST, module: Any) -> list[str]:
 
 async def run_schedules(application: Database, database: Database, tenant_id: UUID) -> None:
     """Call the store's functions for schedules, and for what requests can hardly bring about."""
-    own = session_key(tenant_id, "s")
+    ref = session_ref(tenant_id, "s")
+    own = ref.session_id
     await database.execute("UPDATE search_heads SET version = 0 WHERE session_id = :own", own=own)
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
@@ -278,13 +279,13 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         await event_log.oldest(application, SessionLog(own), 0, 1_000, 100)
         await spans.calls(application, own, 1, 60)
         await event_log.has_conversation(application, SessionLog(own))
-        await sessions.name_of(application, own, tenant_id)
+        await sessions.name_of(application, ref)
         assert await lines.of_event(application, tenant_id, "s", "resp_of_nobody") is None
         assert await lines.of_call(application, tenant_id, "s", uuid4()) is None
         [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
         await compactions.reschedule(application, own, run.id, "not now")
         async with application.transaction() as tx:
-            await search.lock(tx, own, tenant_id)
+            await search.lock(tx, ref)
             await sessions.count(tx, tenant_id, 10)
         day = await spending.reserve(application, tenant_id, 100, 1_000)
         assert day is not None and await spending.reserve(application, tenant_id, 1_000, 1_000) is None
@@ -333,11 +334,11 @@ async def retain(application: Database, database: Database, tenant_id: UUID) -> 
         later = RetentionRules(application, lambda: datetime.now(UTC) + timedelta(days=30))
         assert (await later.preview(tenant_id, 10)).items
         assert (await Erasures(application).preview(tenant_id, ErasureRequest({"about": SECRET_WORD}), 10)).items
-        own = session_key(tenant_id, "s")
+        own = session_ref(tenant_id, "s")
         with suppress(RolledBack):  # rolled back, so that later tests find these rows
             async with application.transaction() as tx:
-                assert (await erasures.counts(tx, own, tenant_id))["sessions"] == 1
-                await purges._record_use(tx, tenant_id, own, datetime.now(UTC) + timedelta(days=1))
+                assert (await erasures.counts(tx, own))["sessions"] == 1
+                await purges._record_use(tx, own, datetime.now(UTC) + timedelta(days=1))
                 await erasure.delete(tx, tenant_id, ["s", "w"])
                 raise RolledBack
 

@@ -16,8 +16,8 @@ from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import compactions, dsn, keys
 from app.store.engine import Database
+from app.store.ids import session_ref
 from app.store.log import STREAM_CHANNEL
-from app.store.sessions import session_key
 from app.wings.stream import routes as route
 from app.wings.stream import service, store
 from tests.conftest import serving
@@ -26,7 +26,8 @@ from tests.support.waiting import count_waiting
 
 SESSION = "/v1/sessions/s"
 STREAM = f"{SESSION}/stream"
-KEY = session_key(DEFAULT_TENANT, "s")
+REF = session_ref(DEFAULT_TENANT, "s")
+KEY = REF.session_id
 SECONDS_MAX = 30
 SEED = 20_261_121
 T = TypeVar("T")
@@ -324,7 +325,7 @@ async def test_a_change_in_progress_when_a_stream_begins_is_not_missed(
                 " body) SELECT session_id, tenant_id, 2, turn, type, pinned, is_error, 0, cum_tokens, body FROM events"
             )
         else:
-            await compactions.schedule(tx, KEY, DEFAULT_TENANT, uuid4(), "requested")
+            await compactions.schedule(tx, REF, uuid4(), "requested")
 
         async def first() -> Event:
             async with streaming(server, STREAM, after=1) as events:
@@ -485,11 +486,11 @@ async def test_a_read_is_bounded_in_bytes_but_returns_at_least_one_event(
     sizes = [300_000, 100_000, 100_000, 100_000, *[10] * 300]
     for begin in range(0, len(sizes), 100):
         await append(client, *("x" * size for size in sizes[begin : begin + 100]))
-    began = await store.created_at(database, KEY, DEFAULT_TENANT)
+    began = await store.created_at(database, REF)
     assert began is not None
     reads, seq = [], 0
     while seq < len(sizes):
-        news = await store.news(database, KEY, DEFAULT_TENANT, began, seq=seq, number=0)
+        news = await store.news(database, REF, began, seq=seq, number=0)
         assert news is not None
         assert [event.seq for event in news.events] == list(range(seq + 1, seq + len(news.events) + 1))
         seq = news.events[-1].seq
