@@ -10,7 +10,7 @@ from app.core.log.chain import Link, Tip, links
 from app.core.log.segments import session_of
 from app.store import event_log, sessions, texts
 from app.store.engine import Connection
-from app.store.ids import session_ref
+from app.store.ids import SessionRef, session_ref
 from app.store.lines import LINE_KEYS
 from app.store.sessions import SessionRow
 
@@ -91,25 +91,23 @@ async def find_longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> S
     return [Found(row["line"], row["seq"], row["number"]) for row in rows]
 
 
-async def with_tip(tx: Connection, tenant_id: UUID, root: UUID, number: int, tip: bytes) -> SessionRow | None:
+async def with_tip(tx: Connection, root: SessionRef, number: int, tip: bytes) -> SessionRow | None:
     """Return the newest line of a session whose chain ends with this hash, locked; None if there is none."""
     row = await tx.fetchrow(
         f"SELECT external_id FROM sessions WHERE session_id IN ({LINE_KEYS}) "
         "AND chained = :number AND chain_tip = :tip ORDER BY number DESC LIMIT 1",
-        session_id=root,
-        tenant_id=tenant_id,
+        **root._asdict(),
         number=number,
         tip=tip,
     )
-    return None if row is None else await sessions.get_locked(tx, tenant_id, row["external_id"])
+    return None if row is None else await sessions.get_locked(tx, root.tenant_id, row["external_id"])
 
 
-async def unchained_lines(tx: Connection, tenant_id: UUID, root: UUID) -> list[str]:
+async def unchained_lines(tx: Connection, root: SessionRef) -> list[str]:
     """Return the names of a session's lines that are not chained up to their heads, oldest first."""
     rows = await tx.fetch(
         f"SELECT external_id FROM sessions WHERE session_id IN ({LINE_KEYS}) AND chained_seq < head ORDER BY number",
-        session_id=root,
-        tenant_id=tenant_id,
+        **root._asdict(),
     )
     return [row["external_id"] for row in rows]
 
@@ -120,12 +118,12 @@ TIP: Final = (
 )
 
 
-async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, seq: int) -> Tip:
+async def tip_at(tx: Connection, root: SessionRow, row: SessionRow, seq: int) -> Tip:
     """Return the tip of a line's chain when its head was `seq`, from the links stored so far."""
     if seq >= row.tip.seq:
         return row.tip
     most = seq
-    async for line in _line_and_parents(tx, tenant_id, root, row):
+    async for line in _line_and_parents(tx, root, row):
         found = await tx.fetchrow(TIP, session_id=root.session_id, line=line.session_id, seq=most)
         if found is not None:
             return Tip(seq, found["number"], bytes(found["hash"]))
@@ -133,11 +131,11 @@ async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: Session
     return Tip(seq)
 
 
-async def seqs(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> list[int]:
+async def seqs(tx: Connection, root: SessionRow, row: SessionRow) -> list[int]:
     """Return the seqs of the chained events of a line, in order."""
     found: list[int] = []
     most = row.tip.number
-    async for line in _line_and_parents(tx, tenant_id, root, row):
+    async for line in _line_and_parents(tx, root, row):
         rows = await tx.fetch(
             "SELECT seq, number FROM chain WHERE session_id = :session_id AND line = :line AND number <= :most "
             "ORDER BY seq",
@@ -152,13 +150,11 @@ async def seqs(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRo
     return found
 
 
-async def _line_and_parents(
-    tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow
-) -> AsyncIterator[SessionRow]:
+async def _line_and_parents(tx: Connection, root: SessionRow, row: SessionRow) -> AsyncIterator[SessionRow]:
     """Yield a line, the line of the same session that it branched from, and so on."""
     line: SessionRow | None = row
     while line is not None:
         yield line
         if line.parent is None or session_of(line.parent[0]) != root.external_id:
             return
-        line = await sessions.find(tx, session_ref(tenant_id, line.parent[0]))
+        line = await sessions.find(tx, session_ref(root.tenant_id, line.parent[0]))

@@ -19,7 +19,7 @@ from app.core.log.segments import SEQ_MAX, AsOf, InheritableSummary, clip, cover
 from app.store import ancestors, event_log, sessions
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
-from app.store.ids import session_key
+from app.store.ids import SessionRef, session_ref
 from app.store.sessions import SessionRow
 
 EPOCH_COLUMNS: Final = (
@@ -74,11 +74,10 @@ ON CONFLICT DO NOTHING RETURNING session_id
 """
 
 
-async def create(
-    tx: Connection, tenant_id: UUID, origin: Parent, external_id: str, metadata: Mapping[str, Json]
-) -> UUID | None:
-    """Store a fork with the decisions and redactions of its shared events; return its key, None if the name exists."""
-    key, session, as_of = session_key(tenant_id, external_id), origin.session, origin.as_of
+async def create(tx: Connection, origin: Parent, external_id: str, metadata: Mapping[str, Json]) -> SessionRef | None:
+    """Store a fork with the decisions and redactions of its shared events; return its ids, None if the name exists."""
+    session, as_of = origin.session, origin.as_of
+    ref = session_ref(session.tenant_id, external_id)
     state, at, from_id = as_of.state, origin.at, session.session_id
     calls = {call_id: {"seq": call.seq, "tool": call.tool} for call_id, call in state.open_calls.items()}
     decided = await tx.fetch(
@@ -93,8 +92,7 @@ async def create(
     owners = await event_log.owners(tx, session.log, at)
     made = await tx.fetchrow(
         _SESSION,
-        session_id=key,
-        tenant_id=tenant_id,
+        **ref._asdict(),
         name=external_id,
         policy_name=session.policy[0],
         policy_version=session.policy[1],
@@ -119,8 +117,8 @@ async def create(
         outside_tokens=session.outside_tokens,
     )
     if made is not None:
-        await _share_changes(tx, key, from_id, at)
-    return None if made is None else key
+        await _share_changes(tx, ref.session_id, from_id, at)
+    return None if made is None else ref
 
 
 async def _share_changes(tx: Connection, fork_id: UUID, from_id: UUID, at: int) -> None:

@@ -16,6 +16,7 @@ from app.services.idempotency import ResponseToStore
 from app.store import erasure, forks, sessions
 from app.store.engine import Connection, Database
 from app.store.forks import CutOff, Parent
+from app.store.ids import SessionRef
 from app.store.sessions import SessionRow
 
 
@@ -57,7 +58,7 @@ class Forks:
         sessions.check_name(fork, "id")
         async with self._database.transaction() as tx:
             origin = await forks.parent(tx, tenant_id, external_id, at)
-            created = await self.create(tx, tenant_id, origin, fork, metadata) is not None
+            created = await self.create(tx, origin, fork, metadata) is not None
             if created:
                 await erasure.admit_name(tx, tenant_id, fork, has_metadata=bool(metadata))
                 await self._quota.admit(tx, tenant_id)
@@ -76,15 +77,17 @@ class Forks:
         return made
 
     async def create(
-        self, tx: Connection, tenant_id: UUID, origin: Parent, fork: str, metadata: Mapping[str, Json]
-    ) -> UUID | None:
-        """Create the fork in a transaction; return its key, None if the name is taken."""
-        refs = await forks.policies_of(tx, origin.session.session_id)
-        shown = {(await self._policies.get(tenant_id, ref, tx)).shows for ref in refs}
-        fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)
-        if fork_id is None:
+        self, tx: Connection, origin: Parent, fork: str, metadata: Mapping[str, Json]
+    ) -> SessionRef | None:
+        """Create the fork in a transaction; return its ids, None if the name is taken."""
+        tenant_id, from_id = origin.session.tenant_id, origin.session.session_id
+        policy_refs = await forks.policies_of(tx, from_id)
+        shown = {(await self._policies.get(tenant_id, ref, tx)).shows for ref in policy_refs}
+        made = await forks.create(tx, origin, fork, metadata)
+        if made is None:
             return None
-        covers = {cover_id(origin.session.session_id, one): cover_id(fork_id, one) for one in {SHOW_ALL, *shown}}
+        fork_id = made.session_id
+        covers = {cover_id(from_id, one): cover_id(fork_id, one) for one in {SHOW_ALL, *shown}}
         readable = await forks.copy_summaries(tx, origin, fork_id, covers)
         await forks.copy_views(tx, origin, fork_id, readable)
-        return fork_id
+        return made

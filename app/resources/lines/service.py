@@ -19,7 +19,7 @@ from app.resources.sessions.limits import SessionQuota
 from app.services.idempotency import ResponseToStore
 from app.store import chain, erasure, forks, lines, sessions
 from app.store.engine import Connection, Database
-from app.store.ids import SessionRef, session_key, session_ref
+from app.store.ids import SessionRef, session_ref
 from app.store.lines import LineRow
 from app.store.sessions import SessionRow
 
@@ -93,10 +93,10 @@ class Lines:
             raise InvalidRequest("only a session can be rewound: name it without its line", field="sid")
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, address)
-            row = await current_row(tx, tenant_id, root)
+            row = await current_row(tx, root)
             if to > row.state.head:
                 raise InvalidRequest(f"`to` is {to}, but the session's last event is {row.state.head}", field="to")
-            made = await self.branch(tx, tenant_id, root, row, to) if to < row.state.head else row
+            made = await self.branch(tx, root, row, to) if to < row.state.head else row
             calls = [call.seq for call in made.state.open_calls.values()]
             cut = await forks.cut_off_events(tx, row.log, to, calls) if made is not row else []
             rewound = Forked(await sessions.get_line(tx, tenant_id, made.external_id), made is not row, cut)
@@ -104,15 +104,15 @@ class Lines:
                 await keep.store(tx, rewound)
         return rewound
 
-    async def branch(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
+    async def branch(self, tx: Connection, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
         """Create a line with the log of another one up to `at`, and point the name at it; both must be locked."""
         origin = await forks.views_as_of(tx, row, at)
-        tip = await chain.tip_at(tx, tenant_id, root, row, at)
+        tip = await chain.tip_at(tx, root, row, at)
 
-        async def fork(line: str) -> UUID | None:
-            return await self._forks.create(tx, tenant_id, origin, line, row.metadata)
+        async def fork(line: str) -> SessionRef | None:
+            return await self._forks.create(tx, origin, line, row.metadata)
 
-        return await self._create(tx, tenant_id, root, tip, fork)
+        return await self._create(tx, root, tip, fork)
 
     async def switch_to(self, tx: Connection, root: SessionRow, row: SessionRow) -> None:
         """Point a session's name at an existing line. The session must be locked."""
@@ -120,13 +120,13 @@ class Lines:
             tx, root.session_id, None if row.session_id == root.session_id else row.external_id
         )
 
-    async def create_empty(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow:
+    async def create_empty(self, tx: Connection, root: SessionRow, row: SessionRow) -> SessionRow:
         """Create an empty line with the settings of another one, and point the name at it; both must be locked."""
 
-        async def create(line: str) -> UUID | None:
+        async def create(line: str) -> SessionRef | None:
             made = await sessions.create(
                 tx,
-                tenant_id,
+                root.tenant_id,
                 line,
                 estimator=row.estimator,
                 model=row.model,
@@ -134,17 +134,16 @@ class Lines:
                 metadata=row.metadata,
                 outside_tokens=row.outside_tokens,
             )
-            return session_key(tenant_id, line) if made else None
+            return session_ref(root.tenant_id, line) if made else None
 
-        return await self._create(tx, tenant_id, root, Tip(), create)
+        return await self._create(tx, root, Tip(), create)
 
     async def _create(
         self,
         tx: Connection,
-        tenant_id: UUID,
         root: SessionRow,
         tip: Tip,
-        make: Callable[[str], Awaitable[UUID | None]],
+        make: Callable[[str], Awaitable[SessionRef | None]],
     ) -> SessionRow:
         """Create a line under the next free id, and point the name at it.
 
@@ -154,10 +153,10 @@ class Lines:
         if 0 < self._lines_max < first:
             raise TooManyLines(f"a session may have {self._lines_max} lines", limit=self._lines_max)
         for number in range(first, first + NAMES_TRIED_MAX):
-            key = await make(line_id(root.external_id, number))
-            if key is not None:
-                await lines.add(tx, key, root.session_id, number, tip)
-                row = await sessions.lock(tx, SessionRef(key, tenant_id))
+            ref = await make(line_id(root.external_id, number))
+            if ref is not None:
+                await lines.add(tx, ref.session_id, root.session_id, number, tip)
+                row = await sessions.lock(tx, ref)
                 if row is None:
                     raise RuntimeError("a line that was just made is not there")
                 await lines.set_current_line(tx, root.session_id, row.external_id)
@@ -186,8 +185,8 @@ async def lock_or_create(
     return row
 
 
-async def current_row(tx: Connection, tenant_id: UUID, root: SessionRow) -> SessionRow:
+async def current_row(tx: Connection, root: SessionRow) -> SessionRow:
     """Lock and return the row of the line that a session's name means; `root` is the name's own row, already locked."""
     if root.line is None:
         return root
-    return await sessions.get_locked(tx, tenant_id, root.line)
+    return await sessions.get_locked(tx, root.tenant_id, root.line)

@@ -145,14 +145,14 @@ class Reconcile:
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, session_of(line))
             row = await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, line))
-            tip = await chain.tip_at(tx, tenant_id, root, row, at)
+            tip = await chain.tip_at(tx, root, row, at)
             new_links = await asyncio.to_thread(links, [draft.body() for draft in drafts], tip.hash)
             if not new_links or await chain.find_longest(tx, root.session_id, [new_links[-1].hash]):
                 return
-            made = await self._lines.branch(tx, tenant_id, root, row, at)
+            made = await self._lines.branch(tx, root, row, at)
             events = [ClientEvent(draft, None) for draft in drafts]
-            made, appending, _, _ = await self._append(tx, tenant_id, root, made, events, new_links)
-            await self._lines.switch_to(tx, root, await current_row(tx, tenant_id, root))  # `branch` has moved it
+            made, appending, _, _ = await self._append(tx, root, made, events, new_links)
+            await self._lines.switch_to(tx, root, await current_row(tx, root))  # `branch` has moved it
         self._extend_views(made, appending)
 
     async def _append_new(
@@ -189,23 +189,23 @@ class Reconcile:
             before = None if claim is None else await answers.find_claimed(tx, claim.for_append)
             if before is not None:
                 row = await sessions.get_locked(tx, tenant_id, before["line"])
-                seqs = await self._known_seqs(tx, tenant_id, root, row, len(given.links))
+                seqs = await self._known_seqs(tx, root, row, len(given.links))
                 return row, AppliedList.from_stored(before, seqs), None
-            current = await chain.extend(tx, root.session_id, await current_row(tx, tenant_id, root))
-            row, known = await self._find_line(tx, tenant_id, root, current, given)
+            current = await chain.extend(tx, root.session_id, await current_row(tx, root))
+            row, known = await self._find_line(tx, root, current, given)
             in_force = await self._find_in_force(tx, row)
             if _prompts_differ(given, in_force) and in_force.prompt_seqs:
-                row, in_force = await self._line_without_prompts(tx, tenant_id, root, row, in_force)
+                row, in_force = await self._line_without_prompts(tx, root, row, in_force)
             many = len(given.links) - known > INLINE_MESSAGES_MAX
             new = await asyncio.to_thread(given.events_after, known) if many else given.events_after(known)
             events = (*_leading_events(given, in_force), *new)
-            seqs = await self._known_seqs(tx, tenant_id, root, row, known)
+            seqs = await self._known_seqs(tx, root, row, known)
             prompts: Sequence[int] = in_force.prompt_seqs
             appending = None
             receipts: Sequence[EventReceipt] = ()
             if events:
                 chained = given.links_after(known, len(events) - len(new))
-                row, appending, added, prompt_seqs = await self._append(tx, tenant_id, root, row, events, chained)
+                row, appending, added, prompt_seqs = await self._append(tx, root, row, events, chained)
                 receipts = receipts_of(row.session_id, appending.batch, appending.applied.before)
                 seqs, prompts = [*seqs, *added], prompt_seqs or prompts
             appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
@@ -216,28 +216,28 @@ class Reconcile:
         return row, applied, appending
 
     async def _find_line(
-        self, tx: Connection, tenant_id: UUID, root: SessionRow, current: SessionRow, given: ClientMessages
+        self, tx: Connection, root: SessionRow, current: SessionRow, given: ClientMessages
     ) -> tuple[SessionRow, int]:
         """Return the line that the messages continue, locked and current, and the number of their links that it has."""
         hashes = [link.hash for link in given.links]
         tip = current.tip
         if tip.number == 0 or (tip.number <= len(hashes) and hashes[tip.number - 1] == tip.hash):
             return current, tip.number
-        for name in await chain.unchained_lines(tx, tenant_id, root.session_id):
-            await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, name))
+        for name in await chain.unchained_lines(tx, root.ref):
+            await chain.extend(tx, root.session_id, await sessions.get_locked(tx, root.tenant_id, name))
         found = await chain.find_longest(tx, root.session_id, hashes)
         if not found:
-            return await self._lines.create_empty(tx, tenant_id, root, current), 0
+            return await self._lines.create_empty(tx, root, current), 0
         number = found[0].number
-        ended = await chain.with_tip(tx, tenant_id, root.session_id, number, hashes[number - 1])
+        ended = await chain.with_tip(tx, root.ref, number, hashes[number - 1])
         if ended is not None:
             await self._lines.switch_to(tx, root, ended)
             return ended, number
         at = next((one for one in found if one.line == current.session_id), found[0])
         row = current
         if at.line != current.session_id:
-            row = await sessions.lock(tx, SessionRef(at.line, tenant_id)) or current
-        return await self._lines.branch(tx, tenant_id, root, row, at.seq), number
+            row = await sessions.lock(tx, SessionRef(at.line, root.tenant_id)) or current
+        return await self._lines.branch(tx, root, row, at.seq), number
 
     async def _find_in_force(self, tx: Connection, row: SessionRow) -> _InForce:
         """Return the prompts and tools in force on a line, which change only with the numbers in the cache's key."""
@@ -259,7 +259,7 @@ class Reconcile:
         return read
 
     async def _line_without_prompts(
-        self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, in_force: _InForce
+        self, tx: Connection, root: SessionRow, row: SessionRow, in_force: _InForce
     ) -> tuple[SessionRow, _InForce]:
         """Return the line to append other system prompts to. If no conversation follows the present ones, they would
         stay in force, so the line is a fork before them."""
@@ -267,14 +267,13 @@ class Reconcile:
             return row, in_force
         first = in_force.prompt_seqs[0]
         tools = in_force if row.tools_seq >= first else _InForce()
-        row = await self._lines.branch(tx, tenant_id, root, row, first - 1)
+        row = await self._lines.branch(tx, root, row, first - 1)
         standing = await self._find_in_force(tx, row)
         return row, replace(standing, tools=None, definitions=tools.definitions) if tools.tools else standing
 
     async def _append(
         self,
         tx: Connection,
-        tenant_id: UUID,
         root: SessionRow,
         row: SessionRow,
         events: Sequence[ClientEvent],
@@ -283,9 +282,9 @@ class Reconcile:
         """Append events to a line, whose chain is extended by the links `new`. Return the line with its tip, the
         events, and the seqs of the chained ones and of the prompts."""
         drafts = [one.draft for one in events]
-        self._rates.take(tenant_id, len(drafts))
+        self._rates.take(root.tenant_id, len(drafts))
         hint = SessionSnapshot.of(row)
-        policy = await self._policies.get(tenant_id, row.policy, tx)
+        policy = await self._policies.get(root.tenant_id, row.policy, tx)
         counter = self._counting.session_counter(row.estimator, row.model)
         bodies, tokens = await self._counting.prepare(drafts, counter)
         try:
@@ -301,13 +300,11 @@ class Reconcile:
         prompts = [before + n for n, draft in enumerate(drafts, 1) if draft.type is EventType.SYSTEM_PROMPT]
         return row, _Appending(batch, bodies, applied, hint, policy), added, prompts
 
-    async def _known_seqs(
-        self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, known: int
-    ) -> list[int]:
+    async def _known_seqs(self, tx: Connection, root: SessionRow, row: SessionRow, known: int) -> list[int]:
         """Return the seqs of the line's first `known` links."""
         kept = self._seqs.get((row.session_id, row.created_at), [])
         if len(kept) < known:
-            kept = await chain.seqs(tx, tenant_id, root, row)
+            kept = await chain.seqs(tx, root, row)
         return kept[:known]
 
     def _keep(self, row: SessionRow, seqs: Sequence[int]) -> None:

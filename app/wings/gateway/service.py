@@ -257,7 +257,7 @@ async def _complete_list(
         root = await sessions.get_locked(tx, tenant_id, session)
         row = root if line == session else await sessions.get_locked(tx, tenant_id, line)
         row = await chain.extend(tx, root.session_id, row)
-        tip = await chain.tip_at(tx, tenant_id, root, row, seq)
+        tip = await chain.tip_at(tx, root, row, seq)
     before = [Link(-1, START)] * (tip.number - 1) + [Link(-1, tip.hash)] * (tip.number > 0)
     after = await asyncio.to_thread(links, given.raw, tip.hash)
     return replace(given, links=(*before, *after))
