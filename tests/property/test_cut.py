@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.log.events import EventType
-from app.core.plan.reducers.caps import ALWAYS, find
+from app.core.plan.reducers.caps import ALWAYS, find_cut
 from app.core.plan.reducers.last_resort import LastResortReducer
 from app.core.plan.state import cuts
 from app.core.plan.state.drops import update_prefix
@@ -28,7 +28,7 @@ cut_rules = st.builds(
 def test_every_cut_is_legal(raw: list[Raw], cut: Cut) -> None:
     session = log_of(raw)
     context = project(session.events, START, COUNTER, turn=session.turn)
-    point = find(context, budget_of(100_000, Policy()), cut)
+    point = find_cut(context, budget_of(100_000, Policy()), cut)
     if point is None:
         return
     for rule in ALWAYS:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.cover import COVER_SHARE
-from app.core.plan.reducers.caps import KEEP_TOKENS_MAX, find, keep_tokens, newest_part, part_by_room
+from app.core.plan.reducers.caps import KEEP_TOKENS_MAX, default_cut, find_cut, keep_tokens, newest_part
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.cuts import turn_starts
 from app.core.plan.state.drops import EXPIRY
@@ -148,13 +148,14 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
     if kept is not None and policy.summarize.view == "latest" and not budget.fallback_target:
         least = sizes(policy, budget, replaced, prefix).least
         keep_max = max(_room(budget, replaced + prefix) - least, int(kept * KEPT_LEAST_SHARE))
-    point = find(context, budget, newest_part(policy, budget), keep_max)
+    point = find_cut(context, budget, newest_part(policy, budget), keep_max)
     items = context.items
     newest_tokens = sum(item.tokens for item in items[0 if point is None else point.index :])
     summary = sizes(policy, budget, replaced, prefix).summary
     if newest_tokens > (_room(budget, summary + prefix) if kept is None else budget.target - replaced - prefix):
         point = (
-            find(context, budget, part_by_room(policy, budget), keep_max if budget.fallback_target else None) or point
+            find_cut(context, budget, default_cut(policy, budget), keep_max if budget.fallback_target else None)
+            or point
         )
     return None if point is None else Boundary(items[point.index].event.seq, point.split_turn)
 

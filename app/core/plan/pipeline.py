@@ -134,13 +134,13 @@ def _economic(at: Situation) -> Reducer:
 
 def _fold(at: Situation) -> Reducer:
     calls = at.policy.retention.working_set
-    return FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force, keep_from=at.keep_from, calls=calls)
+    return FoldReducer(at.read.tree, at.policy.summarize, everything=at.force, keep_from=at.keep_from, calls=calls)
 
 
 def _fold_requested(at: Situation) -> Reducer:
     tree, rules = at.read.tree, at.policy.summarize
     last = FoldReducer(tree, rules).fold_end(at.read.fold_to)
-    return FoldReducer(tuple(one for one in tree if one.to_seq <= last), rules, all_there_is=True)
+    return FoldReducer(tuple(one for one in tree if one.to_seq <= last), rules, everything=True)
 
 
 def _should_fold(at: Situation, done: Reduced) -> bool:
@@ -270,7 +270,7 @@ def finish(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan:
         if stalled is None:
             after, cause = reduced, _cause(at, base, causes, cold=_rewrites_all(read, cause))
     elif pressed and base.context.tokens > budget.trigger:
-        stalled = f"nothing more may go, and {above_threshold(base, budget)}"
+        stalled = f"no other eviction is allowed, and {above_threshold(base, budget)}"
     after, cause = _fit_target(after, base, at, state, cause)
     if after.state.folds != state.folds and at.policy.summarize.view == "all":
         after = keep_questions(after, begun.initial, budget)

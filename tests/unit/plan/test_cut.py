@@ -3,7 +3,7 @@
 import pytest
 
 from app.core.log.events import EventType
-from app.core.plan.reducers.caps import ALWAYS, find
+from app.core.plan.reducers.caps import ALWAYS, find_cut
 from app.core.plan.state import cuts
 from app.core.plan.state.context import Context
 from app.core.plan.state.cuts import (
@@ -70,7 +70,7 @@ def test_s0_09_a_turn_starts_at_its_first_item_and_at_its_users_message() -> Non
     log.add(EventType.USER_MESSAGE, 10)  # in the running turn
     log.user()
     assert cuts.turn_starts(context_of(log)) == {0, 1, 4}
-    kept = [find(context_of(log), ROOMY, Cut(keep_messages=n, split_turn="prefix")) for n in (1, 2, 3, 4)]
+    kept = [find_cut(context_of(log), ROOMY, Cut(keep_messages=n, split_turn="prefix")) for n in (1, 2, 3, 4)]
     assert kept == [CutPoint(4, None, 4), CutPoint(3, 1, 1), CutPoint(2, 1, 1), CutPoint(1, None, 1)]
 
 
@@ -93,7 +93,7 @@ def test_s0_08_in_a_log(keep: int, point: CutPoint | None) -> None:
     log.user(10)
     log.result(log.call(tokens=5), 40)
     log.assistant(10)
-    assert find(context_of(log), ROOMY, Cut(keep_tokens=keep, lean="forward", split_turn="prefix")) == point
+    assert find_cut(context_of(log), ROOMY, Cut(keep_tokens=keep, lean="forward", split_turn="prefix")) == point
 
 
 # U10 A5 T50 A10 U10 A10 T100 A10
@@ -113,7 +113,7 @@ def test_s4_08_in_a_log(keep: int, cut: int | None) -> None:
         log.user(10)
         log.result(log.call(tokens=call), result)
         log.assistant(10)
-    point = find(context_of(log), ROOMY, Cut(keep_tokens=keep, lean="back", split_turn="prefix"))
+    point = find_cut(context_of(log), ROOMY, Cut(keep_tokens=keep, lean="back", split_turn="prefix"))
     assert (point.index if point else None) == cut
 
 
@@ -126,7 +126,7 @@ def test_s4_08_of_two_calls_at_once_neither_loses_its_result(lean: str, cut: int
     log.result(one, 10)
     log.result(two, 10)
     log.assistant(10)
-    point = find(context_of(log), ROOMY, Cut(keep_tokens=40, lean=lean, split_turn="prefix"))
+    point = find_cut(context_of(log), ROOMY, Cut(keep_tokens=40, lean=lean, split_turn="prefix"))
     assert point == CutPoint(cut, 1, 0)
 
 
@@ -225,14 +225,14 @@ def test_s0_06_what_is_kept_is_raised_to_the_newest_turns() -> None:
     few = Cut(keep_ratio=0.1, lean="forward", split_turn="prefix")
     raised = Cut(keep_ratio=0.1, keep_recent_turns=6, lean="forward", split_turn="prefix")
     budget = budget_for(Policy(reserve_tokens=0), 3_000, 0.0)
-    assert find(context_of(log), budget, few) == CutPoint(17, None, 17)
-    assert find(context_of(log), budget, raised) == CutPoint(14, None, 14)
+    assert find_cut(context_of(log), budget, few) == CutPoint(17, None, 17)
+    assert find_cut(context_of(log), budget, raised) == CutPoint(14, None, 14)
 
 
 def test_s4_09_nothing_to_cut() -> None:
     log = Log()
-    assert find(context_of(log), ROOMY, Cut(keep_tokens=1_000)) is None
+    assert find_cut(context_of(log), ROOMY, Cut(keep_tokens=1_000)) is None
     log.user()
     log.assistant()
-    assert find(context_of(log), ROOMY, Cut(keep_tokens=1_000)) is None
-    assert find(context_of(log), ROOMY, Cut()) is None
+    assert find_cut(context_of(log), ROOMY, Cut(keep_tokens=1_000)) is None
+    assert find_cut(context_of(log), ROOMY, Cut()) is None

@@ -7,7 +7,7 @@ import pytest
 
 from app.core.log.events import EventType, Json
 from app.core.plan.pipeline import Plan
-from app.core.plan.reducers.ttl import limits_of, of_content
+from app.core.plan.reducers.ttl import limits_of, prune_content
 from app.core.plan.state.wording import TRUNCATED, limited
 from app.core.policy.evictions import Trigger, TtlPruning
 from app.core.policy.policy import Policy
@@ -129,7 +129,7 @@ def test_s0_19_files_by_path_and_other_texts_by_their_beginning() -> None:
     )
     assert content_of(found, text).startswith("[TRUNCATED] " + "y" * 4_000 + "...")
     assert content_of(found, without_path) == "z" * 5_000
-    assert of_content(log.events[0], RULES) is None
+    assert prune_content(log.events[0], RULES) is None
 
 
 def test_s0_20_limits() -> None:

@@ -34,10 +34,10 @@ class CapsReducer:
     retention: Retention
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Reduce content over its cap, regardless of age or number, except content that may never be evicted.
+        """Reduce each kind of content that is over its cap.
 
-        The newest result, the running turn and protected events (I9) stay. If no cap is set nothing changes: the
-        reducers that follow bring the context within its budget.
+        The age and number of results, by which retention judges, do not matter. The newest result, the results of
+        `never_evict` tools, the running turn and protected events (I9) stay, even if the content stays over its cap.
         """
         done = self._results(context, budget, state)
         return self._dialogue(done.context, budget, done.state)
@@ -49,8 +49,8 @@ class CapsReducer:
             return Reduced(context, state)
         over = taken - int(cap * budget.low_water)
         going = []
-        every = Retention(keep_last=1, superseded=False, arguments=False, never_evict=self.retention.never_evict)
-        for candidate in candidates(context, every, forced=True):
+        any_age = Retention(keep_last=1, superseded=False, arguments=False, never_evict=self.retention.never_evict)
+        for candidate in candidates(context, any_age, forced=True):
             if over <= 0:
                 break
             going.append(replace(candidate, reason="over_the_cap_for_tool_results"))
@@ -75,13 +75,13 @@ class CapsReducer:
 
 @dataclass(frozen=True, slots=True)
 class SummaryCapReducer:
-    """Cuts the summaries of a context to their cap, as the last resort would; `summaries` include those it shows."""
+    """Cuts the summaries of a context down to their cap; `summaries` must contain those that the state names."""
 
     summaries: Sequence[Summary]
     rules: Summarize
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Shorten the longest summaries; in a clipped archive leave out those between the first and the last."""
+        """Cut the summaries as `cut_summaries` does."""
         cap = budget.cap("summaries")
         if context.summary_tokens <= cap:
             return Reduced(context, state)
@@ -94,38 +94,38 @@ def _dialogue_tokens(unit: Unit) -> int:
 
 ALWAYS: Final = (cuts.pairing, cuts.reasoning)
 KEEP_TOKENS_MAX: Final = 16_000
-"""The maximum that stays unsummarized in a large window, unless a cut says otherwise. A smaller view may need the
-summaries, and summarized events are still shown verbatim while there is room."""
+"""The maximum of the newest part that gets no summary, unless the policy's cut sets its size. A view with a smaller
+window may need summaries of newer events; those that a view does not need, it does not show."""
 
 
 def newest_part(policy: Policy, budget: Budget) -> Cut:
-    """Return the cut of a policy; if it has no size, a cut that keeps `summarize.keep_ratio` of the target.
+    """Return the policy's cut, or the default one if it has no size.
 
-    A tightened budget, which may have less room (`room_for_newest`), does not change it.
+    It is the same for a tightened budget, in which `room_for_newest` limits the part.
     """
-    return policy.cut if policy.cut.has_size else part_by_room(policy, budget)
+    return policy.cut if policy.cut.has_size else default_cut(policy, budget)
 
 
-def part_by_room(policy: Policy, budget: Budget) -> Cut:
-    """Return the cut that keeps `summarize.keep_ratio` of the target, at most KEEP_TOKENS_MAX."""
+def default_cut(policy: Policy, budget: Budget) -> Cut:
+    """Return the cut that keeps `summarize.keep_ratio` of the (untightened) target, at most KEEP_TOKENS_MAX."""
     keep = min(int(max(budget.target, budget.fallback_target) * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
     return Cut(keep_tokens=max(1, budget.shown(keep)), split_turn="prefix")
 
 
 def room_for_newest(context: Context, budget: Budget) -> int:
-    """Return the maximum tokens of the newest part that leave room for summaries."""
+    """Return the maximum tokens of the newest part: `budget.low` less the prefix, which leaves room for summaries."""
     return max(1, budget.low - sum(event.tokens for event in context.prefix))
 
 
 def newest_from(context: Context, budget: Budget, policy: Policy) -> int | None:
     """Return the first seq of the newest part that the policy keeps, as far as `budget.low` has room for it; None if
     that is the whole context."""
-    point = find(context, budget, newest_part(policy, budget), room_for_newest(context, budget))
+    point = find_cut(context, budget, newest_part(policy, budget), room_for_newest(context, budget))
     return None if point is None else context.items[point.index].event.seq
 
 
-def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
-    """Return the policy's cut of this context, None without one; `most` limits the tokens kept by a rule in tokens."""
+def find_cut(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
+    """Return the point at which `cut` cuts the context; None if it cuts nothing off. `most` limits sizes in tokens."""
     items = context.items
     turns = [item.event.turn for item in items]
     legal = cuts.legal(context, (*ALWAYS, cuts.speakers) if cut.lean == "forward" else ALWAYS)

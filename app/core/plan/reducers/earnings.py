@@ -1,4 +1,4 @@
-"""Earnings: what evictions cost and save, by the prices of cached reads and writes."""
+"""Earnings of evictions: the input tokens they save, less those they cost, by the prices of cache reads and writes."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from app.core.tokens.models import CacheProfile
 
 
 def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
-    """Return the reason not to make a reduction of a context within its target; None if it is made.
+    """Return the reason to refuse a reduction; None if it is accepted.
 
-    A reduction that leaves little room below the threshold would soon be repeated. So it must save at least as much as
-    all earlier ones did, and ROOM_SHARE of the threshold, unless it folds more, which is not repeated until there is
-    another summary.
+    It is accepted for a context above its target. Otherwise, one that leaves less than ROOM_SHARE of the threshold free
+    would soon be repeated, so it must save that much, and as much as all earlier ones together. A reduction to within
+    the threshold that folds more is accepted too: it cannot be repeated until there is another summary.
     """
     limit, room = budget.trigger, budget.trigger - reduced.context.tokens
     if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
@@ -29,7 +29,7 @@ def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | Non
     gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
     if saved >= max(gone, ROOM_SHARE * limit):
         return None
-    return f"what may go would save {budget.shown(saved)} tokens only, and {above_threshold(before, budget)}"
+    return f"the allowed evictions would save only {budget.shown(saved)} tokens, and {above_threshold(before, budget)}"
 
 
 def above_threshold(reduced: Reduced, budget: Budget) -> str:
@@ -46,13 +46,14 @@ def last_unit_seq(context: Context) -> int:
 def rewrite_cost(
     context: Context, state: Frontier, cache: CacheProfile, outside: int = 0, end: int | None = None
 ) -> Callable[[Item], int]:
-    """Return a function from an item to the tokens that the cache must rewrite if the item changes.
+    """Return a function that returns the tokens to write to the cache again if an item changes.
 
-    It applies to items before `end`, which were written to the cache; None: to all that were sent.
+    Call it for items before `end`, where the cached part of the context ends; None: it ends where the last call did.
 
-    Automatic caches still hold everything before the item. Caches with markers hold an entry at the end of each
-    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. A
-    prefix outside the context may not have an entry either, since the client may not have marked it.
+    An automatic cache keeps everything before a changed item. A cache with markers keeps everything before the item's
+    round, where an earlier request ended and left an entry, if a marker in the round reaches that entry. If not, or if
+    one request wrote the round together with what is before it (`_last_whole_write`), only the entry of the prefix is
+    known to exist; a prefix outside the context may not even have that, since the client may not have marked it.
     """
     rounds, total = context.rounds, outside + context.tokens
     end = last_unit_seq(context) if end is None else end
@@ -113,8 +114,8 @@ def earnings_so_far(context: Context, state: Frontier, cache: CacheProfile) -> f
     calls = max(0, len(seqs) - bisect_right(seqs, state.earned_to) - 1)
     if not state.saved:
         return state.earned
-    rounded = (cache.write_price - cache.read_price) * (cache.step_tokens - 1)
-    return state.earned + calls * (cache.read_price * state.saved - rounded)
+    rounding_cost = (cache.write_price - cache.read_price) * (cache.step_tokens - 1)
+    return state.earned + calls * (cache.read_price * state.saved - rounding_cost)
 
 
 def baseline_cost(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> float:
@@ -136,7 +137,7 @@ def with_credit(
     outside: int = 0,
     end: int | None = None,
 ) -> Frontier:
-    """`after` with its earnings updated for the call at `head`, the first to send it; `end` as in `rewrite_cost`."""
+    """Return `after` with its earnings up to the call at `head`, the first to send it; `end` as in `rewrite_cost`."""
     if cold:
         gain = cache.write_price * after.saved
     else:

@@ -32,8 +32,8 @@ from app.core.tokens.budget import Budget
 from app.core.tokens.models import CacheProfile
 
 REDUCER = "economics"
-USUAL: Final = 1.15
-"""The price of rewriting a token of a five-minute cache, to which `retention.working_set` refers."""
+USUAL_SURCHARGE: Final = 1.15
+"""The price of writing a token to a five-minute cache less that of reading it; `retention.working_set` assumes it."""
 
 Moment = Literal["warm", "cold", "pressed"]
 """The state that is planned for: the provider holds the prefix, does not hold it, or the budget forces a reduction."""
@@ -108,7 +108,7 @@ class EconomicReducer:
         """
         calls = self.retention.working_set
         surcharge = self.cache.write_price - self.cache.read_price
-        calls = ceil(calls * min(1.0, USUAL / surcharge)) if surcharge > 0 else calls
+        calls = ceil(calls * min(1.0, USUAL_SURCHARGE / surcharge)) if surcharge > 0 else calls
         return None if calls and self.moment == "warm" and (state.folds or state.drops) else calls
 
     def _is_covered(self, context: Context, state: Frontier, done: Reduced) -> bool:

@@ -47,6 +47,7 @@ class ExpiryReducer:
     def _due(self, context: Context) -> Iterator[tuple[int, str]]:
         """Yield the seqs that have expired since the last plan, each with its reason."""
         newest = _newest(context.perishable)
+        # An event needs no expiry of its own to be superseded, by its id or path.
         for item in context.items if newest else context.perishable:
             if item.stub is not None and item.stub.reducer == REDUCER:
                 continue
@@ -79,9 +80,9 @@ def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -
         if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
             dropped.append(unit)
         else:
-            reasoned = any(item.reasons for item in unit.items)
+            has_reasoning = any(item.reasons for item in unit.items)
             for item in expired:
-                stub = _stub(item, context.counter, due[item.event.seq], silent=not reasoned)
+                stub = _stub(item, context.counter, due[item.event.seq], may_hide=not has_reasoning)
                 stubs += [stub] if stub is not None else []
     return stubs, dropped
 
@@ -115,12 +116,12 @@ def _replacement(event: Event) -> str | None:
     return given if isinstance(given, str) and given.strip() else None
 
 
-def _stub(item: Item, counter: Counter, reason: str, *, silent: bool) -> Stub | None:
-    """Return the stub of an expired event, None if it stays; if `silent`, an assistant message may be hidden."""
+def _stub(item: Item, counter: Counter, reason: str, *, may_hide: bool) -> Stub | None:
+    """Return the stub of an expired event, None if it stays; if `may_hide`, an assistant message may be hidden."""
     event = item.event
     text = _replacement(event)
     if text is None:
-        if event.type is EventType.ASSISTANT_MESSAGE and silent:
+        if event.type is EventType.ASSISTANT_MESSAGE and may_hide:
             return Stub(event.seq, 0, 0, event.tokens, REDUCER, reason)
         if event.type is not EventType.TOOL_RESULT:
             return None

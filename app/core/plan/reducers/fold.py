@@ -20,17 +20,17 @@ from app.core.tokens.counter import Counter
 
 REDUCER: Final = "fold"
 WIDE_SHARE: Final = 0.5
-"""Share of the goal: if a policy's single summary or archive and its kept part take less, the view is wider than the
-one that they were written for."""
+"""The share of the goal below which a context with a policy's single or clipped summary has room to spare, which folded
+events then fill verbatim."""
 CUT_SHARE: Final = 0.25
-"""The maximum share of its summaries that a context gives up to keep file content."""
+"""The maximum share of the summaries that is cut to keep file content."""
 
 
 @dataclass(frozen=True)
 class FoldReducer:
     """Folds the oldest events under `tree`: the live summaries, and those that they were merged from.
 
-    It folds at least up to the seq `least_to`, as far as summaries reach; with `all_there_is`, everything they cover.
+    It folds at least up to the seq `least_to`, as far as summaries reach; with `everything`, all that they cover.
     Events from `keep_from` on stay verbatim, the newest first, as far as the target allows. So does the newest content
     of files, unless `calls` is 0 (`retention.working_set`).
     """
@@ -38,7 +38,7 @@ class FoldReducer:
     tree: tuple[Summary, ...]
     rules: Summarize
     least_to: int = 0
-    all_there_is: bool = False
+    everything: bool = False
     keep_from: int | None = None
     calls: int = 0
 
@@ -66,8 +66,8 @@ class FoldReducer:
         held = held_content(context, self.calls, budget.goal)
         weights = _Weights(context, state, context.counter, held)
         totals = {to_seq: weights.total(tiling(self.tree, 1, to_seq), to_seq) for to_seq in choices}
-        fitting = () if self.all_there_is else (to_seq for to_seq in choices if totals[to_seq] <= budget.goal)
-        if self.all_there_is:
+        fitting = () if self.everything else (to_seq for to_seq in choices if totals[to_seq] <= budget.goal)
+        if self.everything:
             totals = {seq: total - weights.headers(tiling(self.tree, 1, seq)) for seq, total in totals.items()}
         to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (totals[seq], -seq))
         if self.least_to <= state.folded_to and totals[to_seq] >= context.tokens:
@@ -79,7 +79,7 @@ class FoldReducer:
         elif totals[to_seq] > WIDE_SHARE * budget.goal and not budget.fallback_target:
             room = 0  # the policy chooses what it keeps next to its summary
         slack, over = int(SLACK * budget.goal), allowed_excess(budget.goal, budget.trigger)
-        shown_from = to_seq + 1 if self.all_there_is else weights.verbatim_from(to_seq, room, slack, over)
+        shown_from = to_seq + 1 if self.everything else weights.verbatim_from(to_seq, room, slack, over)
         if self.keep_from is not None and self.keep_from < shown_from:
             shown = sum(map(weights.cost, cover))  # a retry shortens its summaries rather than its newest part
             cut = max(0, shown - int(COVER_SHARE * budget.target)) if budget.fallback_target else 0
@@ -90,7 +90,7 @@ class FoldReducer:
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Fold dropped events that a summary covers by now, even if that makes the context larger.
 
-        Covered events after them that are shown stay verbatim if the context then is within its threshold.
+        Events after them that are shown and covered too stay verbatim, if the context then is within its threshold.
         """
         lost_to = self.heal_to(state)
         if not lost_to:
@@ -106,7 +106,7 @@ class FoldReducer:
         return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
 
     def heal_to(self, state: Frontier) -> int:
-        """Return the last dropped seq that a summary covers by now, 0 without one. Expired events are not missed."""
+        """Return the last dropped seq that a summary covers by now, 0 without one. Drops by expiry are not healed."""
         lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
         return max((min(d.to_seq, self.last) for d in lost), default=0)
 
@@ -190,8 +190,8 @@ def fold(
 ) -> Reduced:
     """Put `cover` in place of the events it covers, in the context and its state.
 
-    A result is removed with its call if the call is too old to be read. Units that reach `shown_from` or beyond stay
-    verbatim, and so do those of the events in `held`.
+    Units that reach `shown_from` or beyond stay verbatim, and so do those of the events in `held`. Covered results are
+    removed if their call is not in the context.
     """
     to_seq = cover[-1].to_seq
     last = to_seq if shown_from is None else min(to_seq, shown_from - 1)
@@ -228,8 +228,8 @@ def fold_all(
 ) -> Reduced:
     """Fold all that `tree` covers, so that no covered event is dropped, and `shrink` the summaries.
 
-    Events in `held` stay in addition, as many as leave the context within its target with summaries shortened by no
-    more than CUT_SHARE; the last ones are given up first. `known` are the tree and the summaries that the state names.
+    Events in `held` stay verbatim, the first ones first, as far as the target allows if the summaries are shortened by
+    at most CUT_SHARE. `known` are the tree and the summaries that the state names.
     """
     last = FoldReducer(tree, rules).last
     if not last or last < done.state.folded_to:

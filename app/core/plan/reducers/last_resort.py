@@ -18,7 +18,7 @@ from typing import Final
 from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.plan.reducers import economics
-from app.core.plan.reducers.caps import find
+from app.core.plan.reducers.caps import find_cut
 from app.core.plan.reducers.retention import SUPERSEDED
 from app.core.plan.state.context import Context, Reduced, Unit
 from app.core.plan.state.drops import drop_units, trim_note
@@ -56,11 +56,11 @@ class LastResortReducer:
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Reduce in the order of the module's description until the context fits.
 
-        A result above the target means that no order could reach it.
+        The context may stay above a target that reducing everything would reach.
         """
         if context.tokens <= budget.target:
             return Reduced(context, state)
-        point = find(context, budget, self.cut, self.most)
+        point = find_cut(context, budget, self.cut, self.most)
         rest = budget.low if point is None and self.most is None else budget.target
         droppable = {u.items[0].event.seq: u for u in context.units[:-1]}
         droppable = {seq: u for seq, u in droppable.items() if seq not in context.protected}
@@ -96,8 +96,8 @@ def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goa
     """Drop units that begin at `first_seqs`, the oldest first and system messages last, until `goal` is reached.
 
     If the last unit is larger than the excess, its results are shortened instead, by no more than the excess. If they
-    cannot be shortened, the unit stays if dropping it would leave much room (SLACK). If it is dropped and leaves much
-    room, units dropped before it that fit come back.
+    cannot be shortened, the unit stays if dropping it would leave much room (SLACK) and the excess is small
+    (`allowed_excess`). If it is dropped and leaves much room, units dropped before it that fit come back.
     """
     context = done.context
     units = (unit for unit in context.units if unit.items[0].event.seq in first_seqs)

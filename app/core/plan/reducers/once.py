@@ -1,6 +1,6 @@
-"""Large results that one call shows: after its last cache marker, and as stubs from the next call on.
+"""Large results that only one call shows whole: after its last cache marker, and as stubs in all later calls.
 
-They are never written to the cache, so leaving them out costs nothing. That needs a cache that is written at markers
+They are never written to the cache, so stubbing them costs nothing. This requires a cache that is written at markers
 only, and enough tokens before the results to be cached. Files that the agent has modified, recalled events and content
 that it reads again are cached as usual.
 """
@@ -31,7 +31,7 @@ REASON: Final = "seen_once"
 
 @dataclass(frozen=True, slots=True)
 class OnceReducer:
-    """Stubs the results of at least `tokens` tokens that the last call showed for the first time; None: no result.
+    """Stubs results of at least `tokens` tokens that the last call was the first to show. Does nothing if it is None.
 
     `outside` tokens are sent before the context.
     """
@@ -42,33 +42,36 @@ class OnceReducer:
     outside: int
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stub these results, whatever that saves; stubs earn nothing before this call."""
-        going = [Candidate(item, REASON, item.event.seq, item.tokens) for item in self._unstubbed(context)]
-        done = apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
-        early = ceil(earnings_so_far(context, done.state, self.cache) - earnings_so_far(context, state, self.cache))
-        return Reduced(done.context, replace(done.state, earned=done.state.earned - early)) if early else done
+        """Stub the results, however little that saves.
+
+        The frontier's earnings are reduced by what the new stubs would have saved in earlier calls, had they existed.
+        """
+        shown_once = [Candidate(item, REASON, item.event.seq, item.tokens) for item in self._unstubbed(context)]
+        done = apply_stubs(context, state, stubs_for(context, shown_once, self.retention.identifiers, REDUCER))
+        excess = ceil(earnings_so_far(context, done.state, self.cache) - earnings_so_far(context, state, self.cache))
+        return Reduced(done.context, replace(done.state, earned=done.state.earned - excess)) if excess else done
 
     def idle(self, context: Context, state: Frontier) -> bool:
         """Return whether there is nothing to stub."""
         return not self._unstubbed(context)
 
     def shown_from(self, context: Context) -> int:
-        """Return the first seq that this call shows after its last marker; 0 if there is none."""
+        """Return the first seq after the last cache marker of this call; 0 if all of it may be cached."""
         shown = () if self.tokens is None else self._results(context, 1)
         return min((item.event.seq for item in shown), default=0)
 
     def written_to(self, context: Context) -> int:
-        """Return the seq up to which the last call wrote the context to the cache."""
+        """Return the seq before which the last call wrote the context to the cache."""
         return min((item.event.seq for item in self._results(context, 2)), default=last_unit_seq(context))
 
     def _unstubbed(self, context: Context) -> list[Item]:
         return [item for item in reversed(self._results(context, 2)) if item.stub is None]
 
     def _results(self, context: Context, answer: int) -> list[Item]:
-        """Return the results to show once of the model's last answer (1) or of the one before it (2), the newest first.
+        """Return the results to show once, newest first: of the model's last answer (1) or of the one before it (2).
 
-        Events after the first of them are not cached either, and are written by the next call. Not writing the results
-        must save more than that costs.
+        Everything after the oldest of them is not cached either and is written one call later. Results for which that
+        costs more than it saves are not returned.
         """
         rounds, cache = context.rounds, self.cache
         if self.tokens is None or cache.lookback_blocks is None or len(rounds.seqs) < answer:
@@ -105,7 +108,7 @@ class OnceReducer:
 
 
 def once_reducer(policy: Policy, cache: CacheProfile, outside: int, *, recall: bool) -> OnceReducer:
-    """Return the reducer of a policy; it stubs nothing that the agent cannot recall."""
+    """Return a policy's reducer. It does nothing unless evictions are economic and the agent can recall events."""
     tokens = policy.economics.once_tokens if recall and policy.evict == "economic" else None
     return OnceReducer(policy.retention, tokens, cache, outside)
 

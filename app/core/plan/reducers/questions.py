@@ -20,10 +20,10 @@ BEGINNING: Final = "[The beginning of this message is left out.]"
 
 
 def keep_questions(done: Reduced, before: Context, budget: Budget) -> Reduced:
-    """Show the folded questions again that short answers of users in the context answer, the newest first.
+    """Show folded questions again, the newest first, if a user's short answer to them is still in the context.
 
-    They come from `before`, the context before the reduction, whole or by their asking part. The share ROOM_SHARE of
-    the trigger stays free for later calls.
+    They are taken from `before`, the context before the reduction: whole, or only the part that asks. The share
+    ROOM_SHARE of the trigger stays free for later calls.
     """
     context, state = done.context, done.state
     room = int(budget.trigger * (1 - ROOM_SHARE)) - context.tokens
@@ -46,7 +46,7 @@ def keep_questions(done: Reduced, before: Context, budget: Budget) -> Reduced:
 
 
 def _pairs(context: Context) -> Iterator[tuple[Item, Item]]:
-    """Yield each user message with the assistant's message before it, unless that is in a round with calls."""
+    """Yield the assistant's messages that are no part of a round with calls, each with the user message after it."""
     last: Item | None = None
     for unit in context.units:
         for item in unit.items:

@@ -37,7 +37,8 @@ def candidates(
     again.
 
     If `before` is given, only candidates before that seq; the seqs in `stays` stay whole. Never candidates: pinned
-    events, results of `never_evict` tools, open calls, and events that are stubs already.
+    events, results of `never_evict` tools and their calls, open calls, and events that are stubs already, except
+    results that are only shortened.
     """
     newer = context.repeats.newer if retention.superseded else {}
     later_results: defaultdict[str, list[int]] = defaultdict(list)
@@ -52,17 +53,17 @@ def candidates(
         rule = rules[tool]
         seqs = later_results[tool if retention.per_tool else ""]
         seqs.append(event.seq)
-        whole = result.stub is None or result.stub.chars > 0
+        has_text = result.stub is None or result.stub.chars > 0
         long = None if call is None or not _has_long_arguments(call, retention) else call
-        if rule is None or not (whole or long):
+        if rule is None or not (has_text or long):
             continue
         if event.seq in context.shown_again and not forced:
             continue
         why = _reason(event, rule, seqs, context.turn, newer.get(event.seq), per_tool=retention.per_tool)
         if why is None:
             continue
-        small = min(rule.min_tokens or 0, FORCED_TOKENS_MIN) if forced else rule.min_tokens or 0
-        if whole and _is_evictable(result, small, why[0], retention, forced=forced):
+        min_tokens = min(rule.min_tokens or 0, FORCED_TOKENS_MIN) if forced else rule.min_tokens or 0
+        if has_text and _is_evictable(result, min_tokens, why[0], retention, forced=forced):
             found.append(Candidate(result, *why, int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS))
         if long is not None:
             found.append(Candidate(long, f"arguments_{why[0]}", why[1], long.tokens - ARGUMENTS_TOKENS_MIN // 2))
@@ -104,9 +105,10 @@ def _has_long_arguments(call: Item, retention: Retention) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RetentionReducer:
-    """Stubs what the rules allow, oldest first, until the context is about within `budget.goal`; if `whole`, all of it.
+    """Stubs what the rules allow, oldest first, until the context is about within `budget.goal`.
 
-    Nothing is stubbed if that would save less than the share `least` of the context, and nothing from `keep_from` on.
+    If `whole`, stubs everything that they allow. Does nothing if that would save less than the share `least` of the
+    context. Events from `keep_from` on stay.
     """
 
     retention: Retention

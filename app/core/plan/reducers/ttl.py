@@ -1,4 +1,4 @@
-"""Pruning when the provider's cache has expired."""
+"""Pruning of a context when its session was idle until the provider's cache expired."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ from app.core.plan.state.wording import Limits, limited
 from app.core.policy.evictions import TtlPruning
 from app.core.tokens.budget import Budget
 
-LOOK_UP: Final = ("search", "fetch", "memsearch")
+SEARCH_WORDS: Final = ("search", "fetch", "memsearch")
 """Words in the names of tools whose results are cheaper to look up again than to carry."""
-FOUND: Final = ("sid", "url", "title", "path", "mime", "text")
+HIT_FIELDS: Final = ("sid", "url", "title", "path", "mime", "text")
 """The fields that are kept of each search hit."""
 
 
@@ -27,22 +27,22 @@ def limits_of(rules: TtlPruning, chars: int) -> Limits:
 
 def looks_up(tool: str | None) -> bool:
     """Return whether a tool searches or fetches."""
-    return any(word in (tool or "").lower() for word in LOOK_UP)
+    return any(word in (tool or "").lower() for word in SEARCH_WORDS)
 
 
-def of_result(event: Event, rules: TtlPruning) -> str:
+def prune_result(event: Event, rules: TtlPruning) -> str:
     """Return a tool result's replacement: its search hits, or its beginning, as JSON that is marked as cut."""
     text = content_text((event.body or {}).get("content"))
     parsed = _parsed(text)
-    if looks_up(event.tool) and (found := _found(parsed)) is not None:
-        kept = [{name: item[name] for name in FOUND if item.get(name) is not None} for item in found]
-        return _shown({"tool": event.tool, "items": limited(kept, limits_of(rules, rules.result_chars))}, event)
+    if looks_up(event.tool) and (found := _find_hits(parsed)) is not None:
+        kept = [{name: item[name] for name in HIT_FIELDS if item.get(name) is not None} for item in found]
+        return _mark_as_cut({"tool": event.tool, "items": limited(kept, limits_of(rules, rules.result_chars))}, event)
     if parsed is None:
-        return _shown({"tool": event.tool, "result": limited(text, limits_of(rules, rules.result_chars))}, event)
-    return _shown({"tool": event.tool, "result": limited(parsed, limits_of(rules, rules.field_chars))}, event)
+        return _mark_as_cut({"tool": event.tool, "result": limited(text, limits_of(rules, rules.result_chars))}, event)
+    return _mark_as_cut({"tool": event.tool, "result": limited(parsed, limits_of(rules, rules.field_chars))}, event)
 
 
-def of_content(event: Event, rules: TtlPruning) -> str | None:
+def prune_content(event: Event, rules: TtlPruning) -> str | None:
     """Return the replacement of a file (path and size) or another text (its beginning); None for a short text."""
     body = event.body or {}
     text = content_text(body.get("content"))
@@ -67,10 +67,10 @@ def media_chars(content: Any) -> int:
     """Return the number of base64 characters in an event's content."""
     if not isinstance(content, (list, tuple)):
         return 0
-    return sum(len(data) for part in content if isinstance(data := _data(part), str))
+    return sum(len(data) for part in content if isinstance(data := _media_data(part), str))
 
 
-def _data(part: Mapping[str, Any]) -> Any:
+def _media_data(part: Mapping[str, Any]) -> Any:
     source = part.get("source")
     if isinstance(source, Mapping):
         return source.get("data")
@@ -79,7 +79,7 @@ def _data(part: Mapping[str, Any]) -> Any:
     return part.get("data") or (url if isinstance(url, str) and url.startswith("data:") else None)
 
 
-def _shown(value: dict[str, Json], event: Event) -> str:
+def _mark_as_cut(value: dict[str, Json], event: Event) -> str:
     return canonical_json({**value, "truncated": True, "recall_seq": event.seq})
 
 
@@ -91,7 +91,7 @@ def _parsed(text: str) -> Json:
     return value if isinstance(value, (dict, list)) and not too_deep(value) else None
 
 
-def _found(parsed: Json) -> list[Mapping[str, Json]] | None:
+def _find_hits(parsed: Json) -> list[Mapping[str, Json]] | None:
     for value in (parsed, *(parsed.values() if isinstance(parsed, Mapping) else ())):
         if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
             return value
@@ -140,10 +140,10 @@ def _is_idle(rules: TtlPruning, now: float, used_at: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TtlReducer:
-    """Prunes a context once it has gone cold.
+    """Prunes a context when the view's last call, `used_at`, is `ttl_seconds` less `buffer_seconds` ago, or longer.
 
-    `now` and `used_at` (the view's last call) are in epoch seconds; without both nothing happens. `recall`: the notice
-    explains how to recall the cut content.
+    `now` and `used_at` are in epoch seconds; if either is None, nothing is pruned. `recall`: the notice explains how to
+    recall the cut content.
     """
 
     rules: TtlPruning
@@ -156,7 +156,7 @@ class TtlReducer:
 
         Protected events (I9) and events that are short already stay. The result counts the tokens of the notice.
         """
-        if status(self.rules, self.now, self.used_at, context) != "no_effect":
+        if status(self.rules, self.now, self.used_at, context) != "no_effect":  # disabled, armed, fresh or empty
             return Reduced(context, state)
         done = apply_stubs(context, state, list(self._stubs(context)))
         if done.state is state or not self.rules.say:
@@ -172,10 +172,12 @@ class TtlReducer:
         images = _images_that_stay(context, rules)
         for item in context.items:
             event = item.event
-            done = item.stub is not None and (not item.stub.chars or event.type is EventType.TOOL_CALL)
-            if event.turn in intact or event.seq in stays or done or event.body is None:
+            is_short = item.stub is not None and (not item.stub.chars or event.type is EventType.TOOL_CALL)
+            if event.turn in intact or event.seq in stays or is_short or event.body is None:
                 continue
-            stub = _bulky(item, context, rules, images) if event.turn in recent else _older(item, context, rules)
+            stub = (
+                _stub_bulky(item, context, rules, images) if event.turn in recent else _stub_older(item, context, rules)
+            )
             if stub is not None and stub.tokens < item.tokens:
                 yield stub
 
@@ -184,24 +186,24 @@ def _turns(context: Context) -> list[int]:
     return sorted({item.event.turn for item in context.items} | {context.turn})
 
 
-def _older(item: Item, context: Context, rules: TtlPruning) -> Stub | None:
+def _stub_older(item: Item, context: Context, rules: TtlPruning) -> Stub | None:
     event = item.event
     if event.type is EventType.TOOL_RESULT:
-        return _replaced(item, context, of_result(event, rules), "older_than_recent_turns")
+        return _replaced(item, context, prune_result(event, rules), "older_than_recent_turns")
     if event.type is EventType.TOOL_CALL:
         return limited_for(
             event, limits_of(rules, rules.field_chars), context.counter, REDUCER, "older_than_recent_turns"
         )
     if (event.body or {}).get("path") is None:
         return None
-    text = of_content(event, rules)
+    text = prune_content(event, rules)
     return None if text is None else _replaced(item, context, text, "older_than_recent_turns")
 
 
-def _bulky(item: Item, context: Context, rules: TtlPruning, images: frozenset[int]) -> Stub | None:
+def _stub_bulky(item: Item, context: Context, rules: TtlPruning, images: frozenset[int]) -> Stub | None:
     event = item.event
     if event.type is EventType.TOOL_RESULT and looks_up(event.tool):
-        return _replaced(item, context, of_result(event, rules), "looked_up_again")
+        return _replaced(item, context, prune_result(event, rules), "looked_up_again")
     content = (event.body or {}).get("content")
     if event.seq not in images and media_chars(content) > rules.base64_chars:
         return _replaced(item, context, without_media(content), "bulky_media")

@@ -41,14 +41,14 @@ class VisibilityReducer:
     decided: tuple[NewestDecision, ...]
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Show hidden events by their replacement or not at all, and those no longer hidden as they were logged.
+        """Show a hidden event's replacement or nothing; show an event that is no longer hidden as it was logged.
 
-        Evicted events that are pinned, or were decided to be shown since the state last changed, come back as far as
-        the threshold has room, the newest first. They then stay until the budget forces them out.
+        Evicted events come back, the newest first, as far as the threshold has room, if they are pinned or a decision
+        since the state last changed shows them again. They then stay until the budget forces them out.
         """
-        asked = frozenset(decision.seq for decision in self.decided if not decision.hidden)
-        if context.shown_again != asked:
-            context = replace(context, shown_again=asked)
+        shown_again = frozenset(decision.seq for decision in self.decided if not decision.hidden)
+        if context.shown_again != shown_again:
+            context = replace(context, shown_again=shown_again)
         hidden = hidden_stubs(context, self.decided)
         back = [i for i in context.items if _is_hidden(i) and i.event.seq not in hidden]
         fresh = {decision.seq for decision in self.decided if not decision.hidden and decision.number > state.decisions}
@@ -72,8 +72,7 @@ class PinnedReducer:
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Bring pinned events back, the newest first; one that is too large does not stop older, smaller ones.
 
-        The share ROOM_SHARE of the threshold stays free for later calls: without it a reduction would not be worth
-        making.
+        The share ROOM_SHARE of the threshold stays free: a reduction that leaves less may be refused (`stall_reason`).
         """
         room = int(budget.trigger * (1 - ROOM_SHARE)) - context.tokens
         back: set[int] = set()
@@ -99,7 +98,7 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
     hidden = {decision.seq: decision for decision in decided if decision.hidden}
     if not hidden:
         return {}
-    hideable = [i for i in context.items if i.event.seq in hidden and not protected(i.event, context)]
+    hideable = [i for i in context.items if i.event.seq in hidden and not is_protected(i.event, context)]
     fixed = fixed_seqs(context)
     calls = {i.event.seq: i.event for i in hideable if i.event.type is EventType.TOOL_CALL and i.event.seq not in fixed}
     stubs: dict[int, Stub] = {}
@@ -117,10 +116,10 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
     return stubs
 
 
-def protected(event: Event, context: Context) -> bool:
+def is_protected(event: Event, context: Context) -> bool:
     """Return whether an event may not be hidden (I9): pinned, the running turn's message, an open call, reasoning."""
-    users = event.type is EventType.USER_MESSAGE and event.turn == context.turn
-    return event.pinned or users or event.reasons or event.seq in context.open_calls
+    is_request = event.type is EventType.USER_MESSAGE and event.turn == context.turn
+    return event.pinned or is_request or event.reasons or event.seq in context.open_calls
 
 
 def fixed_seqs(context: Context) -> frozenset[int]:

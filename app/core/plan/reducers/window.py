@@ -15,7 +15,8 @@ REDUCER = "dialogue_window"
 class WindowReducer:
     """Drops whole turns outside the window; events before the first turn and protected events (I9) stay.
 
-    After its first move the window moves in steps, down to `low_water` of its size, and then stays for some turns.
+    Once events have left the view, the window is cut down to `low_water` of its size, so that it then stays the same
+    for some turns.
     """
 
     window: DialogueWindow

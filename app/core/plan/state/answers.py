@@ -38,7 +38,7 @@ class Repeats:
     """The tool results that later ones repeat, by the same call or by showing the whole file.
 
     `newer` maps the seq of a repeated result to that of its latest repetition. `last` maps each key of a call
-    (`Event.asks`) to the seqs of its results that are not repeated.
+    (`Event.request_keys`) to the seqs of its results that are not repeated.
     """
 
     newer: Mapping[int, int]
