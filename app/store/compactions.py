@@ -28,7 +28,7 @@ REQUESTED_COLUMNS: Final = f"""
 QUEUED: Final = """
               OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session_id::uuid
                          AND q.status IN ('queued', 'picked'))"""
-"""SQL condition in COMPACTION_STATE: a job of the session's is queued or running."""
+"""SQL condition in COMPACTION_STATE: a job of the session is queued or running."""
 COMPACTION_STATE: Final = f"""
     CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'running') THEN 'running'
          WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'scheduled'){QUEUED}
@@ -83,8 +83,8 @@ async def schedule(
     focus: str | None = None,
     wanted: WaitingContext | None = None,
 ) -> None:
-    """Schedule a run unless it exists, and wake a worker when the transaction ends. A requested run also ends a wait
-    for the provider (`jobs.run_now`)."""
+    """Schedule a run unless it exists, and wake a worker when the transaction ends. A requested run does not
+    wait for a provider that asked for a delay (`jobs.run_now`)."""
     await _lock(tx, ref.session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
     status = await tx.execute(
@@ -136,14 +136,14 @@ class CompactionBasis:
     learned: int
 
 
-DEMAND_OF_VIEWS: Final = """
+BASIS_OF_VIEWS: Final = """
     (SELECT min(window_tokens) FROM views WHERE session_id = :session_id) AS narrowest_tokens,
     (SELECT max(reported_call::text) FROM views WHERE session_id = :session_id) AS last_reported,
     (SELECT coalesce(sum(learned_version), 0) FROM views WHERE session_id = :session_id) AS learned"""
 
 
-def demand(row: asyncpg.Record) -> CompactionBasis:
-    """Decode a session's row with DEMAND_OF_VIEWS."""
+def decode_basis(row: asyncpg.Record) -> CompactionBasis:
+    """Decode a session's row with BASIS_OF_VIEWS."""
     return CompactionBasis(row["head"], row["narrowest_tokens"], row["last_reported"], row["learned"])
 
 
@@ -159,11 +159,11 @@ async def release_session(tx: Connection, session_id: UUID, job_id: int, seen: C
     job queue no other job. They are detected here, under the lock that they also take."""
     await _lock(tx, session_id)
     row = await tx.fetchrow(
-        f"SELECT head, {DEMAND_OF_VIEWS}, EXISTS (SELECT FROM compactions WHERE session_id = :session_id "
+        f"SELECT head, {BASIS_OF_VIEWS}, EXISTS (SELECT FROM compactions WHERE session_id = :session_id "
         f"AND state IN {OPEN}) AS waits FROM sessions WHERE session_id = :session_id",
         session_id=session_id,
     )
-    if row is not None and (seen not in (None, demand(row)) or row["waits"]):
+    if row is not None and (seen not in (None, decode_basis(row)) or row["waits"]):
         return False
     await jobs.release_session(tx, job_id)
     return True
@@ -180,7 +180,7 @@ class WaitingRun:
 
 
 async def waiting(connection: Connection | Database, session_id: UUID) -> list[WaitingRun]:
-    """Return a session's runs that have not ended, oldest first. At a job's start a running one is a dead worker's."""
+    """Return a session's runs that have not ended, oldest first. One that runs at a job's start lost its worker."""
     rows = await connection.fetch(
         "SELECT id, reason, focus, view, window_tokens, policy_name, policy_version FROM compactions "
         f"WHERE session_id = :session_id AND state IN {OPEN} ORDER BY created_at, id",

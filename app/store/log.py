@@ -21,8 +21,8 @@ from app.tracing import tracer
 @dataclass(frozen=True, slots=True)
 class AppendResult:
     """The state that an append found: the log's end before it, and the main view's epoch, budget and carried tokens.
-    `stored_at` is the time of the transaction in epoch seconds, `compaction_enqueued` whether a worker was woken for
-    the session."""
+    `stored_at` is the time of the transaction in epoch seconds, `compaction_enqueued` whether the session is due for
+    compaction: this append or an earlier one has enqueued its job."""
 
     before: LogEnd
     epoch: int
@@ -33,9 +33,9 @@ class AppendResult:
 
 
 class AppendSettings(NamedTuple):
-    """The session's settings and ancestors with which a batch was counted and its trigger computed, as parameters.
+    """The session's settings and ancestors, from which a batch's tokens and trigger were computed, as parameters.
 
-    They seldom change. Without values a session with any settings is appended to.
+    Nothing is appended if the session's have changed since. Without values they are not compared.
     """
 
     estimator: str | None = None
@@ -117,7 +117,7 @@ WITH old AS ({MOVE} {BEFORE}, s.covered_tokens, s.streamed_until
 SELECT old.*, {VIEW}, extract(epoch FROM now())::float8 AS stored_at,
        CASE WHEN {DUE}
             THEN palimpsest_compact(:session_id, :tenant_id) END AS enqueued,
-       CASE WHEN old.streamed_until > now() THEN pg_notify('{STREAM_CHANNEL}', :session_id::text) END AS told
+       CASE WHEN old.streamed_until > now() THEN pg_notify('{STREAM_CHANNEL}', :session_id::text) END AS notified
 FROM old LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'
 """
 APPEND_WITH_KEY: Final = APPEND.replace(
@@ -188,8 +188,8 @@ async def append(
     if row["enqueued"]:
         await jobs.store_trace_context(connection, ref.session_id, tracer.get().link_headers())
     before = LogEnd(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
-    woke = row["enqueued"] is not None
-    return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
+    is_due = row["enqueued"] is not None
+    return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], is_due)
 
 
 def _changes(batch: Batch) -> dict[str, object]:
@@ -269,8 +269,8 @@ async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
 
 
 async def note_redaction(tx: Connection, ref: SessionRef, seq: int, key_id: UUID | None) -> None:
-    """Record that an event of a session, its own or shared, was erased. From here on the transaction is a redaction of
-    this session, which it must hold locked."""
+    """Record that an event of a session, its own or shared, was erased. The transaction must hold the session
+    locked. From here on it may change the session's events and epochs."""
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
         "VALUES (:session_id, :tenant_id, :seq, :key_id, clock_timestamp())",  # in the order of the locks
@@ -285,4 +285,5 @@ async def note_redaction(tx: Connection, ref: SessionRef, seq: int, key_id: UUID
 
 
 async def _redacting(tx: Connection, session_id: UUID) -> None:
+    """Let the transaction change contents of the session's events and epochs, which are immutable otherwise."""
     await tx.execute(f"SET LOCAL palimpsest.redacting = '{session_id}'")

@@ -12,8 +12,8 @@ _LEARNED: Final = """
 
 def _model(session: str) -> str:
     """Return the SQL of the model to plan for: the requested one, otherwise the view's, otherwise the session's."""
-    views = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
-    return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
+    default = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
+    return f"CASE WHEN :model::text IS NULL THEN {default} ELSE :model END"
 
 
 EVENTS_PER_READ: Final = 2_000
@@ -25,8 +25,11 @@ _ANCHORS: Final = f"""
     || ARRAY(SELECT call_seq FROM events WHERE session_id = :session_id AND seq = ANY(h.pinned_seqs))
     || ARRAY(SELECT seq FROM events WHERE session_id = :session_id AND call_seq = ANY(h.pinned_seqs))"""
 
-# Two index ranges, and no search. The tail begins after the epoch's floor, unless more has been appended since the
-# epoch's head than a bounded read covers: then it begins with the last `bound_tokens`, found by one look-up in the
+# `h` is the session's row, `e` the epoch, `r` the newest event and where a bounded read would start, `p` the first seq
+# of the tail and the last one that is read apart from this statement (`apart_to`), `decided` the visibility decisions.
+#
+# The events come from two index ranges. The tail begins after the epoch's floor, unless more has been appended since
+# the epoch's head than a bounded read covers: then it begins with the last `bound_tokens`, found by one look-up in the
 # index on cum_tokens. Older events that must stay are read by their seqs. A condition for an index has no COALESCE and
 # no arithmetic on columns: under row-level security the index would not be used (docs/decisions/0020).
 #
@@ -88,7 +91,7 @@ LEFT JOIN events unread ON unread.session_id = :session_id AND unread.seq = p.be
 
 # The hot path: the changes since an earlier read (`head`) in the same epoch of the same session. No row if that read is
 # stale, or if more was appended than one read should return (`most`).
-_NEWS: Final = f"""
+_CHANGES: Final = f"""
 SELECT s.tokens AS all_tokens, s.head, s.version, s.line, v.policy_name AS view_policy_name,
        v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
        v.epochs, v.afresh, s.model, s.policy_name, s.policy_version, s.outside_tokens, last_call.breakpoints,
@@ -104,7 +107,7 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
   AND s.head <= :head + :most
   AND s.decisions = :decisions
 """
-NEWS_EVENTS_MAX: Final = 2_000
+ADDED_EVENTS_MAX: Final = 2_000
 
 LAST_CALL: Final = """
 SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
@@ -140,7 +143,7 @@ SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session_id AND view = 
 _LIVE: Final = "FROM summaries WHERE session_id = :session_id AND status = 'live' ORDER BY from_seq"
 _FOLDED: Final = "FROM summaries WHERE session_id = :session_id AND id = ANY(e.folded) ORDER BY from_seq"
 _CALIBRATIONS: Final = "FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = $model"
-_NEW: Final = "FROM events WHERE session_id = :session_id AND seq > :head ORDER BY seq"
+_ADDED: Final = "FROM events WHERE session_id = :session_id AND seq > :head ORDER BY seq"
 _TAIL_COLUMNS: Final = """
     t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
     t.seq = ANY(coalesce(:pinned::bigint[], h.pinned_seqs)), t.is_error, t.gist,
@@ -152,12 +155,12 @@ TAIL_BODY: Final = """
 
 
 def _rows(columns: str, source: str) -> str:
-    """Return the SQL of a list of rows: an array of records is the fastest form."""
+    """Return the SQL of child rows as one column: an array of records is the fastest form."""
     return f"ARRAY(SELECT ROW({columns}) {source})"
 
 
-def _filled(sql: str, session: str) -> str:
-    """Return a statement with its lists; `session` is the alias of the session's row."""
+def _fill(sql: str, session: str) -> str:
+    """Fill in the parts that both statements share (`$cover`); `session` is the alias of the session's row."""
     parts = {
         "$decided": _rows(visibility.COLUMNS, "FROM decided ORDER BY seq"),
         "$compaction": compactions.COMPACTION_STATE,
@@ -167,12 +170,12 @@ def _filled(sql: str, session: str) -> str:
         "$calibrations": _rows(calibrations.COLUMNS, _CALIBRATIONS.replace("$model", _model(session))),
         "$folded": _rows(summaries.COLUMNS, _FOLDED),
         "$tail": _rows(_TAIL_COLUMNS.replace("$body", TAIL_BODY), "FROM tail t ORDER BY t.seq"),
-        "$new": _rows(EVENT_COLUMNS, _NEW),
+        "$new": _rows(EVENT_COLUMNS, _ADDED),
     }
     for name, part in parts.items():
         sql = sql.replace(name, part)
     return sql
 
 
-LOAD: Final = _filled(_LOAD, "h")
-CHANGES: Final = _filled(_NEWS, "s")
+LOAD: Final = _fill(_LOAD, "h")
+CHANGES: Final = _fill(_CHANGES, "s")

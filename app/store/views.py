@@ -1,4 +1,4 @@
-"""Views as contexts need them: loaded, or brought up to date."""
+"""Reads of a view for a context: the whole of it, or what has changed since an earlier read."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ from app.store.rows import Row
 _AS_READ: Final = frozenset(
     {"session_id", "estimator", "created_at", "head", "real_head", "turn", "epoch", "epoch_head", "redactions"}
 )
-"""The columns of a whole view's row that are fields of a LoadedView as they are."""
+"""The columns of `view_reads.LOAD` that are fields of a LoadedView under the same names."""
 
 
 async def load(
@@ -43,10 +43,10 @@ async def load(
     bound_tokens: int,
     model: str | None = None,
 ) -> LoadedView | None:
-    """Load a view for a context, for its own model or for `model`; None if there is no such session.
+    """Load a view for its own model or for `model`; None if there is no such session.
 
-    `at` is an earlier head to load it as of; `fresh` ignores its epoch. `bound_tokens`, by the session's estimator,
-    limits the events read that are newer than the epoch.
+    `at`: as of this earlier head. `fresh`: without its epoch. If more than `bound_tokens` (the estimator's) have been
+    appended since the epoch's head, only the log's last `bound_tokens` are read, and older events that must stay.
     """
     epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, ref.session_id, view, at)
     row = await database.fetchrow(
@@ -67,17 +67,17 @@ async def load(
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
     events = await decoded(row["events"])
     kept = tuple(one for one in events if one.seq < row["first"])
-    older = await _older(database, row, frontier, decided)
+    older = await _read_older(database, row, frontier, decided)
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
-    summed = await summaries.with_texts(database, (*row["cover"], *row["folded"]))
+    found = await summaries.with_texts(database, (*row["cover"], *row["folded"]))
     loaded = LoadedView(
         **_current_fields(row),
         **{column: row[column] for column in _AS_READ},
         frontier=frontier,
         events=(*kept, *older, *events[len(kept) :]),
         unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else NOTHING_UNREAD,
-        cover=summed[: len(row["cover"])],
-        folded=summed[len(row["cover"]) :],
+        cover=found[: len(row["cover"])],
+        folded=found[len(row["cover"]) :],
         pinned=tuple(row["pinned"]),
         decided=decided,
         decisions=row["decisions"] if at is None else max((one.number for one in decided), default=0),
@@ -98,8 +98,10 @@ async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tu
     return epoch, [*(seq for seq in found if seq), *pinned], pinned
 
 
-async def _older(database: Database, row: Row, state: Frontier, decided: Sequence[NewestDecision]) -> tuple[Event, ...]:
-    """Return the older part of a long tail of a session's own events."""
+async def _read_older(
+    database: Database, row: Row, state: Frontier, decided: Sequence[NewestDecision]
+) -> tuple[Event, ...]:
+    """Read the part of a long tail that LOAD leaves out, page by page."""
     own = SessionLog(row["session_id"], shared=())
     pinned = frozenset(row["pinned"])
     shown = pinned.union(one.seq for one in decided if not one.hidden)
@@ -172,7 +174,7 @@ async def refresh(
         head=held.head,
         epoch=held.epoch,
         created_at=held.created_at,
-        most=view_reads.NEWS_EVENTS_MAX,
+        most=view_reads.ADDED_EVENTS_MAX,
         model=model,
         decisions=held.decisions,
     )

@@ -27,4 +27,4 @@ async def find_problem(database_url: str) -> str | None:
             await connection.close()
     except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         return f"the database cannot be used: {error}"
-    return None if connected else "no worker of this machine has the database"
+    return None if connected else "no worker of this machine is connected to the database"

@@ -23,7 +23,7 @@ FORGOTTEN_CRON: Final = "* * * * *"
 
 
 FollowUp: TypeAlias = Callable[[SessionRef, int | None], Awaitable[object]]
-"""Work after a compaction, within its job: gets the session, and the last seq that was looked at."""
+"""Work after a compaction, within its job: gets the session, and the last seq that was considered."""
 
 
 class JobGroup(Protocol):
@@ -38,7 +38,7 @@ class JobGroup(Protocol):
 
 @contextmanager
 def returned_to_queue(retry_seconds: float = 1.0) -> Iterator[None]:
-    """Return the job to the queue when its worker stops, and for `retry_seconds` when the database fails."""
+    """Return a job to the queue: at once if its worker stops, for `retry_seconds` later if the database fails."""
     try:
         yield
     except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -56,13 +56,13 @@ async def job_context(
     *,
     job: int | None = None,
 ) -> AsyncIterator[None]:
-    """Work for a session's tenant in a trace of its own; with `ciphers`, its contents can be read and written.
+    """Act for a session's tenant in a new trace; `ciphers` make the tenant's encrypted contents readable and writable.
 
-    The trace is linked to the request that made the job due. Raises the errors of ContentCiphers.
+    The trace is linked to the request that queued the job. Raises the errors of ContentCiphers.
     """
     with acting_for(ref.tenant_id), tracer.get().span(kind, "consumer") as span:
         span.set(palimpsest__job__id=job, palimpsest__tenant__id=str(ref.tenant_id))
-        session = await _name(database, ref)
+        session = await _session_name(database, ref)
         span.set(palimpsest__session__name=session)
         fields = {"job": job, "session": session, "trace_id": span.trace_id}
         bound = {name: value for name, value in fields.items() if value is not None}
@@ -76,7 +76,7 @@ async def job_context(
                         span.link(await jobs.trace_context(database, job))
 
 
-async def _name(database: Database, ref: SessionRef) -> str | None:
+async def _session_name(database: Database, ref: SessionRef) -> str | None:
     """Return the name of a session; None if it was erased."""
     try:
         return await sessions.name_of(database, ref)

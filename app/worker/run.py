@@ -31,16 +31,16 @@ PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
 RECONNECT_SECONDS: Final = 1.0
 STEADY_SECONDS: Final = 10.0
-"""Seconds for which a connection lasts once the database has recovered; until then, no failure is logged again."""
+"""Seconds for which a connection must last to count as recovery: only after that is another failure logged."""
 GRACE_SECONDS: Final = 8.0
-"""Seconds for running jobs to finish when the worker stops: less than a container is given."""
+"""Seconds for running jobs to finish when the worker stops: less than containers are given to stop."""
 POOL_SIZE: Final = 4
 DEQUEUE_TIMEOUT: Final = timedelta(seconds=5)
 BATCH_SIZE: Final = 4
 RETRY_SECONDS: Final = 1.0
 RETRY_DOUBLINGS_MAX: Final = 8
 RETRY_SECONDS_MAX: Final = 3600.0
-"""Longest time for which a provider is left alone at its own request."""
+"""The longest wait that a provider may ask for."""
 FORGOTTEN_SECONDS: Final = 60.0
 REDO_CRON: Final = "*/5 * * * *"
 REDO_AFTER_SECONDS: Final = 300.0
@@ -63,10 +63,10 @@ class Work:
     after_compaction: Sequence[Callable[[Database], FollowUp]] = ()
 
 
-NOTHING_ELSE: Final = Work()
+NO_OPTIONAL_WORK: Final = Work()
 
 
-async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE) -> None:
+async def run(database_url: str, stop: asyncio.Event, work: Work = NO_OPTIONAL_WORK) -> None:
     """Work until `stop` is set; reconnect whenever the database is lost."""
     log = structlog.get_logger()
     database = Database(
@@ -79,16 +79,16 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
     def mark_recovered() -> None:
         nonlocal lost
         if lost:
-            log.warning("worker has the database again")
+            log.warning("worker is connected to the database again")
         lost = False
 
     try:
         while not stop.is_set():
             try:
-                await _session(database, database_url, stop, work, compaction, groups, mark_recovered)
+                await _work_on_connection(database, database_url, stop, work, compaction, groups, mark_recovered)
             except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 if not lost:
-                    log.warning("worker lost the database; it is tried until it works", error=str(error))
+                    log.warning("worker lost the database; retrying until it is back", error=str(error))
                 lost = True
             except Exception:  # no failure may end the work for good
                 log.exception("worker failed; starting again")
@@ -102,7 +102,7 @@ async def run(database_url: str, stop: asyncio.Event, work: Work = NOTHING_ELSE)
         await database.close()
 
 
-async def _session(
+async def _work_on_connection(
     database: Database,
     database_url: str,
     stop: asyncio.Event,
@@ -118,9 +118,9 @@ async def _session(
     try:
         queue = PgQueuer.from_asyncpg_connection(connection)
 
-        _purge(queue, database)
+        _register_purges(queue, database)
         if compaction is not None:
-            _compact(queue, database, compaction, work)
+            _register_compaction(queue, database, compaction, work)
         for group in groups:
             group.register(queue)
 
@@ -143,15 +143,16 @@ async def _session(
             losing.cancel()
             await asyncio.wait({running}, timeout=GRACE_SECONDS)
             running.cancel()  # an interrupted job returns to the queue, for another worker
-            given_up = not running.done() or lost.is_set()
-            await asyncio.gather(running, return_exceptions=given_up)
+            # An error counts only if the queue ended in time and its connection lives.
+            ignores_errors = not running.done() or lost.is_set()
+            await asyncio.gather(running, return_exceptions=ignores_errors)
     finally:
         steady.cancel()
         await connection.close()
 
 
-def _purge(queue: PgQueuer, database: Database) -> None:
-    """Register the schedules of the clean-up."""
+def _register_purges(queue: PgQueuer, database: Database) -> None:
+    """Register the schedules that delete outdated rows."""
 
     def schedule(name: str, cron: str, clean: Callable[[Database], Awaitable[object]]) -> None:
         @queue.schedule(name, cron)
@@ -165,7 +166,7 @@ def _purge(queue: PgQueuer, database: Database) -> None:
     schedule("purge_given_up_jobs", SWEEP_CRON, purge_dead_jobs)
 
 
-def _compact(queue: PgQueuer, database: Database, compaction: Compaction, work: Work) -> None:
+def _register_compaction(queue: PgQueuer, database: Database, compaction: Compaction, work: Work) -> None:
     """Register the jobs that write summaries, and the schedules that find lost jobs and degraded summaries."""
     ciphers = work.ciphers(database)
     follow_ups = [make(database) for make in work.after_compaction]
@@ -194,18 +195,18 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, work: 
 
 
 async def rewrite_degraded(database: Database, compaction: Compaction, ciphers: ContentCiphers | None = None) -> None:
-    """Rewrite a degraded summary of each of some sessions, until a model is unavailable."""
+    """Rewrite one degraded summary in each of up to REDO_SESSIONS_MAX sessions; stop once a model is unavailable."""
     for ref in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
         with suppress(ContentsErased, SessionGone):
             async with job_context("redo", database, ref, ciphers):
                 try:
                     await compaction.rewrite_degraded(ref)
                 except SummarizerUnavailable:
-                    return  # it usually is for all; the next run is soon, and in another order
+                    return  # usually for all sessions; the next run takes them in another order
 
 
 def _delay(job: Job, least: float = 0.0) -> float:
-    """Return the seconds until a job is retried: at least `least` (an hour at most), more after each of the first."""
+    """Return the seconds until a job is retried: doubled with each attempt, at least `least` (an hour at most)."""
     doubled: float = RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX)
     return max(min(least, RETRY_SECONDS_MAX), doubled)
 

@@ -234,7 +234,9 @@ async def test_a_worker_is_healthy_while_its_database_knows_it(commands: Command
                 status, errors = await asking.wait()
                 if status == 0 and wanted:
                     return
-                assert errors == ([] if status == 0 else ["palimpsest: no worker of this machine has the database"])
+                assert errors == (
+                    [] if status == 0 else ["palimpsest: no worker of this machine is connected to the database"]
+                )
                 if not wanted and status == 1:
                     return
 

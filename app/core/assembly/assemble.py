@@ -9,7 +9,7 @@ from app.core.errors import NothingToSend
 from app.core.plan.pipeline import PREFIX_CAUSES, Plan, PlanStart, begin, finish
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Frontier, first_changed
-from app.core.record.evictions import Eviction, evicted, evictions, format_evictions, stable_tokens, tokens_up_to
+from app.core.record.evictions import Eviction, evicted_ranges, evictions, format_evictions, stable_tokens, tokens_up_to
 from app.core.record.manifest import AppliedCalibration, CallManifest, RecordedBreakpoint
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose_breakpoints
 from app.core.render.formats import FORMATS
@@ -163,7 +163,7 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch:
         carry_tokens=planned.context.tokens - loaded.log_tokens,
         current=inputs.request.at is None or inputs.request.at == loaded.real_head,
         evictions=shown_evictions(inputs, rendered.evictions),
-        evicted=evicted(planned.state),
+        evicted=evicted_ranges(planned.state),
         changed_seq=changed_seq,
         stable_tokens=shown(stable),
     )

@@ -17,8 +17,8 @@ from app.core.render.formats.fit import Loss
 class Eviction:
     """Events from_seq..to_seq that were not sent verbatim.
 
-    A `stubbed` or `replaced` run concerns the events of its first one's type, any other run all of its events. No run
-    concerns an event that is shown whole.
+    A `stubbed` or `replaced` run applies only to those of its events that are of the first one's type, any other run to
+    all of its events. No run applies to an event that is shown whole.
     """
 
     from_seq: int
@@ -43,9 +43,9 @@ def eviction_of(row: Mapping[str, Any]) -> Eviction:
 
 
 def format_evictions(losses: Iterable[Loss], form: str) -> tuple[Eviction, ...]:
-    """Return content that a format cannot express as evictions, one for consecutive blocks of a kind with equal losses.
+    """Return evictions for content that a format cannot express: one per run of blocks of a kind with the same loss.
 
-    It is a fact about rendering, not a decision: no epoch records it, and the log and other formats keep the content.
+    They belong to one call's rendering, so no epoch records them. The log and other formats keep the content.
     """
     runs: dict[tuple[str, str], tuple[Eviction, int]] = {}
     done: list[Eviction] = []
@@ -77,9 +77,9 @@ def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
 
 
 def without_shown(rows: Iterable[Eviction], state: Frontier) -> tuple[Eviction, ...]:
-    """Return the rows in seq order, with the runs of folds split around events shown or in a run of their own.
+    """Return the rows in seq order, with the runs of folds split around events that are shown or have their own run.
 
-    The last part of a split run carries all of the tokens that it saves. Rows that are already split do not change.
+    The last part of a split run has all of its `tokens_saved`. Rows that are already split do not change.
     """
     excluded = {*state.kept, *state.system_seqs, state.tools_seq, *(row.seq for row in state.superseded)}
     split: list[Eviction] = []
@@ -128,7 +128,7 @@ def _add(sums: dict[str, tuple[int, int]], reducer: str, events: int, tokens: in
     sums[reducer] = (all_events + events, all_tokens + tokens)
 
 
-def evicted(state: Frontier) -> tuple[tuple[int, int], ...]:
+def evicted_ranges(state: Frontier) -> tuple[tuple[int, int], ...]:
     """Return the seqs that are not shown as logged, as disjoint ranges (first, last) in order.
 
     Events left out only by an author filter or because of their type are not included.
@@ -237,8 +237,8 @@ def dispositions(
     """Return the one disposition of each of `events` (I4); `erased` are the seqs of redacted events."""
     shown = {i.event.seq: i.stub.disposition if i.stub else "verbatim" for i in context.items}
     shown |= {e.seq: "verbatim" for e in context.prefix}
-    words = {event.seq: shown.get(event.seq) or _absent(event, state) for event in events}
-    return words | {seq: "redacted" for seq in erased if words.get(seq) in ("verbatim", "stubbed", "replaced")}
+    found = {event.seq: shown.get(event.seq) or _hidden_disposition(event, state) for event in events}
+    return found | {seq: "redacted" for seq in erased if found.get(seq) in ("verbatim", "stubbed", "replaced")}
 
 
 def disposition_runs(words: Mapping[int, str], folds: Sequence[Fold]) -> list[dict[str, Json]]:
@@ -257,7 +257,8 @@ def disposition_runs(words: Mapping[int, str], folds: Sequence[Fold]) -> list[di
     return runs
 
 
-def _absent(event: Event, state: Frontier) -> str:
+def _hidden_disposition(event: Event, state: Frontier) -> str:
+    """Return the disposition of an event that is not among the context's items."""
     if event.type in BOOKKEEPING:
         return "not_rendered"
     if any(row.seq == event.seq for row in state.superseded):

@@ -1,6 +1,6 @@
-"""The manifest of a call: the part of its record without columns of its own. Stored as JSON, written only here.
+"""The manifest of a call: the settings and figures of its record, as one JSON document that is written only here.
 
-Values of a manifest that statements read are also in columns of `model_calls`; those belong to the store.
+The store copies values that its statements read into columns of `model_calls`.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from app.core.record.evictions import Eviction, eviction_of, eviction_row
 from app.core.render.layers import Content
 
 VERSION: Final = 1
-"""Version of the JSON. The oldest records have none, and defaults for the fields that they lack."""
+"""Version of the JSON. The oldest records have none; fields that a record lacks have their defaults."""
 
 
 class UnknownVersion(Exception):
@@ -33,7 +33,7 @@ class RecordedBreakpoint:
 
 @dataclass(frozen=True, slots=True)
 class AppliedCalibration:
-    """The ratio of the provider's tokens to the estimator's, the margin, and the number of calls they are from."""
+    """The ratio of the provider's tokens to the estimator's, the margin, and the number of calls behind both."""
 
     ratio: float
     margin: float
@@ -71,8 +71,8 @@ class CallManifest:
 
     `window_stated`: the call or its policy stated the window. `breakpoints` are in the order of the record's seqs; with
     `hour` their entries live for an hour. `outside` is sent outside the request, as stated by `outside_by` (call,
-    policy, session, learned). `unfit` is content that the format cannot express. `evictions` are those of records that
-    hold their own; None if the epoch does. `summaries` counts the ones shown, `redactions` the events erased before the
+    policy, session, learned). `unfit` is content that the format cannot express. `evictions` are the call's; None: they
+    are those of its epoch. `summaries` counts the ones shown, `redactions` the events erased before the
     call. `now` is the clock that the caller set. `layers` are versions by kind, `injections` names and contents.
     `cache_last`: the end was marked for the next call.
     """
@@ -143,7 +143,9 @@ def from_json(document: Mapping[str, Any]) -> CallManifest:
     """Return a stored manifest of any version as a value. Raises UnknownVersion if it is newer than VERSION."""
     version = document.get("version")
     if version not in (None, VERSION):
-        raise UnknownVersion(f"its manifest is of version {version}; known here: up to {VERSION}")
+        raise UnknownVersion(
+            f"its manifest has version {version}, but this process knows only versions up to {VERSION}"
+        )
     stated = {
         name: codec.read(document[name]) if codec.read else document[name]
         for name, codec, _ in _FIELDS
