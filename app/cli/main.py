@@ -96,7 +96,7 @@ def serve(
         serving.print_status(settings_report.data_dir_line(settings, _flag_names(data_dir=data_dir)))
     with open_database(settings) as (url, postgres):
         run(serving.make_database_ready(settings, url, upgrade=True, listener=listener))
-        with serving.preloaded(settings, api=True, worker=True):
+        with serving.preload(settings, api=True, worker=True):
             serving.supervise(settings, url, listener, worker=True, postgres=postgres)
 
 
@@ -108,7 +108,7 @@ def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, 
     url = require_url(settings)
     listener = or_stop(lambda: serving.listen(settings))
     run(serving.make_database_ready(settings, url, upgrade=False, listener=listener))
-    with serving.preloaded(settings, api=True, worker=False):
+    with serving.preload(settings, api=True, worker=False):
         if settings.processes == 1:
             serving.run_api(settings, url, listener)
         else:
@@ -134,7 +134,7 @@ def worker(
     settings = load_settings(database_url=database_url)
     url = require_url(settings)
     run(serving.make_database_ready(settings, url, upgrade=False))
-    with serving.preloaded(settings, api=False, worker=True):
+    with serving.preload(settings, api=False, worker=True):
         serving.run_worker(settings, url)
 
 

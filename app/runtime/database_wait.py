@@ -65,8 +65,8 @@ async def wait_for(
 def _ended_by_signals() -> Iterator[None]:
     """Raise SystemExit(0) from the block after SIGTERM or SIGINT.
 
-    uvicorn logs whatever is raised while it runs a request, SystemExit too. A handler that raises would be ignored if
-    its signal came during a probe, so the loop handles signals here.
+    A signal handler must not raise it itself: during a probe, uvicorn would log and swallow it. So the handler of the
+    event loop cancels the waiting task.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -9,7 +9,7 @@ import structlog
 
 from app.runtime.settings import Settings
 
-LIBRARIES_LEAST: Final = logging.WARNING
+LIBRARY_LEVEL_MIN: Final = logging.WARNING
 QUEUE: Final = "pgqueuer"
 REPEAT_SECONDS: Final = 60.0
 # The default shows the values of all local variables, including users' content and keys, and takes seconds.
@@ -72,4 +72,4 @@ def configure(settings: Settings) -> None:
         )
     )
     logging.getLogger(QUEUE).addFilter(_OncePerMinute())
-    logging.basicConfig(level=max(level, LIBRARIES_LEAST), handlers=[handler], force=True)
+    logging.basicConfig(level=max(level, LIBRARY_LEVEL_MIN), handlers=[handler], force=True)

@@ -103,7 +103,7 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
     """
     from app.store import migrate, tenant_isolation
 
-    with _converted_errors():
+    with _convert_errors():
         await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
         await tenant_isolation.check(database_url)
 
@@ -112,12 +112,12 @@ async def downgrade(database_url: str, schema: str) -> None:
     """Downgrade the database to an earlier schema. Raises CannotServe or DatabaseUnreachable."""
     from app.store import migrate
 
-    with _converted_errors():
+    with _convert_errors():
         await migrate.downgrade(database_url, schema)
 
 
 @contextlib.contextmanager
-def _converted_errors() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     """Convert errors of migrating or using the database to CannotServe or DatabaseUnreachable."""
     import asyncpg
 
@@ -179,7 +179,7 @@ def _is_loopback(host: str) -> bool:
 
 
 @contextlib.contextmanager
-def preloaded(settings: Settings, *, api: bool, worker: bool) -> Iterator[None]:
+def preload(settings: Settings, *, api: bool, worker: bool) -> Iterator[None]:
     """Import the modules of the roles, load the vocabularies, and exclude all of that from garbage collection.
 
     Processes that the block forks share that memory: a collection would write to every object, and so copy it.
@@ -266,7 +266,7 @@ def supervise(
         roles,
         patience=PATIENCE_SECONDS,
         on_stop=listener.close,  # new connections are refused immediately, not when all processes have ended
-        look=None if postgres is None else postgres.watch().check,
+        periodic=None if postgres is None else postgres.watch().check,
     ).run()
 
 

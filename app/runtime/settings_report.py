@@ -86,7 +86,7 @@ def _masked_value(name: str, value: Any) -> Any:
 
 
 def _masked(credentials: re.Match[str]) -> str:
-    """Mask the password of a URL's credentials, or, without a password, the token; databases have no tokens."""
+    """Mask a URL's password; without one, mask the user name, which may be a token unless the URL is a database's."""
     user, password = credentials.groups()
     if password:
         return f"{user}:{MASK}"

@@ -50,7 +50,7 @@ class Supervisor:
     Processes stop in the order of their roles; roles with the same name stop together. A process that does not stop
     within `patience` seconds is killed. If the supervisor is killed, all processes end.
 
-    `on_stop` is called when stopping begins, and `look` periodically: it returns the seconds until the next call.
+    `on_stop` is called when stopping begins, and `periodic` at intervals: it returns the seconds until the next call.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Supervisor:
         *,
         patience: float,
         on_stop: Callable[[], None] = lambda: None,
-        look: Callable[[], float] | None = None,
+        periodic: Callable[[], float] | None = None,
     ) -> None:
         self._slots = [_Slot(role) for role in roles]
         self._patience = patience
         self._on_stop = on_stop
-        self._look = look
-        self._next_look = 0.0
+        self._periodic = periodic
+        self._next_periodic = 0.0
         self._stopping = False
         self._stopping_name: str | None = None
         self._deadline = 0.0
@@ -78,7 +78,7 @@ class Supervisor:
             signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not wake the supervisor
             while True:
                 self._reap()
-                if self._stopping and all(place.pid is None for place in self._slots):
+                if self._stopping and all(slot.pid is None for slot in self._slots):
                     return
                 self._act()
                 self._wait()
@@ -106,22 +106,22 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Record the processes that have ended, and schedule their restart."""
-        for place in self._slots:
-            if place.pid is None:
+        for slot in self._slots:
+            if slot.pid is None:
                 continue
-            pid, status = os.waitpid(place.pid, os.WNOHANG)
+            pid, status = os.waitpid(slot.pid, os.WNOHANG)
             if pid == 0:
                 continue
-            place.pid = None
+            slot.pid = None
             if self._stopping:
                 continue
             now = time.monotonic()
-            place.failures = 0 if now - place.started >= STEADY_SECONDS else place.failures + 1
-            pause = min(PAUSE_SECONDS * 2 ** max(0, place.failures - 1), PAUSE_SECONDS_MAX)
-            place.due = now + pause
+            slot.failures = 0 if now - slot.started >= STEADY_SECONDS else slot.failures + 1
+            pause = min(PAUSE_SECONDS * 2 ** max(0, slot.failures - 1), PAUSE_SECONDS_MAX)
+            slot.due = now + pause
             structlog.get_logger().warning(
                 "a process has ended; restarting it",
-                process=place.role.name,
+                process=slot.role.name,
                 pid=pid,
                 ended=_describe_exit(status),
                 after_seconds=pause,
@@ -130,11 +130,11 @@ class Supervisor:
     def _act(self) -> None:
         """Start the processes that are due or, when stopping, stop the next ones."""
         now = time.monotonic()
-        if self._look is not None and now >= self._next_look:
-            self._next_look = self._look() + time.monotonic()
-        for place in self._slots:
-            if place.pid is None and now >= place.due and not self._stopping:
-                self._start(place)
+        if self._periodic is not None and now >= self._next_periodic:
+            self._next_periodic = self._periodic() + time.monotonic()
+        for slot in self._slots:
+            if slot.pid is None and now >= slot.due and not self._stopping:
+                self._start(slot)
         if self._stopping:
             overdue = self._stopping_name == self._next() and now >= self._deadline
             if overdue:
@@ -144,37 +144,37 @@ class Supervisor:
 
     def _next(self) -> str | None:
         """Return the name of the processes to stop next."""
-        return next((place.role.name for place in self._slots if place.pid is not None), None)
+        return next((slot.role.name for slot in self._slots if slot.pid is not None), None)
 
     def _signal_next(self, number: int) -> None:
         name = self._next()
         if name != self._stopping_name:
             self._stopping_name, self._deadline = name, time.monotonic() + self._patience
-        for place in self._slots:
-            if place.pid is not None and place.role.name == name:
+        for slot in self._slots:
+            if slot.pid is not None and slot.role.name == name:
                 with suppress(ProcessLookupError):
-                    os.kill(place.pid, number)
+                    os.kill(slot.pid, number)
 
     def _wait(self) -> None:
         """Wait for a signal or the next due time."""
-        times = [place.due for place in self._slots if place.pid is None and not self._stopping]
-        if self._look is not None:
-            times.append(self._next_look)
+        times = [slot.due for slot in self._slots if slot.pid is None and not self._stopping]
+        if self._periodic is not None:
+            times.append(self._next_periodic)
         if self._stopping:
             times.append(self._deadline)
         seconds = max(0.0, min(times) - time.monotonic()) if times else None
         if select.select([self._wake_read], [], [], seconds)[0]:
             os.read(self._wake_read, WAKE_BYTES)
 
-    def _start(self, place: _Slot) -> None:
+    def _start(self, slot: _Slot) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         # The supervisor's handlers must not run in the new process, nor here before its pid is known.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         pid = os.fork()
         if pid == 0:
-            self._run_child(place.role)
-        place.pid, place.started = pid, time.monotonic()
+            self._run_child(slot.role)
+        slot.pid, slot.started = pid, time.monotonic()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
     def _run_child(self, role: Role) -> NoReturn:
@@ -202,9 +202,9 @@ class Supervisor:
             os._exit(status)
 
 
-def _exit_with_supervisor(tied: int) -> None:
+def _exit_with_supervisor(life_read: int) -> None:
     """Exit when the supervisor ends: nothing is ever written to the pipe, and only the supervisor holds it open."""
-    os.read(tied, 1)
+    os.read(life_read, 1)
     os._exit(1)
 
 

@@ -75,17 +75,17 @@ class Observers:
 class Wing:
     """The parts that a wing adds to the server. Functions get the server's settings, with the wing's own among them.
 
-    Everything that takes long to import is imported inside these functions, because every process reads the values of
-    all wings. `settings`: fields that become settings of the server. `services`: services that routes request by their
-    class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API. `lifespan`: a
-    context for the time in which the application serves; it gets the services and the event that is set when the server
-    begins to stop. `jobs`: jobs of a worker. `after_compaction`: work that follows each compaction. `commands`: adds
-    commands to the command line. `ciphers`: the ciphers of tenants' contents; at most one wing has them.
-    `foreign_paths`: prefixes of paths for clients of other APIs, which find a problem in its member `error`. `start`: a
-    context for a command that runs the server, entered before its modules are imported and its processes forked.
-    `process`: a context for each process that serves or works. `observers`: callbacks for metrics; at most one wing has
-    them. `find_placement`: returns the placement of a database whose tables are not all on one server, None for another
-    database.
+    Everything that takes long to import is imported inside these functions, because every process imports the packages
+    of all wings. `settings`: fields that become settings of the server. `services`: services that routes request by
+    their class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API.
+    `lifespan`: a context for the time in which the application serves; it gets the services and the event that is set
+    when the server begins to stop. `jobs`: jobs of a worker. `after_compaction`: work that follows each compaction.
+    `commands`: adds commands to the command line. `ciphers`: the ciphers of tenants' contents; at most one wing has
+    them. `foreign_paths`: prefixes of paths for clients of other APIs, whose problems have a member `error` for them.
+    `start`: a context for a command that runs the server, entered before its modules are imported and its processes
+    forked. `process`: a context for each process that serves or works. `observers`: callbacks for metrics; at most one
+    wing has them. `find_placement`: returns the placement of a database whose tables are not all on one server, None
+    for another database.
     """
 
     settings: type[BaseModel] | None = None
@@ -105,7 +105,7 @@ class Wing:
 
 @cache
 def installed() -> tuple[Wing, ...]:
-    """Return the wings that there are, by name."""
+    """Return the installed wings, ordered by name; none if `app.wings` has been removed."""
     try:
         folder = import_module("app.wings").__path__
     except ModuleNotFoundError:

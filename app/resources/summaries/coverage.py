@@ -78,7 +78,7 @@ def _account(
     redacted: Collection[int],
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
-    """Return the frontier as the log requires it, the runs of equal disposition, and the log's faults."""
+    """Return the frontier with the log's newest prefix, the runs of equal disposition, and the log's faults."""
     state = drops.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
     fates = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state, redacted)

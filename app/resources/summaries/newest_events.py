@@ -13,16 +13,18 @@ from app.store import event_log
 from app.store.engine import Database
 from app.store.spans import SessionFacts
 
-Counted = Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
+Recount = Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A session's newest events without a gap: all after the first `reach` tokens of its log. They are valid while its
-    creation, its redactions and the counter are those of `stands`."""
+class _CachedEvents:
+    """A session's newest events without a gap: all after the first `tokens_before` tokens of its log.
 
-    stands: tuple[datetime, int, Counter]
-    reach: int
+    They are valid for one `version`: creation time of the session, number of its redactions, and counter.
+    """
+
+    version: tuple[datetime, int, Counter]
+    tokens_before: int
     events: tuple[Event, ...]
     chars: int
 
@@ -34,36 +36,36 @@ class NewestEvents:
         self._database = database
         self._chars_max = chars_max
         self._chars = 0
-        self._held: OrderedDict[UUID, _Held] = OrderedDict()
+        self._held: OrderedDict[UUID, _CachedEvents] = OrderedDict()
 
     async def read(
-        self, facts: SessionFacts, after: int, tokens: int, counter: Counter, counted: Counted
+        self, facts: SessionFacts, after: int, tokens: int, counter: Counter, recount: Recount
     ) -> tuple[Event, ...]:
-        """Return the events after `after` within the last `tokens` tokens of the log, recounted by `counted`.
+        """Return the events after `after` within the last `tokens` tokens of the log, with their tokens by `recount`.
 
-        Events from an earlier read are not read, parsed and counted again.
+        Only events that were added since an earlier read are read, parsed and counted.
         """
-        stands = (facts.created_at, facts.redactions, counter)
+        version = (facts.created_at, facts.redactions, counter)
         held = self._held.get(facts.log.session_id)
-        if held is not None and held.stands == stands:
+        if held is not None and held.version == version:
             events, last = held.events, held.events[-1]
             if last.seq < facts.head:
                 added = await event_log.events(self._database, facts.log, last.seq + 1, facts.head)
-                events += tuple(await counted(added))
+                events += tuple(await recount(added))
             bound = events[-1].cum_tokens - tokens
-            if events[0].seq <= after + 1 or held.reach <= bound:
+            if events[0].seq <= after + 1 or held.tokens_before <= bound:
                 events = tuple(event for event in events if event.seq > after and event.cum_tokens > bound)
-                self._keep(facts.log.session_id, stands, after, bound, events)
+                self._keep(facts.log.session_id, version, after, bound, events)
                 return events
-        events = tuple(await counted(await event_log.newest(self._database, facts.log, after, tokens)))
+        events = tuple(await recount(await event_log.newest(self._database, facts.log, after, tokens)))
         bound = events[-1].cum_tokens - tokens if events else 0
-        self._keep(facts.log.session_id, stands, after, bound, events)
+        self._keep(facts.log.session_id, version, after, bound, events)
         return events
 
     def _keep(
         self,
         session_id: UUID,
-        stands: tuple[datetime, int, Counter],
+        version: tuple[datetime, int, Counter],
         after: int,
         bound: int,
         events: tuple[Event, ...],
@@ -71,9 +73,9 @@ class NewestEvents:
         before = self._held.pop(session_id, None)
         self._chars -= before.chars if before else 0
         if events:
-            reach = events[0].cum_tokens if events[0].seq == after + 1 else bound
+            tokens_before = events[0].cum_tokens if events[0].seq == after + 1 else bound
             chars = events_chars(events)
-            self._held[session_id] = _Held(stands, reach, events, chars)
+            self._held[session_id] = _CachedEvents(version, tokens_before, events, chars)
             self._chars += chars
         while self._chars > self._chars_max:
             self._chars -= self._held.popitem(last=False)[1].chars

@@ -36,11 +36,11 @@ from app.store.ids import SessionRef
 from app.store.spans import MAIN, SessionFacts, ViewFacts
 
 READ_FACTOR: Final = 2
-"""Tokens of the newest events read to find their boundary, in windows."""
+"""Tokens of the newest events that are read to find where to stop summarizing, in windows."""
 NARROW_WINDOW_MIN: Final = 8_000
-"""Views with smaller windows do not make summaries finer: a view that makes titles only needs the newest events."""
+"""A view with a smaller window counts as having this one: a view that makes titles needs no finer summaries."""
 DEEPEN_FACTOR: Final = 4
-"""Factor by which more is read, if a single round exceeds the events read, or little of them is shown."""
+"""Factor by which the read grows if its events are less than one round, or too few of them are shown."""
 
 
 class StepPlanner:
@@ -77,9 +77,9 @@ class StepPlanner:
             main, facts = _without_refusals(main), replace(facts, views=tuple(map(_without_refusals, facts.views)))
         budget = await self._budget(facts, main, settings, counter, fresh=fresh)
         budgets = [budget]
-        for view, least, fresh in _other_views(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
-            with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is ignored
-                own = replace(settings, window_tokens=least)
+        for view, size, fresh in _other_views(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
+            with contextlib.suppress(CannotFit, InvalidPolicy):  # a window without room is ignored
+                own = replace(settings, window_tokens=size)
                 budgets.append(await self._budget(facts, view, own, counter, fresh=fresh))
         narrow = min(budgets, key=lambda one: one.target)
         retries = [one async for one in self._retry_budgets(facts, main, settings, counter, wanted)]
@@ -111,9 +111,9 @@ class StepPlanner:
     async def _budget(
         self, facts: SessionFacts, view: ViewFacts, settings: ViewSettings, counter: Counter, *, fresh: bool
     ) -> Budget:
-        """Return the budget of a view's next context, if that states the same `outside` tokens as the last one.
+        """Return the budget of a view's next context, assuming that it states the `outside` tokens of the last one.
 
-        Raises what `budget_of` raises.
+        Raises CannotFit or InvalidPolicy.
         """
         request = ContextRequest(view.name)
         if view.reported is not None and outside_of(view, settings, request).source is None:
@@ -204,7 +204,7 @@ class StepPlanner:
         return await asyncio.to_thread(plan_merge, basis, sources, events, requests)
 
     async def _stored(self, basis: Basis, sources: Sequence[Summary]) -> tuple[StoredSummary, ...]:
-        """Return the sources of another summary with their digests."""
+        """Load summaries with their digests."""
         ids = [one.id for one in sources]
         return await summaries.stored(self._database, basis.facts.log.session_id, ids) if ids else ()
 
@@ -252,8 +252,8 @@ def _without_refusals(view: ViewFacts) -> ViewFacts:
 def _other_views(
     facts: SessionFacts, main: ViewFacts, settings: ViewSettings, wanted: Sequence[WaitingContext]
 ) -> Iterator[tuple[ViewFacts, int, bool]]:
-    """Yield the other views that have made or wait for contexts, with their windows; True: ignore their reports. The
-    main view with the window of `settings` is not among them."""
+    """Yield the views that have made or wait for contexts, except the main view with the window of `settings`: each
+    with its window, and whether its next context has a new window, so that its last report does not apply."""
     own = (MAIN, settings.window_tokens)
     for view in facts.views:
         if view.row is not None and (view.name, view.row.window_tokens) != own:
@@ -261,13 +261,13 @@ def _other_views(
     for one in wanted:
         if (one.view, one.window_tokens) != own and not one.tightened:
             view = facts.view(one.view)
-            anew = view.row is not None and view.row.window_tokens != one.window_tokens
-            yield _with_calibrations(view, main, settings), one.window_tokens, anew
+            is_new = view.row is not None and view.row.window_tokens != one.window_tokens
+            yield _with_calibrations(view, main, settings), one.window_tokens, is_new
 
 
 def _with_calibrations(view: ViewFacts, main: ViewFacts, settings: ViewSettings) -> ViewFacts:
-    """Return a view with the calibrations of its model, which are the main view's. A view of another model has none
-    looked up: it is planned like the main view."""
+    """Return a view with the main view's calibrations. In place of a view of another model, whose calibrations are not
+    loaded, return the main view under its name."""
     if view.row is None or view.row.model != settings.model:
         return replace(main, name=view.name, reported=None)
     return replace(view, calibrations=main.calibrations)

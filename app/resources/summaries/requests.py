@@ -19,7 +19,7 @@ from app.store.compactions import REQUESTED, CompactionRow, WaitingContext
 from app.store.engine import Database
 from app.store.ids import SessionRef, new_id, overflow_run
 
-ENDED: Final = ("succeeded", "skipped", "failed")
+END_STATES: Final = ("succeeded", "skipped", "failed")
 POLL_SECONDS: Final = 0.05
 
 
@@ -49,7 +49,7 @@ class CompactionQueries:
             if run is None:
                 raise NotFound(f"there is no compaction {id}", compaction=str(id))
             left = until - time.monotonic()
-            if run.state in ENDED or left <= 0:
+            if run.state in END_STATES or left <= 0:
                 return run
             await asyncio.sleep(min(POLL_SECONDS, left))
 
@@ -124,7 +124,7 @@ class SummaryRequests:
         async with self._database.transaction() as tx:
             await compactions.schedule(tx, ref, id, reason, wanted=wanted)
         run = await self._runs.wait_for(ref.session_id, id, wait_ms)
-        if run.state not in ENDED:
+        if run.state not in END_STATES:
             await self._compaction.run(ref, without_model=True)
             run = await self._runs.wait_for(ref.session_id, id, 0)
         return None if run.summaries else run.error
@@ -132,7 +132,7 @@ class SummaryRequests:
     async def force(self, tenant_id: UUID, assembled: Assembled) -> tuple[str, str | None]:
         """Schedule a compaction for a forced context that had no new summary to show.
 
-        Returns the state of compaction, and why there is nothing to schedule (None if there is).
+        Returns the state of compaction and, if there is nothing to summarize, why.
         """
         inputs, plan = assembled.inputs, assembled.rendered.plan
         loaded, policy = inputs.loaded, inputs.settings.policy

@@ -31,7 +31,7 @@ from app.http.fields import (
 )
 from app.http.operation import Resource, Who, service
 from app.resources.summaries.coverage import Coverage, CoverageProof
-from app.resources.summaries.requests import ENDED, CompactionQueries
+from app.resources.summaries.requests import END_STATES, CompactionQueries
 from app.store.compactions import CompactionRow
 
 
@@ -272,7 +272,7 @@ async def compact(
     within `wait_ms`, else 202.
     """
     run = await requests.compact(who.tenant_id, sid, body.focus, body.wait_ms)
-    response.status_code = 200 if run.state in ENDED else 202
+    response.status_code = 200 if run.state in END_STATES else 202
     return run
 
 

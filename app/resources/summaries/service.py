@@ -34,12 +34,14 @@ from app.store.work_counts import WorkDone
 STEPS_MAX: Final = 1_000
 """Summaries written in one run; a longer job continues in the next one."""
 STALE_MAX: Final = 10
+"""Summaries discarded in one run because their basis has changed, after which the run fails."""
 KNOWN_SECONDS: Final = 1.0
 """Maximum age of a step's basis if only the run's own summaries have changed it. Other changes are detected when a
 summary is stored and when the job ends."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
-ASKED: Final = ("requested", "waited", "overflow")
+"""Pause of unrequested runs after a failure; it doubles with each further one, up to COOL_SECONDS_MAX."""
+EXPLICIT_REASONS: Final = ("requested", "waited", "overflow")
 """Reasons that make a run due however few events there are."""
 NOTHING_DONE: Final = RunOutcome("skipped", "nothing to compact")
 
@@ -94,7 +96,7 @@ class Compaction:
         Raises SummarizerUnavailable when a summarizer is unavailable; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, ref.session_id)
-        asked = any(one.reason in ASKED for one in waiting)
+        asked = any(one.reason in EXPLICIT_REASONS for one in waiting)
         focus = next((one.focus for one in waiting if one.focus), None)
         run = _Run([one.id for one in waiting], tuple(one.context for one in waiting if one.context))
         try:
@@ -121,9 +123,7 @@ class Compaction:
             structlog.get_logger().info("compaction ended", state=done.state, error=done.error, to_seq=done.to_seq)
         return run.seen
 
-    async def _steps(
-        self, run: "_Run", ref: SessionRef, *, asked: bool, focus: str | None, without_model: bool
-    ) -> None:
+    async def _steps(self, run: _Run, ref: SessionRef, *, asked: bool, focus: str | None, without_model: bool) -> None:
         stale, known, read_at = 0, None, 0.0
         if not run.ids and await compactions.in_cooldown(
             self._database, ref.session_id, COOL_SECONDS, COOL_SECONDS_MAX
@@ -217,7 +217,7 @@ class Compaction:
         return stored is not None
 
     async def _count(self, session_id: UUID, draft: WrittenSummary, outcome: str) -> None:
-        """Count a written summary, under the summarizer that the quality gate refused first, if any."""
+        """Count a written summary, under the summarizer of the first text that the quality gate refused, if any."""
         done = WorkDone(
             "summary",
             draft.refused[0].summarizer if draft.refused else draft.summarizer,
@@ -231,7 +231,7 @@ class Compaction:
     async def _store(
         self, ref: SessionRef, step: CompactionStep, draft: WrittenSummary
     ) -> tuple[StoredSummary, Basis] | None:
-        """Store a summary and return it with the next step's basis; store nothing, return None if its basis changed."""
+        """Store a summary; return it and the next step's basis, or None with nothing stored if its basis changed."""
         new, basis = written_summary(step, draft), step.basis
         after = basis.with_summary(new)
         try:
@@ -254,7 +254,7 @@ class Compaction:
         async with self._database.transaction() as tx:
             locked = await sessions.lock(tx, ref)
             if locked is None or locked.redactions != step.basis.facts.redactions:
-                return  # it may contain what has been erased since
+                return  # the texts may contain what has been erased since
             for refused in draft.refused:
                 kept = written_summary(step, refused)
                 kept = replace(kept, status="refused", complaints=refused.complaints, sources=())

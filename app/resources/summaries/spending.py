@@ -50,7 +50,7 @@ class _PaidSummarizer:
         try:
             answer = await self._inner.summarize(ask, timeout=timeout)
         except ProviderError as error:
-            await self._settle(day, reserved, reserved if error.kind == "timeout" else 0)  # it may be billed
+            await self._settle(day, reserved, reserved if error.kind == "timeout" else 0)  # a timeout may be billed
             raise
         await self._settle(day, reserved, cost(answer, reserved))
         return answer
@@ -60,7 +60,7 @@ class _PaidSummarizer:
         try:
             await spending.settle(self._database, self._tenant_id, day, reserved, spent)
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            structlog.get_logger().warning("what a summary cost stays reserved", error=str(error))
+            structlog.get_logger().warning("a summary's cost was not settled; its reservation stays", error=str(error))
 
     async def aclose(self) -> None:
         """See Summarizer."""

@@ -82,7 +82,8 @@ def plan_span(
 ) -> CompactionStep:
     """Plan a summary of events; `sources` and their digests become part of it.
 
-    If the policy's view is `clip`, the model is given the summary before it, or the whole archive for a run's `first`.
+    If the policy's view is `clip`, the model is given the summary before it, or the whole archive in the `first` step
+    of a run.
     """
     rules = basis.policy.summarize
     events = span.all_events
@@ -141,8 +142,8 @@ def _planned(
 ) -> StoredSummary:
     """Return a summary of sources and of the events after them, without its text."""
     turns = tuple(sorted({turn for one in sources for turn in one.turns} | {event.turn for event in events}))
-    starts = [one.starts_at for one in sources] or [_second(event.at) for event in events]
-    ends = [_second(event.at) for event in events] or [one.ends_at for one in sources]
+    starts = [one.starts_at for one in sources] or [_to_second(event.at) for event in events]
+    ends = [_to_second(event.at) for event in events] or [one.ends_at for one in sources]
     return StoredSummary(
         "",
         from_seq,
@@ -153,8 +154,8 @@ def _planned(
         source_tokens=sum(one.source_tokens for one in sources) + sum(event.tokens for event in events),
         events=sum(one.events for one in sources) + len(events),
         split_turn=split_turn,
-        starts_at=min(starts, default=_second(0.0)),
-        ends_at=max(ends, default=_second(0.0)),
+        starts_at=min(starts, default=_to_second(0.0)),
+        ends_at=max(ends, default=_to_second(0.0)),
         cover_id=str(basis.cover_id),
         first_turn=turns[0] if turns else 0,
         last_turn=turns[-1] if turns else 0,
@@ -163,8 +164,8 @@ def _planned(
     )
 
 
-def _second(seconds: float) -> str:
-    """Return the second of a time, as a summary has it."""
+def _to_second(seconds: float) -> str:
+    """Return a time without fractions of a second, as text."""
     return f"{time_text(from_seconds(seconds))[:19]}Z"
 
 

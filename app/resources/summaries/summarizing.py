@@ -19,7 +19,7 @@ from app.providers.summarizer import Summarizer
 from app.resources.summaries.writing import SummaryInput, Writing, with_digest
 
 LEARNED_WINDOW_SECONDS: Final = 3_600.0
-"""Seconds for which a model's window is smaller than in the settings, after it refused more and accepted less."""
+"""Seconds for which a window learned from a model's refusals replaces that of the settings."""
 
 
 class SummarizerUnavailable(Exception):
@@ -33,8 +33,8 @@ class SummarizerUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WrittenSummary:
-    """A summary as it was written; `text` None: none passed the gate. `refused` are those that did not, each with the
-    gate's `complaints`."""
+    """A summary as it was written; `text` is None if writing failed. `refused` are the texts that did not pass the
+    quality gate, each with its `complaints`."""
 
     text: str | None
     digest: Digest

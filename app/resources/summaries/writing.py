@@ -51,9 +51,9 @@ TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
 
 @dataclass(frozen=True, slots=True)
 class SummaryInput:
-    """The input of a summary: events, `split_turn_events` ones of a split turn, or `sources` to be merged.
+    """The input of a summary: events, with those of a split turn in `split_turn_events`; or `sources` to be merged.
 
-    `previous` is the summary of the events before: with `digests` it becomes part of this one. `tokens` is the size of
+    `previous` is the summary of the events before. With `digests` it becomes part of this one. `tokens` is the size of
     all input. `requests` are the user's messages in the turns that the ends of the events cut through.
     """
 
@@ -87,7 +87,9 @@ def replacements(events: Sequence[Event]) -> dict[int, str]:
     return {seq: text for seq, text in given.items() if isinstance(text, str) and text.strip()}
 
 
-Complains: TypeAlias = Callable[[Completion], tuple[str, ...]]
+FindComplaints: TypeAlias = Callable[[Completion], tuple[str, ...]]
+Refusals: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+"""Texts that the quality gate refused, each with its complaints. Two of them mean that the summary has failed."""
 
 
 class Writing:
@@ -118,18 +120,19 @@ class Writing:
         """The style of the summary."""
         return STYLES[self._policy.summarize.style]
 
-    async def write(self, digest: Digest) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """Return the model's text and the refused responses; it is good if at most one was. Raises ProviderError."""
+    async def write(self, digest: Digest) -> tuple[Completion, Refusals]:
+        """Return the model's last response and the refused ones. Raises ProviderError."""
         task, rules = self._task, self._policy.summarize
         if not task.events and not task.split_turn_events and not task.sources and task.previous:
             return Completion(task.previous, ""), ()
         words = max(50, int(min(task.sizes.summary, rules.max_tokens) * MODEL_SHARE))
-        complains = partial(self._complaints, digest=digest, words=words)
+        find_complaints = partial(self._complaints, digest=digest, words=words)
         if task.sources and not task.events:
             texts = [Paragraph("", source.text) for source in task.sources]
             form = partial(self._merge_form, words=words)
-            return await self._summarize_pieces(self._remainder(texts, form, digest.constraints), "", complains)
-        history = self._history(digest, words, complains)
+            remainder = self._remainder(texts, form, digest.constraints)
+            return await self._summarize_pieces(remainder, "", find_complaints)
+        history = self._history(digest, words, find_complaints)
         if not task.split_turn_events:
             return await history
         beginning = self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE)))
@@ -141,21 +144,21 @@ class Writing:
         return replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip()), refused or refused_late
 
     async def _history(
-        self, digest: Digest, words: int, complains: Complains
-    ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
+        self, digest: Digest, words: int, find_complaints: FindComplaints
+    ) -> tuple[Completion, Refusals]:
         """Summarize all events but those of a split turn."""
         task = self._task
         if not task.events:
             return Completion(task.previous or "No prior history.", ""), ()
         form = partial(self._history_form, words=words)
         remainder = self._remainder(_paragraphs(task.events), form, digest.constraints)
-        return await self._summarize_pieces(remainder, task.previous, complains)
+        return await self._summarize_pieces(remainder, task.previous, find_complaints)
 
-    async def _beginning(self, words: int) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """Summarize the beginning of a split turn. Its constraints are given with the history."""
+    async def _beginning(self, words: int) -> tuple[Completion, Refusals]:
+        """Summarize the beginning of a split turn; the summary of the history has the constraints of both."""
         task = self._task
 
-        def complains(answer: Completion) -> tuple[str, ...]:
+        def find_complaints(answer: Completion) -> tuple[str, ...]:
             return complaints(
                 answer,
                 source_tokens=task.tokens,
@@ -170,7 +173,9 @@ class Writing:
             text = "\n\n".join(portion.texts)
             return history_ask(self._prompts, text, portion.previous, words, style=PREFIX, cumulative=True)
 
-        return await self._summarize_pieces(self._remainder(_paragraphs(task.split_turn_events), form), "", complains)
+        return await self._summarize_pieces(
+            self._remainder(_paragraphs(task.split_turn_events), form), "", find_complaints
+        )
 
     def _history_form(self, portion: Portion, *, words: int) -> Prompt:
         return history_ask(
@@ -197,8 +202,8 @@ class Writing:
         return Remainder(parts, form, measure, constraints, tuple(begun))
 
     async def _summarize_pieces(
-        self, remainder: Remainder, previous: str, complains: Complains
-    ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
+        self, remainder: Remainder, previous: str, find_complaints: FindComplaints
+    ) -> tuple[Completion, Refusals]:
         """Summarize one piece after the other, each with the summary of those before it.
 
         A piece that the model refuses as too long is divided. Raises ProviderError when no smaller piece is possible.
@@ -212,7 +217,7 @@ class Writing:
                 raise failure
             ask, rest = found
             try:
-                answer, refused = await self._ask_checked(ask, complains, remainder)
+                answer, refused = await self._ask_checked(ask, find_complaints, remainder)
             except ProviderError as error:
                 if error.kind != "context_too_long":
                     raise
@@ -225,12 +230,12 @@ class Writing:
             remainder, previous, is_continuation = rest, answer.text, True
 
     async def _ask_checked(
-        self, ask: Prompt, complains: Complains, remainder: Remainder
-    ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
+        self, ask: Prompt, find_complaints: FindComplaints, remainder: Remainder
+    ) -> tuple[Completion, Refusals]:
         """Return the response, a second one if the gate refuses the first; and all refused responses."""
         answer = await self._answer(ask)
-        refused: tuple[tuple[str, tuple[str, ...]], ...] = ()
-        while found := complains(answer):
+        refused: Refusals = ()
+        while found := find_complaints(answer):
             refused = (*refused, (answer.text, found))
             if len(refused) > 1:
                 break
@@ -261,8 +266,8 @@ class Writing:
         return answer
 
     async def _call_model(self, ask: Prompt) -> Completion:
-        """Call the summarizer. A request refused for lack of room is repeated once another request of ours has ended
-        since it began: that one's reservation may be free then, and a provider may take one request at a time."""
+        """Call the summarizer. A refusal that another request of ours may have caused, by its reservation or because a
+        provider takes one request at a time, is repeated when one that ran at the same time has ended."""
         while True:
             self._running_count += 1
             ended_before = self._ended_count

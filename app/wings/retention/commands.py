@@ -44,16 +44,16 @@ async def report_lines(
     known = {one.name: one.tenant_id for one in await store.tenants(database)}
     if tenant not in known:
         raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
-    retaining = RetentionRules(database)
+    service = RetentionRules(database)
     with acting_for(known[tenant]):
-        rules = (await retaining.get(known[tenant])).rules
+        rules = (await service.get(known[tenant])).rules
         if wanted:
-            rules = (await retaining.put(known[tenant], replace(rules, **wanted))).rules
+            rules = (await service.put(known[tenant], replace(rules, **wanted))).rules
         if names is None:
             for name, days in asdict(rules).items():
                 yield f"{name}  {'forever' if days is None else days}"
             return
-        found = await retaining.preview(known[tenant], names)
+        found = await service.preview(known[tenant], names)
     for one in found.rules:
         yield _line(one)
     for session in found.items:

@@ -30,9 +30,9 @@ from app.wings.retention.store import ErasedSession, ErasureRow
 
 PAGE: Final = 200
 PREVIEWED_MAX: Final = 10_000
-"""Most matching sessions that one dry run examines."""
+"""Number of matching sessions after which a preview stops counting."""
 UNEXPECTED_MAX: Final = 100
-"""An erasure of more sessions must state their number, which its preview or the refusal gives."""
+"""An erasure of more sessions must state their number, as the preview or the refusal gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class MatchedSession:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A dry run: the number of sessions to be erased, forks included, and to be kept, at least (`more`) or exactly."""
+    """A preview: the numbers of sessions to be erased, forks included, and to be kept; lower bounds if `more`."""
 
     sessions: int
     kept: int
@@ -116,7 +116,7 @@ class Erasures:
     ) -> AsyncIterator[tuple[list[tuple[MatchedSession, ListPosition]], set[str], ListPosition | None]]:
         """Yield pages of matching sessions, newest first: the sessions, the names to be erased, and the next place.
 
-        The place is None after the last page. A name is in several pages if its family is.
+        The place is None after the last page. A name may be in several pages, since its relatives may be.
         """
         async for places, rest in self._matching(tenant_id, _filter(asked), after):
             shared = await find_families(self._database, tenant_id, list(places))

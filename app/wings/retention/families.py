@@ -1,4 +1,4 @@
-"""Sessions with those that share their events, and when each was last used: read in bulk, without locks."""
+"""The families of sessions, which share events, and the last uses of sessions: read in bulk, without locks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +17,8 @@ Reader = Connection | Database
 async def oldest_sessions(
     database: Database, tenant_id: UUID, before: datetime, after: ListPosition | None, limit: int
 ) -> list[tuple[str, ListPosition]]:
-    """Return sessions created before a time, oldest first, each with its place. They are found by their creation: with
-    an index on the last use, every append would write to it."""
+    """Return sessions created before a time, oldest first, each with its place. They are found by creation and not by
+    last use, because every append would have to update an index on that."""
     created_at, last = after or (None, None)
     rows = await database.fetch(
         "SELECT external_id, created_at, session_id FROM sessions WHERE tenant_id = :tenant_id AND root IS NULL "
@@ -72,8 +72,8 @@ def _descendants(name: str, forks: Mapping[str, Collection[str]]) -> set[str]:
 
 
 async def last_uses(reader: Reader, tenant_id: UUID, names: Collection[str]) -> dict[str, Life]:
-    """Return when sessions were created and last used, by name: by an append, a stream, a change of settings or layers,
-    or a call whose record is deleted. Missing sessions are left out."""
+    """Return by name when sessions were created and last used, without the uses in records of calls, which `add_calls`
+    adds; calls whose records were deleted are included. Missing sessions are left out."""
     rows = await reader.fetch(
         "SELECT external_id, created_at, greatest(updated_at, streamed_until, called_at) AS used_at "
         "FROM sessions WHERE session_id = ANY(:keys::uuid[]) AND tenant_id = :tenant_id",
@@ -89,7 +89,7 @@ async def last_uses(reader: Reader, tenant_id: UUID, names: Collection[str]) -> 
 
 
 async def add_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life]) -> dict[str, Life]:
-    """Return `known` with the uses that calls and outcomes record, and whether a summary is due."""
+    """Return `known` with the uses that calls and outcomes record, and whether a compaction is open."""
     keys = await _keys(reader, tenant_id, known)
     calls = await reader.fetch(
         "SELECT session_id, max(greatest(created_at, reported_at)) AS used_at FROM model_calls "
@@ -109,7 +109,7 @@ async def add_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life]) 
         found[name] = replace(found[name], used_at=max(found[name].used_at, row["used_at"]))
     for row in compacting:
         name = keys[row["session_id"]]
-        found[name] = replace(found[name], has_running_compaction=True)
+        found[name] = replace(found[name], has_open_compaction=True)
     return found
 
 

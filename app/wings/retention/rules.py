@@ -30,8 +30,8 @@ class Lifetimes:
     change_days: int | None = None
     delivery_days: int | None = None
 
-    def of_records(self) -> Mapping[RecordRule, int]:
-        """Return the days of the rules about records that are set."""
+    def record_rules(self) -> Mapping[RecordRule, int]:
+        """Return the rules about records that are set, with their days."""
         days: dict[RecordRule, int | None] = {
             "calls": self.call_days,
             "compactions": self.compaction_days,
@@ -40,14 +40,14 @@ class Lifetimes:
         }
         return {rule: number for rule, number in days.items() if number is not None}
 
-    def of_sessions(self) -> Mapping[SessionRule, int]:
-        """Return the days of the rules about sessions that are set."""
+    def session_rules(self) -> Mapping[SessionRule, int]:
+        """Return the rules about sessions that are set, with their days."""
         days: dict[SessionRule, int | None] = {"age": self.session_days, "idle": self.idle_days}
         return {rule: number for rule, number in days.items() if number is not None}
 
     def created_before(self, now: datetime) -> datetime | None:
         """Return the creation time before which sessions may be past their time; None if sessions have no limit."""
-        days = self.of_sessions().values()
+        days = self.session_rules().values()
         return now - timedelta(days=min(days)) if days else None
 
     def expired_rule(self, life: "Life", now: datetime) -> SessionRule | None:
@@ -56,7 +56,7 @@ class Lifetimes:
             return "age"
         if (
             self.idle_days is not None
-            and not life.has_running_compaction
+            and not life.has_open_compaction
             and life.used_at < now - timedelta(days=self.idle_days)
         ):
             return "idle"
@@ -65,12 +65,12 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The creation and last use of a session, with all of its lines; `has_running_compaction`: a summary of it is being
-    written."""
+    """The creation and last use of a session, with all of its lines; `has_open_compaction`: a compaction of
+    it is scheduled or running."""
 
     created_at: datetime
     used_at: datetime
-    has_running_compaction: bool = False
+    has_open_compaction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def validate(asked: Lifetimes) -> Lifetimes:
 def due_sessions(
     rules: Lifetimes, now: datetime, lives: Mapping[str, Life], families: Mapping[str, Collection[str]]
 ) -> list[DueSession]:
-    """Return the sessions past their time whose family, which shares their events, is past its time, too."""
+    """Return the sessions past their time whose whole family, which shares their events, is past its time too."""
     over = {name: rules.expired_rule(life, now) for name, life in lives.items()}
     found = []
     for name, family in families.items():

@@ -18,13 +18,13 @@ from app.wings.retention.rules import DueSession, Life, Lifetimes, RecordRule, S
 from app.wings.retention.store import COUNTED_MAX, RetentionRow
 
 PAGE: Final = 200
-LOOKED_AT_MAX: Final = 20_000
-"""Most sessions that one dry run examines."""
+EXAMINED_MAX: Final = 20_000
+"""Number of sessions after which a preview stops examining."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleDue:
-    """The data due by a rule: how many items, at least (`more`) or exactly, and their oldest and newest times."""
+    """The data due by a rule: the number of items, a lower bound if `more`, and their oldest and newest times."""
 
     rule: SessionRule | RecordRule
     count: int
@@ -35,7 +35,7 @@ class RuleDue:
 
 @dataclass(frozen=True, slots=True)
 class DueNow:
-    """A dry run: the data due by each rule, the first of the sessions, and the place of the next page."""
+    """A preview: the data due by each rule, a page of the sessions, and the place of the next page."""
 
     rules: Sequence[RuleDue]
     items: Sequence[DueSession]
@@ -43,8 +43,8 @@ class DueNow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Examined:
-    """Examined sessions: those that are due, each with its place, the place of the last one, and their number."""
+class _ExaminedPage:
+    """A page of examined sessions: those due, each with its place; the last one's place; the number examined."""
 
     due: Sequence[tuple[DueSession, ListPosition]]
     last: ListPosition
@@ -75,21 +75,21 @@ class RetentionRules:
         """Return the data due now; of the sessions, those after `after`, oldest first. Changes nothing."""
         rules, now = (await self.get(tenant_id)).rules, self._clock()
         found: list[tuple[DueSession, ListPosition]] = []
-        looked, ended = 0, None
+        examined, ended = 0, None
         async for page in self._examine(tenant_id, rules, now, after):
             found += page.due
-            looked += page.number
-            if looked >= LOOKED_AT_MAX:
+            examined += page.number
+            if examined >= EXAMINED_MAX:
                 ended = page.last
                 break
         shown = found[:limit]
         of_sessions = [
             _rule(rule, [one.created_at for one, _ in found if one.rule == rule], ended is not None)
-            for rule in rules.of_sessions()
+            for rule in rules.session_rules()
         ]
         of_records = [
             await self._records(tenant_id, rule, now - timedelta(days=days))
-            for rule, days in rules.of_records().items()
+            for rule, days in rules.record_rules().items()
         ]
         place = shown[-1][1] if len(found) > limit else ended
         return DueNow([*of_sessions, *of_records], [one for one, _ in shown], place)
@@ -107,7 +107,7 @@ class RetentionRules:
             for one, _ in page.due:
                 for over in await self._erase(tenant_id, rules, now, one.id):
                     erased[over] = erased.get(over, 0) + 1
-        for rule, days in rules.of_records().items():
+        for rule, days in rules.record_rules().items():
             if number := await store.purge_records(self._database, tenant_id, rule, now - timedelta(days=days)):
                 erased[rule] = number
         for name, number in erased.items():
@@ -117,7 +117,7 @@ class RetentionRules:
 
     async def _examine(
         self, tenant_id: UUID, rules: Lifetimes, now: datetime, after: ListPosition | None
-    ) -> AsyncIterator[_Examined]:
+    ) -> AsyncIterator[_ExaminedPage]:
         """Yield the sessions that may be due, page by page, oldest first."""
         before = rules.created_before(now)
         while before is not None:
@@ -128,7 +128,7 @@ class RetentionRules:
             shared = await families.find_families(self._database, tenant_id, list(places))
             lives = await _lives(self._database, tenant_id, frozenset().union(*shared.values()), rules, now)
             after = page[-1][1]
-            yield _Examined(
+            yield _ExaminedPage(
                 [(one, places[one.id]) for one in due_sessions(rules, now, lives, shared)], after, len(page)
             )
             if len(page) < PAGE:
@@ -151,7 +151,7 @@ class RetentionRules:
 async def _lives(
     reader: Connection | Database, tenant_id: UUID, names: Collection[str], rules: Lifetimes, now: datetime
 ) -> Mapping[str, Life]:
-    """Return when sessions were used. Records of calls, which may be many, are read only if they may decide."""
+    """Return the lives of sessions. Records of calls, which may be many, are read only for sessions otherwise due."""
     known = await families.last_uses(reader, tenant_id, names)
     over = {name: life for name, life in known.items() if rules.expired_rule(life, now)}
     return {**known, **await families.add_calls(reader, tenant_id, over)} if over else known

@@ -20,7 +20,7 @@ from app.store.session_filter import SessionFilter, conditions, scan_conditions
 from app.wings.retention.rules import Lifetimes, RecordRule
 
 COUNTED_MAX: Final = 100_000
-"""Limit of the rows of one kind that a dry run counts."""
+"""Number of records of one kind at which a preview stops counting."""
 
 _RECORDS: Final[dict[RecordRule, tuple[str, str, str, str, str]]] = {
     "calls": ("model_calls", "call_id", "uuid", "created_at", "TRUE"),
@@ -33,7 +33,7 @@ _RECORDS: Final[dict[RecordRule, tuple[str, str, str, str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RetentionRow:
-    """A tenant's rules, and the time from which they apply."""
+    """A tenant's rules, and the time at which they were last set; None if they never were."""
 
     rules: Lifetimes
     updated_at: datetime | None
@@ -79,15 +79,15 @@ async def tenants(database: Database) -> list[Tenant]:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Records older than a rule keeps them: their number, up to COUNTED_MAX, and the times of the oldest and newest."""
+class RecordCount:
+    """The number of records that a rule would delete, up to COUNTED_MAX, and the oldest and newest of their times."""
 
     number: int
     oldest: datetime | None
     newest: datetime | None
 
 
-async def count_records(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> Counted:
+async def count_records(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> RecordCount:
     """Count a tenant's records from before a time."""
     table, _, _, time, which = _RECORDS[rule]
     row = await database.fetchrow(
@@ -97,7 +97,7 @@ async def count_records(database: Database, tenant_id: UUID, rule: RecordRule, b
         before=before,
         limit=COUNTED_MAX,
     )
-    return Counted(0, None, None) if row is None else decode(Counted, row)
+    return RecordCount(0, None, None) if row is None else decode(RecordCount, row)
 
 
 async def purge_records(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> int:
@@ -184,7 +184,7 @@ class ErasureRow:
 
     @property
     def state(self) -> Literal["running", "done"]:
-        """Whether it is done."""
+        """`done` once it is finished."""
         return "running" if self.finished_at is None else "done"
 
 
@@ -228,7 +228,7 @@ async def add(
         return _row(row), True
     stored = None if key is None else await find_by_key(tx, tenant_id, key)
     if stored is None:
-        raise RuntimeError("an erasure was neither stored nor there already")
+        raise RuntimeError("an erasure was not stored, and no other has its key")
     return stored, False
 
 
@@ -296,7 +296,7 @@ async def count_erased(database: Database, tenant_id: UUID, erasure_id: UUID) ->
 
 
 async def record_erased(tx: Connection, ref: SessionRef, erasure_id: UUID, counts: Mapping[str, int]) -> None:
-    """Record that a session is erased, and its name, in the transaction that erases it."""
+    """Record an erased session, and its name as erased, in the transaction that erases it."""
     await tx.execute(
         "INSERT INTO erased_names (session_id, tenant_id) VALUES (:session_id, :tenant_id) ON CONFLICT DO NOTHING",
         **ref._asdict(),

@@ -91,8 +91,8 @@ class Deliveries:
         except PostError as reason:
             error = str(reason)[:ERROR_CHARS_MAX]
         except Exception as failure:  # any failure counts as an attempt: otherwise attempts would never end
-            structlog.get_logger().error("a delivery failed here", delivery=str(id), exc_info=failure)
-            error = f"failed here: {type(failure).__name__}"
+            structlog.get_logger().error("a delivery raised an error", delivery=str(id), exc_info=failure)
+            error = f"internal error: {type(failure).__name__}"
         delay = None if error is None else next_delay(due.attempts + 1, status, retry_after, self._delays)
         age = await store.record_attempt(self._database, session_id, id, status=status, error=error, delay=delay)
         if age is not None:

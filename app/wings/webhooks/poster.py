@@ -1,4 +1,4 @@
-"""Requests to URLs that others chose: the name is resolved and checked first, and only that address is called."""
+"""POST requests to URLs that clients chose: the host's addresses are checked first, and only those are called."""
 
 import asyncio
 import socket
@@ -28,7 +28,7 @@ class WebhookReply:
 
 
 class Poster:
-    """An HTTP client without redirects, proxies from the environment or kept connections. Each request goes to an
+    """An HTTP client without redirects, proxies from the environment or keep-alive. Each request goes to an
     address that was checked, under the name that it was resolved from."""
 
     def __init__(self, timeout_seconds: float) -> None:

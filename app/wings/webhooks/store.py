@@ -1,5 +1,5 @@
 """Webhooks and their deliveries. A trigger stores the deliveries in the transaction of a compaction's step (migration
-0005); a job only says that one is due."""
+0005); a job only names one that is due."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ _DELIVERIES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueDelivery:
     """A delivery to make, with its webhook's current settings."""
 
     body: str
@@ -90,7 +90,7 @@ async def put(
         private_targets=private_targets,
     )
     if row is None:
-        raise RuntimeError("a webhook was not stored although nothing was in its way")
+        raise RuntimeError("the upsert of a webhook returned no row")
     return decode(WebhookRow, row), row["made"]
 
 
@@ -185,7 +185,7 @@ async def _queue(tx: Connection, session_id: UUID, id: UUID) -> None:
     await tx.execute("SELECT palimpsest_deliver(:session_id, :id)", session_id=session_id, id=id)
 
 
-async def find_due(database: Database, session_id: UUID, id: UUID) -> Due | None:
+async def find_due(database: Database, session_id: UUID, id: UUID) -> DueDelivery | None:
     """Return a pending delivery; None if it is done or gone."""
     row = await database.fetchrow(
         "SELECT d.body, d.attempts, w.url, w.secret, w.private_targets FROM deliveries d "
@@ -194,7 +194,7 @@ async def find_due(database: Database, session_id: UUID, id: UUID) -> Due | None
         session_id=session_id,
         id=id,
     )
-    return None if row is None else decode(Due, row)
+    return None if row is None else decode(DueDelivery, row)
 
 
 async def record_attempt(
@@ -202,9 +202,9 @@ async def record_attempt(
 ) -> float | None:
     """Record an attempt: delivered without an `error`, otherwise to be tried again after `delay` seconds, or given up.
 
-    Return the delivery's age in seconds; None, with nothing recorded, if it was no longer pending. In one transaction,
-    the attempt's job gives up its key in the queue and a further attempt gets a job of its own, so that `retry` always
-    finds either the running attempt or the waiting job.
+    Return the delivery's age in seconds; None, with nothing recorded, if it was no longer pending. The same transaction
+    takes the dedupe key from this attempt's job and queues the next attempt under it, so that a concurrent `retry` does
+    not take the job that is ending for one that will still make an attempt.
     """
     state = "delivered" if error is None else "failed" if delay is None else "pending"
     async with database.transaction() as tx:
@@ -256,5 +256,5 @@ async def enqueue_overdue(database: Database, overdue_seconds: float) -> int:
 
 
 async def purge(database: Database) -> int:
-    """Delete deliveries that ended a month ago; return the number deleted."""
+    """Delete deliveries that ended over a month ago; return the number deleted."""
     return await in_batches(database, EXPIRED, what="deliveries")

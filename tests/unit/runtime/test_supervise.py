@@ -83,7 +83,7 @@ def look():
     os.kill(os.getpid(), signal.SIGINT)
     return 600
 roles = [waits("first"), waits("first"), waits("deaf", deaf=True), waits("last")]
-Supervisor(roles, patience=0.1, look=look, on_stop=lambda: print("stopping", flush=True)).run()
+Supervisor(roles, patience=0.1, periodic=look, on_stop=lambda: print("stopping", flush=True)).run()
 print("all have ended")
 """)
     assert printed == ["stopping", *["ended first SIGINT"] * 2, "ended last SIGTERM", "all have ended"]
