@@ -1,4 +1,4 @@
-"""Users' messages, each with the assistant's question or option that a short one answers."""
+"""Users' messages, and the assistant's question, option or proposal that a short one answers."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -34,7 +34,7 @@ COMMAND_CHARS_MAX: Final = 80
 ASKED_CHARS_MAX: Final = 300
 """The maximum length of a quoted question with its options."""
 CHARS_MIN: Final = 40
-ASKED_WITHIN: Final = 800
+QUESTION_TAIL_CHARS: Final = 800
 """Number of last characters of a text that are searched for its question."""
 TELLING_WORDS: Final = 4
 """The number of content words below which a question (`What do you think?`) is quoted with its context."""
@@ -56,6 +56,7 @@ _ENTRY: Final = re.compile(
     r"(?:[.):\]]|\*\*|[ \t]?[—–-] )[\s*_:—-]{0,6}(.+)$",
     re.I | re.M,
 )
+"""A numbered or lettered entry of the assistant's list."""
 _TICKET: Final = re.compile(r"#(\d{1,3})\b[ :.)(*]{1,4}([^|\n()]{3,80})")
 _LISTED: Final = re.compile(r"\W{0,4}(?:\d{1,2}|[A-H])[.)]")
 _MARKS: Final = "*_`~ \"'"
@@ -80,6 +81,7 @@ _REPLY: Final = re.compile(
 _AFTERTHOUGHT: Final = re.compile(
     r"[.!;,]\s{1,4}(?:continue|proceed|go (?:on|ahead|for it)|do it|(?:yes )?please)\W{0,4}$", re.I
 )
+"""An agreement at the end of a message about something else."""
 _NEW: Final = re.compile(
     r"(?:(?:and|but|also|so|hmm+|um+|oh|wait|well)\b[ ,.]{0,3})*"
     r"(?:q:|question\b|(?:can|could|would|will|should) (?:you|we|i|it|this|that|the|there)|how|why|what|where|when|who"
@@ -218,7 +220,7 @@ def _question(text: str, options: Sequence[str]) -> str:
     A question that says too little alone is preceded by the options and their subject, or by an earlier question or
     sentence. A question that is one of the named options is not repeated.
     """
-    words = own_words(text)[-ASKED_WITHIN:]
+    words = own_words(text)[-QUESTION_TAIL_CHARS:]
     parts = [one for one in sentences(words) if any(map(str.isalpha, one))]
     asking = [n for n, one in enumerate(parts) if _is_question(one)]
     at = next((n for n in reversed(asking) if not _LISTED.match(parts[n])), asking[-1] if asking else None)
@@ -255,7 +257,7 @@ def _join_items(items: Sequence[str]) -> str:
 
 def _choice(text: str, is_named: bool) -> str:
     """Return the subject of the last options of a text, preceded by the options unless the answer names them."""
-    entries = list(_ENTRY.finditer(text, max(0, len(text) - 2 * ASKED_WITHIN)))
+    entries = list(_ENTRY.finditer(text, max(0, len(text) - 2 * QUESTION_TAIL_CHARS)))
     first = next((n for n in range(len(entries) - 1, -1, -1) if entries[n][1].upper() in ("1", "A")), None)
     if first is None or len(entries) - first < 2:
         return ""
@@ -279,7 +281,7 @@ def _proposal(text: str) -> str:
         return f"{_plain(heading[0], ITEM_CHARS_MAX).rstrip(':')}: {_join_items(items)}"
     found = [
         one
-        for one in sentences(words[-2 * ASKED_WITHIN :])
+        for one in sentences(words[-2 * QUESTION_TAIL_CHARS :])
         if _PROPOSES.search(one) and len(one) > CHARS_MIN and not one.startswith("If ")
     ]
     return _plain(found[-1], QUESTION_CHARS_MAX) if found else ""
@@ -297,7 +299,7 @@ def asking_part(answer: str, text: str) -> str:
     """
     if not answered_question(" ".join(own_words(answer).split()), text):
         return ""
-    begin = max(0, len(text.rstrip()) - ASKED_WITHIN)
+    begin = max(0, len(text.rstrip()) - QUESTION_TAIL_CHARS)
     begin = text.find("\n", begin) + 1 if begin and "\n" in text[begin:].strip() else begin
     named = _option_names(answer)
     options = [m[0].strip()[:OPTION_CHARS_MAX] for m in _ENTRY.finditer(text, 0, begin) if m[1].upper() in named]

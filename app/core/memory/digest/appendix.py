@@ -1,4 +1,4 @@
-"""The part of a summary that is made by rules, packed into its room."""
+"""The appendix of a summary: a digest as tagged sections, packed into a number of tokens."""
 
 import math
 import re
@@ -16,15 +16,15 @@ from app.core.memory.digest.record import Command, Digest, Search
 from app.core.memory.digest.sentences import shorten
 from app.core.tokens.counter import Counter, TextKind
 
-LENGTH_COUNTS: Final = 0.6
-"""The power of the length by which worth is divided. Measured: anything from 0.6 to 0.9 is within a point."""
+LENGTH_POWER: Final = 0.6
+"""The power of its length by which a name's worth is divided. Measured: 0.6 to 0.9 are within a point."""
 
 
 class Packing:
     """Names with their worth. A name that occurs within a chosen name need not be chosen itself.
 
     So a full path includes the worth of its relative forms, and a dotted name that of its parts. Takes time linear in
-    the number of names times their length together.
+    the number of names times their total length.
     """
 
     def __init__(self, worth: Mapping[str, float], before: str, listed: Set[str] = frozenset()) -> None:
@@ -73,7 +73,7 @@ class Packing:
 
     def _density(self, name: str, covered: Set[str], chosen: Mapping[str, None]) -> float:
         worth = math.fsum([self._worth[part] for part in self._parts[name] if part not in covered])
-        return worth / math.pow(max(1, self._cost(name, chosen)), LENGTH_COUNTS)
+        return worth / math.pow(max(1, self._cost(name, chosen)), LENGTH_POWER)
 
 
 def _parts_of(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -138,7 +138,9 @@ TAGS: Final = (
 
 _TAG: Final = re.compile(rf"</?(?:{'|'.join(TAGS)})>", re.I)
 
-_MAKING: Final = re.compile(r"(?:git add [^&]{0,300}&& )?git (?:commit|push|reset|restore)\b|gh (?:pr|issue) create\b")
+_REPOSITORY_COMMAND: Final = re.compile(
+    r"(?:git add [^&]{0,300}&& )?git (?:commit|push|reset|restore)\b|gh (?:pr|issue) create\b"
+)
 
 Measure = Callable[[str], int]
 
@@ -166,7 +168,7 @@ def appendix(digest: Digest, counter: Counter, tokens: int, body: str = "") -> s
 
 
 def requests_tokens(digest: Digest, counter: Counter, beside: str = "") -> int:
-    """Return the size of an appendix, in tokens, whose share for requests holds those that the summary's text lacks."""
+    """Return the tokens of an appendix in which the share for requests holds all that the text `beside` it lacks."""
     missing = _missing_requests(digest, beside)
     section = _section("requests", [f"- {request}" for request in missing])
     return math.ceil(counter.estimator.count(section, TextKind.PROSE) / REQUESTS_SHARE) if missing else 0
@@ -280,7 +282,7 @@ def _by_weight(digest: Digest, files: Sequence[str]) -> Sequence[str]:
 
 
 def _distinct(files: Sequence[str]) -> Sequence[str]:
-    """Return the files without those whose path is the end of another's, which contains it verbatim."""
+    """Return the files except those whose path is the end of another one's path."""
     ends = {file[at + 1 :] for file in files for at, char in enumerate(file) if char == "/"}
     return [file for file in files if file not in ends]
 
@@ -307,7 +309,7 @@ def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
 
 def _is_in_repository(command: Command, digest: Digest) -> bool:
     """Return whether the repository section covers a command."""
-    return bool(digest.made) and command.state == OK and _MAKING.match(command.text) is not None
+    return bool(digest.made) and command.state == OK and _REPOSITORY_COMMAND.match(command.text) is not None
 
 
 def _search(search: Search) -> str:

@@ -85,13 +85,15 @@ def check_of(text: str) -> Check | None:
 
 def is_same(one: Check, other: Check) -> bool:
     """Return whether two checks have the same scope; a command that does not name its folder matches any folder."""
-    return one[3:6] == other[3:6] and (not one.folder or not other.folder or one.folder == other.folder)
+    same = (one.head, one.options, one.operands) == (other.head, other.options, other.operands)
+    return same and (not one.folder or not other.folder or one.folder == other.folder)
 
 
 def covers(later: Check, earlier: Check) -> bool:
-    """Return whether a pass of one check implies that another passes: it is the same, or the same with less left out.
+    """Return whether `earlier` would pass, given that `later` has passed.
 
-    A run of everything covers a run of named parts, also by another program of its kind.
+    `later` must run the same program with no other options, on at least the same operands or without any; or check
+    everything, with any program of the same kind, if `earlier` checked a part.
     """
     if later.folder and earlier.folder and later.folder != earlier.folder:
         return False
@@ -171,7 +173,7 @@ def _check(words: Sequence[str], kind: str, length: int, at: int, folder: str) -
             continue
         (options if word.startswith("-") else operands).append(word)
         before = word
-    everything = frozenset(operands) - _EVERYTHING
+    parts = frozenset(operands) - _EVERYTHING
     text = " ".join(quote(word) for word in kept)
     narrowing = frozenset(option for option in options if not option.startswith("-o "))
-    return Check(text, kind, at, tuple(words[:length]), narrowing, everything, folder)
+    return Check(text, kind, at, tuple(words[:length]), narrowing, parts, folder)

@@ -1,4 +1,4 @@
-"""Shell commands: their parts, and the steps that an agent took."""
+"""Shell commands and their parts, and the lists of steps in which an agent writes its plan."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +26,10 @@ _REDIRECTS: Final = frozenset({"&>", "&>>", *(f"{digit}{sign}" for digit in _DIG
 _INPUTS: Final = frozenset({"<<", "<<-", *(f"{digit}<" for digit in _DIGITS)})
 _DUPLICATE: Final = re.compile(r"\d?[<>]&[\d-]")
 _MAY_WRITE: Final = re.compile(r">(?!&[\d-]|>?\|?[ \t]*/dev/)|rm|touch|tee|unlink|mv|cp|sed|perl|checkout|restore")
-"""A pattern that every command that writes a file contains, once its quotes are removed."""
+"""A necessary condition: without its quotes, every command that writes a file contains one of these."""
 _PRINTERS: Final = frozenset({"cat", "head", "tail", "nl", "bat", "less"})
 _MAY_SHOW: Final = re.compile(r"\b(?:cat|head|tail|nl|bat|less|sed)\b")
-"""Programs, one of which is in every command that prints a file."""
+"""A necessary condition: every command that prints a file contains one of these programs."""
 _WITHOUT_QUOTES: Final = str.maketrans("", "", "\"'\\")
 _NOT_LITERAL: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
 _QUOTES: Final = re.compile(r"[\"']|\\(.)", re.S)
@@ -37,14 +37,14 @@ _IN_PLACE: Final = {
     "sed": re.compile(r"-[bEnrsuz]{0,8}i|--in-place"),
     "perl": re.compile(r"-[acflnpsStTuUwWX\d]{0,12}i"),
 }
-"""Options to edit files in place: behind other letters only where none of these takes the rest of the word."""
+"""Options to edit files in place. The letters allowed before the `i` are options that take no value."""
 _SCRIPT: Final = {
     "sed": re.compile(r"-[bEnrsuz]{0,8}[ef]|--(?:expression|file)"),
     "perl": re.compile(r"-[acflnpsStTuUwWX\d]{0,12}[eE]|(-I)"),
 }
-"""Options whose value is the rest of the word or the next one. Without a script among them, the first operand is it."""
+"""Options with a value, in the rest of the word or the next one. If none gives the script, the first operand is it."""
 _DATES: Final = ("-d", "-r", "-t")
-"""Options of `touch` that a date follows, or a file that has it."""
+"""Options of `touch` whose value is a date, or a file to take it from."""
 _PROGRAM: Final = re.compile(r"[\w./~+-]{1,80}")
 _SUBCOMMAND: Final = re.compile(r"[a-z][a-z:_-]{1,30}|-m")
 """A subcommand, as opposed to an operand or an option."""
@@ -218,7 +218,7 @@ def _changed_by_git(words: Sequence[str]) -> Sequence[str]:
 
 
 def _target(source: str, target: str) -> str:
-    """Return the new path of a moved or copied file; the target itself unless the source is a literal path."""
+    """Return the new path of a moved or copied file: inside a `target` that ends with a slash, for a literal path."""
     return f"{target}{basename(source)}" if target.endswith("/") and _is_literal_path(source) else target
 
 
@@ -235,7 +235,7 @@ STEP_CHARS_MAX: Final = 200
 PENDING, RUNNING, DONE = "pending", "in_progress", "completed"
 
 _LISTS: Final = ("todos", "plan", "tasks")
-"""Arguments that hold the whole list."""
+"""Arguments that hold a list of steps."""
 _TEXTS: Final = ("content", "step", "title", "text", "description")
 _STATES: Final = {
     **dict.fromkeys(("pending", "not_started", "todo", "open"), PENDING),
@@ -245,7 +245,7 @@ _STATES: Final = {
 
 
 class PlanStep(NamedTuple):
-    """One step on one line; `state` is `pending`, `in_progress` or `completed`."""
+    """A step of an agent's plan, its text on one line; `state` is `pending`, `in_progress` or `completed`."""
 
     text: str
     state: str

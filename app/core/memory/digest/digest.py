@@ -30,7 +30,7 @@ _FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
 def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) -> Digest:
     """Return the digest of a span. `hidden` maps seqs of hidden events to replacement texts; other seqs are ignored.
 
-    A call's result must be within the span. Takes time linear in the events' text.
+    A call's result is found only within the span. Takes time linear in the events' text.
     """
     replacements = hidden or {}
     calls = answered_calls(events)
@@ -55,7 +55,7 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         directives=tuple(_directives(events)),
         plan=_plan(calls),
     )
-    return unite((found,))  # which drops repeats and keeps every list within its bounds
+    return unite((found,))  # to remove repeats and bring every list within its bounds
 
 
 def _directives(events: Iterable[Event]) -> Iterable[str]:

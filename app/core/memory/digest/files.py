@@ -21,7 +21,7 @@ _SHOWING: Final = re.compile(
     r"|\bgit\b[^|;&\n]{0,200}?\sdiff\b[^|;&\n]{0,200}?(?:\.\.|\s--no-index\b)"
     r"|(?:^|[;&\n]\s{0,5})(?:gh|glab|cat|head|tail|less|more|sed -n|grep|rg|curl|wget|diff|interdiff)\s"
 )
-"""Commands whose diffs show history or other places, not a change that the command or the session made."""
+"""Commands whose output may hold diffs of history or of other places, not of a change that the session made."""
 
 
 def diffed_paths(text: str) -> Iterator[str]:
@@ -48,7 +48,7 @@ def shows_own_change(tool: str, arguments: Mapping[str, Json]) -> bool:
         return not _SHOWING.search(command)
     if any(isinstance(arguments.get(name), str) for name in COMMANDS):
         return arguments.get("command") != "view"
-    return not LOOKING.search(tool) and not LISTING.search(tool)
+    return not _READ_TOOLS.search(tool) and not _LIST_TOOLS.search(tool)
 
 
 _NAMES_FILES: Final = (*FILES, *FILE_LISTS)
@@ -59,8 +59,8 @@ PATH_CHARS_MAX: Final = 1000
 _MODIFYING: Final = re.compile(
     r"write|edit|patch|create|replace|insert|append|save|delete|remove|rename|move(?!d)|notebook(?!_?read)", re.I
 )
-LOOKING: Final = re.compile(r"read|view|cat\b|open|show|get", re.I)
-LISTING: Final = re.compile(r"grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|exists|stat", re.I)
+_READ_TOOLS: Final = re.compile(r"read|view|cat\b|open|show|get", re.I)
+_LIST_TOOLS: Final = re.compile(r"grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|exists|stat", re.I)
 _PATCHES: Final = ("patch", "diff", "input")
 _BODIES: Final = ("content", "contents", "text", "file_text", "new_source", "new_content")
 OLD_TEXTS: Final = ("old_string", "old_str", "oldText", "old_text", "search", "old")
@@ -97,7 +97,7 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
         return FileUse()
     if _modifies(tool, arguments):
         return FileUse(modified=paths)
-    if LOOKING.search(tool) or arguments.get("command") == "view" or not LISTING.search(tool):
+    if _READ_TOOLS.search(tool) or arguments.get("command") == "view" or not _LIST_TOOLS.search(tool):
         return FileUse(read=paths)
     return FileUse()
 
@@ -124,7 +124,7 @@ def _modifies(tool: str, arguments: Mapping[str, Json]) -> bool:
         return True
     if (_has(arguments, OLD_TEXTS) and _has(arguments, NEW_TEXTS)) or isinstance(arguments.get("edits"), list):
         return True
-    return _has(arguments, _BODIES) and not LOOKING.search(tool) and not LISTING.search(tool)
+    return _has(arguments, _BODIES) and not _READ_TOOLS.search(tool) and not _LIST_TOOLS.search(tool)
 
 
 def writes_whole(arguments: Mapping[str, Json]) -> bool:
@@ -176,7 +176,10 @@ _EVERYTHING: Final = frozenset({".", "*", ":/"})
 
 
 class Undone(NamedTuple):
-    """Changes that a command took back: uncommitted ones of `paths`, or all of them without any; and commits."""
+    """Changes that a command took back: the newest `commits`; if 0, the uncommitted changes of `paths` or of all files.
+
+    `keeps_changes`: the changes of the commits are kept, uncommitted.
+    """
 
     paths: tuple[str, ...] = ()
     commits: int = 0
@@ -204,12 +207,15 @@ def unite_lines(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def repository_lines(command: str, state: str, output: str) -> Iterator[str]:
-    """Yield the lines on work that a command made or undid, given its state and output; see `unite_lines`."""
+    """Yield a line for each commit, push, new branch, pull request or issue, and reversal that a command made.
+
+    Yields nothing for a command that changes to a folder for temporary files.
+    """
     parts = list(steps(command)) if _MAY_MAKE.search(command) else []
     if any(step.words[:1] == ("cd",) and is_temporary(step.words[-1]) for step in parts):
         return
     for step in parts:
-        program, action, rest = _git(step)
+        program, action, rest = _split_subcommand(step)
         if program == "git" and action in _COMMITTING:
             end = AMENDED if "--amend" in rest else ""
             yield from (f"{COMMITTED}{commit} {_quoted(title)}{end}" for commit, title in _COMMITTED.findall(output))
@@ -235,7 +241,7 @@ def repository_lines(command: str, state: str, output: str) -> Iterator[str]:
 
 
 def commits_in(command: str, output: str) -> bool:
-    """Return whether a command committed."""
+    """Return whether a command committed, even if it failed afterwards."""
     return any(line.startswith(COMMITTED) for line in repository_lines(command, ERROR, output))
 
 
@@ -248,7 +254,7 @@ def undone_changes(command: str, state: str) -> Iterator[Undone]:
     if state == ERROR or not _MAY_MAKE.search(command):
         return
     for step in steps(command):
-        program, action, rest = _git(step)
+        program, action, rest = _split_subcommand(step)
         operands = tuple(word for word in rest if not word.startswith("-"))
         if program != "git":
             continue
@@ -273,8 +279,8 @@ def _paths(words: Sequence[str]) -> tuple[str, ...]:
     return () if _EVERYTHING & set(words) else tuple(words)
 
 
-def _git(step: Step) -> tuple[str, str, tuple[str, ...]]:
-    """Return the program of a step, its subcommand and the words after it."""
+def _split_subcommand(step: Step) -> tuple[str, str, tuple[str, ...]]:
+    """Return the program of a step, its subcommand, and the words after that; skips the options of `git` itself."""
     words = step.words
     program = words[0].rsplit("/", 1)[-1] if words else ""
     at = 1

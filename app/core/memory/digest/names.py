@@ -36,7 +36,7 @@ HALF_LIFE: Final = 250
 IDENTIFIERS_MAX: Final = 700
 TEXT_CHARS_MAX: Final = 200_000
 """The maximum characters read of one event; names further inside are rarely needed."""
-SHORT_ARGUMENT: Final = 300
+SHORT_ARGUMENT_CHARS: Final = 300
 
 USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 1.0, 0.5
 """The contribution of one event to a name's weight: USED in a short argument, WRITTEN in a long one, SAID by the
@@ -173,7 +173,7 @@ def _weighed_names(event: Event) -> Iterable[tuple[str, float]]:
 def _argument_names(arguments: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
     worth: Names = {}
     for text in strings({name: value for name, value in arguments.items() if not _PLACES.search(name)}):
-        short = len(text) <= SHORT_ARGUMENT
+        short = len(text) <= SHORT_ARGUMENT_CHARS
         for name in _names_and_values(text) if short else names_in(text):
             worth[name] = max(worth.get(name, 0.0), USED if short else WRITTEN)
     yield from worth.items()

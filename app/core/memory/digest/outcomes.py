@@ -88,14 +88,14 @@ _RED_OF: Final = {
 """Lines by which a failure is attributed to a test, a linter, a type checker or a build."""
 SILENT: Final = frozenset({"build", "types"})
 """Kinds of checks that may print nothing on success."""
-_REFUSED: Final = re.compile(
+_CANNOT_READ: Final = re.compile(
     r"(?:fatal|error): |[\w./-]{1,40}: [^\n]{0,200}(?:No such file|not found|Permission denied|cannot|invalid)", re.I
 )
 """The first line of a reader's output when it could not read."""
 _HARMLESS: Final = frozenset({"cd", "export", "set", "source", ".", "echo", "printf", "sleep", "true", "pwd", "clear"})
 _FILTERS: Final = READERS | {"tee", "xargs", "more", "cat"}
 _TAILS: Final = frozenset({"tail", "tee", "cat"})
-_LOOKS_OF_GIT: Final = frozenset(
+_GIT_READS: Final = frozenset(
     ["blame", "branch", "diff", "grep", "log", "ls-files", "ls-tree", "reflog", "remote", "rev-parse", "show", "status"]
 )
 _GIT_CHANGES: Final = re.compile(
@@ -139,7 +139,7 @@ def state_of(result: Event | None, command: str | None = None) -> str:
     if command is None:
         return OK
     if reads_only(command):
-        return ERROR if _REFUSED.match(text.lstrip()) else OK if shows_status(command) else UNKNOWN
+        return ERROR if _CANNOT_READ.match(text.lstrip()) else OK if shows_status(command) else UNKNOWN
     sample = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:]
     if is_check(command):
         if _RED.search(sample):
@@ -273,7 +273,7 @@ def is_idle(command: str) -> bool:
 
 def _is_reader(words: Sequence[str]) -> bool:
     """Return whether a program reads, unless `_changes` says otherwise of its arguments."""
-    return words[0] in READERS or (words[0] == "git" and words[-1] in _LOOKS_OF_GIT) or words[0] == "gh"
+    return words[0] in READERS or (words[0] == "git" and words[-1] in _GIT_READS) or words[0] == "gh"
 
 
 def _changes(command: str) -> bool:
@@ -374,7 +374,7 @@ def runs_in(commands: Iterable[tuple[str, str, int]]) -> Iterator[CheckRun]:
 def newest_runs(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
     """Return the newest run of each check in order, at most CHECKS_MAX.
 
-    A check also leaves once a later one that covers it has passed.
+    A check is left out if a later one that covers it has passed.
     """
     kept: list[CheckRun] = []
     later: list[tuple[Check, str]] = []

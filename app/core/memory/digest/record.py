@@ -18,6 +18,7 @@ FOUND_MAX: Final = 5
 COMMANDS_MAX: Final = 40
 ERRORS_MAX: Final = 20
 ASKS: Final = (2, 14)
+"""The numbers of first and last messages in `asks` that are kept."""
 REQUESTS_MAX: Final = 8
 CONSTRAINTS: Final = (50, 150)
 """The numbers of first and last constraints that are kept. Constraints may exceed the room of a summary: their cap only
@@ -85,8 +86,8 @@ class Digest:
     with its weight as of the span's end. A modified file is not listed among the read files. `hidden` pairs the seqs of
     hidden events with their replacement texts. `constraints` and `asks` are the user's own words, `directives` the
     system messages, `plan` the agent's newest list of steps. `requests` are the user's messages in the turns that the
-    span's ends cut through. `checks` are the newest runs of checks, which are in `commands` too. `made` are commits,
-    pushes and the like, and reversals. `edits` is the number of calls that changed files.
+    span's ends cut through. `checks` are the newest runs of checks, which are in `commands` too. `made` are lines
+    on commits, pushes and the like, and on their reversals. `edits` is the number of calls that changed files.
     """
 
     events: int = 0
@@ -122,8 +123,8 @@ def newest(items: Iterable[_T], key: Callable[[_T], Hashable], most: int | None 
     return values if most is None else values[-most:]
 
 
-def rules(sentences: Iterable[str]) -> tuple[str, ...]:
-    """Return the constraints in order, without repeats that differ only in case or spaces; bounded by CONSTRAINTS."""
+def distinct_rules(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Return the sentences in order, without repeats that differ only in case or spaces; bounded by CONSTRAINTS."""
     found: dict[str, str] = {}
     for sentence in sentences:
         found.setdefault(" ".join(sentence.lower().split()), sentence)
@@ -167,9 +168,9 @@ def unite(digests: Sequence[Digest]) -> Digest:
         errors=newest((one for d in digests for one in d.errors), str, ERRORS_MAX),
         hidden=newest((one for d in digests for one in d.hidden), lambda one: one[0]),
         identifiers=heaviest(names),
-        constraints=rules(one for d in digests for one in d.constraints),
+        constraints=distinct_rules(one for d in digests for one in d.constraints),
         asks=ends(newest((one for d in digests for one in d.asks), str), ASKS),
-        directives=rules(one for d in digests for one in d.directives),
+        directives=distinct_rules(one for d in digests for one in d.directives),
         plan=next((d.plan for d in reversed(digests) if d.plan), ()),
         requests=newest((one for d in digests for one in d.requests), str, REQUESTS_MAX),
     )
@@ -200,7 +201,7 @@ def to_json(digest: Digest) -> dict[str, Json]:
 
 
 def complete(document: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a stored digest with all fields of an entry in the entry. Older documents lack some fields."""
+    """Return a stored digest with the details moved back into their entries. Older documents lack some fields."""
     whole = {name: value for name, value in document.items() if name != "details"}
     for name, details in document.get("details", {}).items():
         whole[name] = [{**entry, **more} for entry, more in zip(whole[name], details, strict=True)]
@@ -222,7 +223,7 @@ def from_json(document: Mapping[str, Json]) -> Digest:
     """
     whole = complete(document)
     values: dict[str, Json] = {
-        field.name: _MAKERS[field.name](whole[field.name]) for field in fields(Digest) if field.name in whole
+        field.name: _PARSERS[field.name](whole[field.name]) for field in fields(Digest) if field.name in whole
     }
     if "checks" not in whole:
         values["checks"] = newest_runs(runs_in((one.text, one.state, one.seq) for one in values.get("commands", ())))
@@ -234,14 +235,14 @@ def _pairs(values: Json) -> Json:
 
 
 def _entries(shape: Callable[..., Json]) -> Callable[[Json], Json]:
-    """Return the reader of a list of entries; lists inside them become tuples."""
+    """Return a function that parses a list of entries; lists inside them become tuples."""
     return lambda values: tuple(
         shape(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
         for entry in values
     )
 
 
-_MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
+_PARSERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "events": int,
     "files_read": tuple,
     "files_modified": tuple,

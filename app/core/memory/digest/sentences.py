@@ -24,7 +24,7 @@ _REJECTED: Final = re.compile(
     r"\s{0,8}(?:The user doesn't want to (?:proceed with this tool use|take this action right now)\b"
     r"|The user denied this operation\b|The user rejected permission to use this specific tool call\b)"
 )
-"""The beginning of such a call's result in Claude Code, Cline and its forks, and opencode."""
+"""The beginning of the result of a call that the user rejected, in Claude Code, Cline and its forks, and opencode."""
 _SAID: Final = re.compile(r"\bthe user said:\s{0,8}(.+)|<feedback>\s{0,8}(.+?)\s{0,8}</feedback>", re.S)
 
 
@@ -129,9 +129,11 @@ _STRONG: Final = re.compile(
     r"|niemals|auf keinen fall|unbedingt|darf nicht|muss|jamais|toujours|il faut|nunca|siempre)\b",
     re.I,
 )
+"""Words that make a sentence a rule, unless it asks or describes a problem."""
 _WEAK: Final = re.compile(
     r"\b(?:only|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b", re.I
 )
+"""Words that make a sentence a rule unless it begins like a statement."""
 _STATEMENT: Final = re.compile(
     r"^(?:(?:but|and|also|so|ok|okay|yes|no|well|then|hmm)\b[ ,:]{0,3})*"
     r"(?:i|i'm|i've|we|we're|it|it's|its|this|that|that's|the|these|those|they|there|he|she|you|my|our|your|a|an"
@@ -149,6 +151,7 @@ _FINDING: Final = re.compile(
 """The beginning of a sentence that describes a problem, in a plan or a report that the user pasted."""
 _BRACKETED: Final = re.compile(r"\[[^\]]{0,200}\]")
 _REQUEST: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
+"""Words that make even a question a rule."""
 _LOG_LINE: Final = re.compile(
     r"^(?:\[[^\]\n]{0,80}\]|error|warn(?:ing)?|fail(?:ed)?|traceback|exception)\b.{0,3}:", re.I
 )
@@ -249,7 +252,10 @@ def _states_rule(sentence: str) -> bool:
 
 
 def request_of(text: str) -> str:
-    """Return a user's message on one line, shortened; empty if it has no text."""
+    """Return a user's message on one line, shortened: their own words, or all of it if there are none.
+
+    Empty for a message that a program wrote.
+    """
     if is_loaded(text):
         return ""
     words = prompt_command(text) or own_words(text) or text[:TEXT_CHARS_MAX]
