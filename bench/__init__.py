@@ -1,1 +1,1 @@
-"""Benchmarks; each prints its figures and those it is compared with, from the same run."""
+"""Benchmarks. Each prints its figures beside those of a baseline, measured in the same run."""

@@ -52,23 +52,24 @@ def _no_context(*_: Any) -> nullcontext[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observers:
-    """Callbacks for metrics. By default they do nothing.
-
-    `request`: makes a context for the time of a request and its response. `context`: the outcome of a context request.
-    `report`: a report of a call's outcome. `pool_wait`: the seconds that a connection took to get. `stream`: makes a
-    context for the time of a stream. `gateway_call`: the provider and mode of a request through the gateway.
-    `replica_check`: the replica's state and the age of its data, if known. `replica_read`: what served a read that a
-    replica may serve, and why.
-    """
+    """Callbacks for metrics. By default they do nothing."""
 
     request: "Callable[[Exchange], AbstractContextManager[object]]" = _no_context
+    """Makes a context for the time of a request and its response."""
     context: "Callable[[ContextRequest, ContextAnswer | ContextError], None]" = _nothing
+    """Gets each request for a context, and its outcome."""
     report: "Callable[[Verdict], None]" = _nothing
+    """Gets the verdict on each reported outcome of a call."""
     pool_wait: Callable[[float], None] = _nothing
+    """Gets the seconds that it took to get a connection."""
     stream: Callable[[], AbstractContextManager[object]] = _no_context
+    """Makes a context for the time of a stream."""
     gateway_call: Callable[[str, str], None] = _nothing
+    """Gets the provider and the mode of each request through the gateway."""
     replica_check: Callable[[str, float | None], None] = _nothing
+    """Gets the replica's state and the age of its data, if known."""
     replica_read: Callable[[str], None] = _nothing
+    """Gets which server served a read that a replica may serve, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,31 +77,35 @@ class Wing:
     """The parts that a wing adds to the server. Functions get the server's settings, with the wing's own among them.
 
     Everything that takes long to import is imported inside these functions, because every process imports the packages
-    of all wings. `settings`: fields that become settings of the server. `services`: services that routes request by
-    their class; those with a method `aclose` are closed at the end. `routes`: resources and routes of the API.
-    `lifespan`: a context for the time in which the application serves; it gets the services and the event that is set
-    when the server begins to stop. `jobs`: jobs of a worker. `after_compaction`: work that follows each compaction.
-    `commands`: adds commands to the command line. `ciphers`: the ciphers of tenants' contents; at most one wing has
-    them. `foreign_paths`: prefixes of paths for clients of other APIs, whose problems have a member `error` for them.
-    `start`: a context for a command that runs the server, entered before its modules are imported and its processes
-    forked. `process`: a context for each process that serves or works. `observers`: callbacks for metrics; at most one
-    wing has them. `find_placement`: returns the placement of a database whose tables are not all on one server, None
-    for another database.
+    of all wings.
     """
 
     settings: type[BaseModel] | None = None
+    """Fields that become settings of the server."""
     services: "Callable[[Any, Services], Iterable[object]]" = _nothing
+    """Services that routes request by their class; those with a method `aclose` are closed at the end."""
     routes: "Callable[[Any], Iterable[Resource | BaseRoute]]" = _nothing
+    """Resources and routes of the API."""
     lifespan: "Callable[[Any, Services, asyncio.Event], AbstractAsyncContextManager[None]]" = _no_context
+    """A context for the time in which the application serves; the event is set when the server begins to stop."""
     jobs: "Callable[[Any], Sequence[MakeJobs]]" = _nothing
+    """Jobs of a worker."""
     after_compaction: "Callable[[Any], Sequence[MakeFollowUp]]" = _nothing
+    """Work that follows each compaction."""
     commands: "Callable[[typer.Typer], object]" = _nothing
+    """Adds commands to the command line."""
     ciphers: "Callable[[Any, Database], ContentCiphers] | None" = None
+    """The ciphers of tenants' contents; at most one wing has them."""
     foreign_paths: tuple[str, ...] = ()
+    """Prefixes of paths for clients of other APIs, whose problems have a member `error` for them."""
     start: Callable[[Any], AbstractContextManager[None]] = _no_context
+    """A context for a command that runs the server, entered before modules are imported and processes forked."""
     process: Callable[[Any], AbstractContextManager[None]] = _no_context
+    """A context for each process that serves or works."""
     observers: Callable[[], Observers] | None = None
+    """Callbacks for metrics; at most one wing has them."""
     find_placement: "FindPlacement | None" = None
+    """Returns the placement of a database whose tables are not all on one server; None for another database."""
 
 
 @cache

@@ -1,8 +1,9 @@
-"""`make bench NAME=agents RECORDINGS=folder`: agents that replay recorded coding sessions, against a floor.
+"""`make bench NAME=agents RECORDINGS=folder`: agents that replay recorded coding sessions, against a minimal server.
 
 At every call an agent appends what happened since its last call and requests a context for its window; it makes the
 next call as soon as it has the response. API and worker are separate processes, on the same embedded Postgres as the
-floor, which stores each message, returns the newest that fit and commits one row a call (`bench/speed/floor.py`). The
+minimal server (the floor, `bench/speed/floor.py`), which stores each message, returns the newest that fit and commits
+one row a call. The
 sides take turns in every round; figures are medians over the rounds, ratios are medians of each round's ratio.
 """
 
@@ -70,11 +71,11 @@ async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> li
     numbers: Sequence[int] = given.agents
     match scene:
         case "together":
-            sides, numbers = [*sides[:2], await setting.one_more("serve", together=True)], (TOGETHER,)
+            sides, numbers = [*sides[:2], await setting.start_side("serve", together=True)], (TOGETHER,)
         case "reconcile":
-            sides, numbers = [*sides[:2], await setting.whole()], (RECONCILING,)
+            sides, numbers = [*sides[:2], await setting.start_whole_list_client()], (RECONCILING,)
         case "processes":
-            sides = [await setting.one_more(f"processes_{number}", processes=number) for number in given.processes]
+            sides = [await setting.start_side(f"processes_{number}", processes=number) for number in given.processes]
     found: list[AgentResults] = []
     for agents in numbers:
         found += await run_agents(setting, sides, agents, given.rounds, given.calls)
@@ -84,17 +85,17 @@ async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> li
 async def _rows(scene: str, setting: Setting, given: argparse.Namespace) -> list[Row]:
     match scene:
         case "restart":
-            return await restarts.restarted(setting, given.rounds)
+            return await restarts.measure_restart(setting, given.rounds)
         case "imported":
-            return await restarts.imported(setting, given.imports, given.imported_events)
+            return await restarts.measure_import(setting, given.imports, given.imported_events)
         case "epoch":
-            return await long_logs.opened(setting)
+            return await long_logs.measure_epoch(setting)
         case "summaries":
-            return await summaries.summarized(setting)
+            return await summaries.measure_summaries(setting)
         case "long":
-            return await long_logs.long(setting, given.long_events)
+            return await long_logs.measure_context(setting, given.long_events)
         case _:
-            return await memory.remembered(setting, given.sessions, given.requests)
+            return await memory.measure_memory(setting, given.sessions, given.requests)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,7 @@ from bench.http import Http, Spread
 
 NO_PIDS: Final[Mapping[str, int]] = {}
 STRIDE_CALLS: Final = 8
-"""Calls that are posted together while an agent is brought to a place in the middle of its life."""
+"""Calls that are posted together while an agent is advanced to its starting point."""
 GOLDEN: Final = 0.618034
 TOKENS: Final = re.compile(rb'"tokens":\{"estimate":(\d+),"target":(\d+)')
 _EPOCH: Final = re.compile(rb'"epoch":(\d+)')
@@ -28,7 +28,7 @@ class OverBudget(Exception):
 
 
 def even_start(number: int) -> float:
-    """Return an agent's start as a share of its life: 0 for the first, and all together spread evenly."""
+    """Return where in its life an agent starts, as a share: 0 for the first; the others are spread evenly."""
     return number * GOLDEN % 1
 
 
@@ -46,7 +46,7 @@ class Times:
 
 @dataclass(slots=True)
 class Agent:
-    """An agent: it replays its lives in turn, endlessly, each in a session of its own."""
+    """An agent that replays recorded sessions (its lives) in turn, endlessly, each in a new session of the server."""
 
     side: Side
     http: Http | Spread
@@ -113,14 +113,14 @@ class Agent:
 
 
 async def a_fleet(
-    side: Side, lives: Sequence[Life], agents: int, name: str, place: Callable[[int], float] = even_start
+    side: Side, lives: Sequence[Life], agents: int, name: str, start: Callable[[int], float] = even_start
 ) -> list[Agent]:
     """Return `agents` agents, each advanced to a share of its life."""
     fleet = []
     for number in range(agents):
         http = await Spread.connect(side.ports, number)
         fleet.append(Agent(side, http, f"{name}-{number}", lives, number % len(lives)))
-    await asyncio.gather(*[agent.advance_to(place(number)) for number, agent in enumerate(fleet)])
+    await asyncio.gather(*[agent.advance_to(start(number)) for number, agent in enumerate(fleet)])
     return fleet
 
 

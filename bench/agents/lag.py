@@ -16,8 +16,8 @@ PAUSE_SECONDS: Final = 0.01
 class Prober:
     """A process that requests a server's `/healthz` every 10 ms.
 
-    The endpoint needs no database, so beyond a fraction of a millisecond the response takes as long as the server's
-    event loop is blocked or waits for a core.
+    The endpoint needs no database, so a response that takes more than a fraction of a millisecond shows for how long
+    the server's event loop was blocked or waited for a core.
     """
 
     def __init__(self) -> None:

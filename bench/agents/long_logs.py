@@ -26,7 +26,7 @@ TEXT: Final = "The quick brown fox reads another line of the log."
 LONG_CALLS: Final = 60
 
 
-async def opened(setting: Setting, calls: int = WIDE_CALLS) -> list[Row]:
+async def measure_epoch(setting: Setting, calls: int = WIDE_CALLS) -> list[Row]:
     """Extend a session of more than a thousand events until epochs have been opened over them."""
     rows = {name: Row(name, ".0f") for name in ("ordinary context, p50", "a context that opened an epoch, p50")}
     longest, shown = Row("... the longest", ".0f"), Row("KB of an ordinary context", ".0f")
@@ -35,7 +35,7 @@ async def opened(setting: Setting, calls: int = WIDE_CALLS) -> list[Row]:
     for side in setting.sides:
         before = side.ask
         side.ask = before.in_window(WIDE_WINDOW)
-        agent = Agent(side, await Http.connect(side.port), setting.fresh("wide"), [life])
+        agent = Agent(side, await Http.connect(side.port), setting.new_name("wide"), [life])
         await side.open(agent.http, agent.session, life)
         while agent.step < full:
             await agent.advance(STRIDE_CALLS, Times())
@@ -57,7 +57,7 @@ async def opened(setting: Setting, calls: int = WIDE_CALLS) -> list[Row]:
     return [*rows.values(), longest, shown]
 
 
-async def long(setting: Setting, events: int) -> list[Row]:
+async def measure_context(setting: Setting, events: int) -> list[Row]:
     """Compare agents in the middle of a life: one after a thousand short events, one after very many."""
     rows = [Row(f"context behind {size:,} short events, p50") for size in (SHORT_EVENTS, events)]
     for side in setting.sides:
@@ -77,7 +77,7 @@ async def long(setting: Setting, events: int) -> list[Row]:
 
 async def _after_events(setting: Setting, side: Side, events: int) -> Agent:
     """Return an agent whose log begins with `events` short events."""
-    agent = Agent(side, await Http.connect(side.port), setting.fresh("long"), setting.lives)
+    agent = Agent(side, await Http.connect(side.port), setting.new_name("long"), setting.lives)
     short = tuple(_message(setting.ask.form, number) for number in range(1_000))
     begun = time.monotonic()
     await side.open(agent.http, agent.session, setting.lives[0])

@@ -17,7 +17,7 @@ FIRST_CALLS: Final = 3 * STRIDE_CALLS
 """Calls that a session begins with, so that its contexts have some size."""
 
 
-async def remembered(setting: Setting, sessions: int, requests: int) -> list[Row]:
+async def measure_memory(setting: Setting, sessions: int, requests: int) -> list[Row]:
     """Make calls for all sessions in turn up to `requests` requests; return the process's resident memory in MB."""
     start = Row("MB right after a start", ".0f")
     parts = [Row(f"MB after {requests * part // PARTS:,} requests", ".0f") for part in range(1, PARTS + 1)]
@@ -25,7 +25,7 @@ async def remembered(setting: Setting, sessions: int, requests: int) -> list[Row
     for side in setting.sides:
         await side.restart()
         start.add(side, memory_mb(side.pids()["api"]))
-        name, lives = setting.fresh("many"), setting.lives
+        name, lives = setting.new_name("many"), setting.lives
         https = [await Http.connect(side.port) for _ in range(AT_A_TIME)]
         groups = [
             [

@@ -43,7 +43,7 @@ async def run_agents(
     each = max(1, (calls or CALLS.get(agents, MANY_CALLS)) // agents)
     running: list[_Running] = []
     for side in sides:
-        running.append(_Running(await a_fleet(side, setting.lives, agents, setting.fresh(f"lived{agents}")), []))
+        running.append(_Running(await a_fleet(side, setting.lives, agents, setting.new_name(f"lived{agents}")), []))
         await side.idle()
     for number in range(rounds + 1):
         for side, one in zip(sides, running, strict=True):

@@ -20,12 +20,12 @@ IMPORTING: Final = 2
 """Number of sessions that are imported concurrently."""
 
 
-async def restarted(setting: Setting, rounds: int) -> list[Row]:
+async def measure_restart(setting: Setting, rounds: int) -> list[Row]:
     """Restart the API while 16 agents are in the middle of long sessions, and time their contexts."""
     single, rest = Row("first context of all"), Row("then 15 at once: all answered", ".0f")
     rest_p50, repeated = Row("... p50"), Row("the same again, one after the other, p50")
     fleets = [
-        (side, await a_fleet(side, setting.lives, AGENTS, setting.fresh("old"), lambda _: OLD))
+        (side, await a_fleet(side, setting.lives, AGENTS, setting.new_name("old"), lambda _: OLD))
         for side in setting.sides
     ]
     for number in range(rounds):
@@ -41,7 +41,7 @@ async def restarted(setting: Setting, rounds: int) -> list[Row]:
     return [single, rest, rest_p50, repeated]
 
 
-async def imported(setting: Setting, rounds: int, events: int) -> list[Row]:
+async def measure_import(setting: Setting, rounds: int, events: int) -> list[Row]:
     """Post sessions in bulk, and time their first contexts in a process that was started afterwards."""
     written = Row("an import's append of 500 events, p50", ".0f")
     single = Row(f"first context of a session of {events:,} events, in a new process")
@@ -79,7 +79,7 @@ def _life(setting: Setting, first: int, events: int) -> Life:
 
 
 async def _newcomers(setting: Setting, side: Side, lives: Sequence[Life]) -> list[Agent]:
-    name = setting.fresh("imported")
+    name = setting.new_name("imported")
     return [Agent(side, await Http.connect(side.port), f"{name}-{number}", [life]) for number, life in enumerate(lives)]
 
 

@@ -21,7 +21,7 @@ from palimpsest_tools.recordings.recording import Recording
 
 @dataclass(slots=True)
 class Setting:
-    """The floor and the sides compared with it, the first of which runs this code. `others` are more pids by role."""
+    """The sides under test: the floor, ours from this checkout, and others. `others` are further pids by role."""
 
     postgres: EmbeddedPostgres
     folder: Path
@@ -36,7 +36,7 @@ class Setting:
     _numbers: "count[int]" = field(default_factory=count)
     _begun: float = field(default_factory=time.monotonic)
 
-    def fresh(self, name: str) -> str:
+    def new_name(self, name: str) -> str:
         """Return a session name that is not used yet."""
         return f"{name}-{next(self._numbers)}"
 
@@ -44,7 +44,7 @@ class Setting:
         """Print progress to stderr."""
         print(f"{time.monotonic() - self._begun:5.0f} s  {what}", file=sys.stderr, flush=True)
 
-    async def one_more(
+    async def start_side(
         self, name: str, *, together: bool = False, checkout: Path | None = None, processes: int = 1
     ) -> Ours:
         """Start another side of ours, which is stopped with the rest."""
@@ -54,9 +54,9 @@ class Setting:
         self.stack.push_async_callback(side.stop)
         return side
 
-    async def whole(self) -> WholeListClient:
+    async def start_whole_list_client(self) -> WholeListClient:
         """Start another side of ours, whose clients send their whole conversations."""
-        side = await self.one_more("whole")
+        side = await self.start_side("whole")
         return WholeListClient(side.name, side.url, side.stack, side.ask)
 
 
@@ -81,8 +81,8 @@ async def a_setting(
         lives = lives_of(recordings, ask.form)
         others = {"postgres": postmaster(postgres)}
         setting = Setting(postgres, folder, ask, floor, [floor], recordings, lives, prober, others, stack)
-        setting.sides.append(await setting.one_more("ours"))
+        setting.sides.append(await setting.start_side("ours"))
         if other is not None:
-            setting.sides.append(await setting.one_more("other", checkout=other))
+            setting.sides.append(await setting.start_side("other", checkout=other))
         floor.ask = replace(ask, floor_tokens=floor_tokens or await target_of(setting.sides[1], lives[0]))
         yield setting

@@ -49,14 +49,14 @@ LEAST: Final = (
 )
 
 
-async def summarized(setting: Setting) -> list[Row]:
+async def measure_summaries(setting: Setting) -> list[Row]:
     """Run 16 agents as fast as they are answered, then at a pace, while the worker writes summaries."""
     fast, paced = ([_row(name, pace) for name in NAMES] for pace in ("as fast as answered", "a call every 2 s each"))
     async with setting.floor.summarizing():
         for side in setting.sides:
             if isinstance(side, Ours):
                 await execute(side.url, WATCH)
-            fleet = await a_fleet(side, setting.lives, AGENTS, setting.fresh("behind"))
+            fleet = await a_fleet(side, setting.lives, AGENTS, setting.new_name("behind"))
             for rows, pause in ((fast, 0.0), (paced, PACE_SECONDS)):
                 await side.idle()
                 await _phase(side, fleet, rows, pause)

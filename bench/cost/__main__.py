@@ -1,10 +1,11 @@
 """`make bench NAME=cost RECORDINGS=folder`: the bill of each policy on recorded sessions.
 
 Context sizes are our estimates for a Claude model; append-only is billed as if the window had no end. Grounding is the
-share of values seen in tool results only (and of all values) that were still visible verbatim when a call used them; a
-miss may cost a re-fetch, and "a miss may cost" is the number of input tokens that uses up the saving. Edits: the share,
-visible word for word, of the texts that edits quote and that had been seen; "with re-reads" bills one more call and its
-result for those that were not, "with recalls" also one for each value of results that a call used and did not see.
+share of values seen in tool results only (and of all values) that were still visible verbatim when a call used them. "A
+miss may cost" is the number of input tokens per value that was not visible at which the saving is used up. Edits: of
+the texts that edits quote and that had been seen before, the share that was visible word for word. "With re-reads"
+bills one more call and its result for each text that was not, "with recalls" also one for each value of a result that a
+call used and did not see.
 """
 
 import argparse

@@ -29,17 +29,22 @@ def players(window: int) -> dict[str, Player]:
     """Return the policies by their names in the table, append-only first."""
     found: dict[str, Player] = {
         "append-only": rivals.append_only,
-        "`default`, no marker on a log below the minimum": policy_player(PRESETS["default"], window, late=True),
+        "`default`, no marker on a log below the minimum": policy_player(
+            PRESETS["default"], window, needs_minimum=True
+        ),
         "`default`, `outside_tokens` not given": policy_player(PRESETS["default"], window),
     }
     named = ("default", "timeline", "clip", "threshold")  # `pipeline` marks the system prompt, which this log lacks
     return found | {
-        f"`{name}`, `outside_tokens` given": policy_player(PRESETS[name], window, told=True) for name in named
+        f"`{name}`, `outside_tokens` given": policy_player(PRESETS[name], window, knows_size=True) for name in named
     }
 
 
-def policy_player(policy: Policy, window: int, *, told: bool = False, late: bool = False) -> Player:
-    """Return a policy's player that knows the size outside (`told`), or omits markers below the minimum (`late`)."""
+def policy_player(policy: Policy, window: int, *, knows_size: bool = False, needs_minimum: bool = False) -> Player:
+    """Return a policy's player: it `knows_size` of what is outside the log, or learns it from reported usage.
+
+    With `needs_minimum` it sets no marker while the log is smaller than the provider's minimum for a cache entry.
+    """
 
     def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
         state: Frontier = START
@@ -49,7 +54,7 @@ def policy_player(policy: Policy, window: int, *, told: bool = False, late: bool
         own = initial_state(MODEL, COUNTER.estimator.name, OWN_MARGIN)
         for call in session.calls:
             events = session.events[: call.events]
-            outside = session.prefix_tokens if told else own.outside or 0
+            outside = session.prefix_tokens if knows_size else own.outside or 0
             read = PlanInputs(
                 events,
                 events[-1].turn,
@@ -61,17 +66,18 @@ def policy_player(policy: Policy, window: int, *, told: bool = False, late: bool
                 outside_tokens=outside,
             )
             planned = plan(read, budget_for(policy, window, OWN_MARGIN, outside=outside), policy, state)
-            last = () if late and planned.context.tokens < cache.minimum_tokens else _marks(planned, state, last, cache)
+            is_small = planned.context.tokens < cache.minimum_tokens
+            last = () if needs_minimum and is_small else _marks(planned, state, last, cache)
             state, used_at = planned.state, call.at
             before = EarlierPlan(planned.context, state, len(events))
             yield _sent(planned, session, call.at, last)
-            own = _reported(own, planned.context, session, told=told)
+            own = _reported(own, planned.context, session, knows_size=knows_size)
 
     return play
 
 
-def _reported(own: Learned, context: Context, session: Session, *, told: bool) -> Learned:
-    stated = session.prefix_tokens if told else None
+def _reported(own: Learned, context: Context, session: Session, *, knows_size: bool) -> Learned:
+    stated = session.prefix_tokens if knows_size else None
     return with_point(own, Point(context.tokens, context.tokens + session.prefix_tokens, stated), OWN_MARGIN)
 
 

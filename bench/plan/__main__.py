@@ -1,6 +1,6 @@
 """`make bench NAME=plan`: planning a tail of 2,000 events on one core, by the state that is already known.
 
-`anew`: nothing of the view is held. `grown`: an earlier plan is held. Times are medians; the last column is the ratio
+`anew`: no plan of the view is cached. `grown`: an earlier plan is. Times are medians; the last column is the ratio
 to printing the same events as JSON, in the same run.
 """
 

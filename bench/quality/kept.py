@@ -15,31 +15,35 @@ NONE: Final[Share] = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Measurements of one context.
-
-    Of values in the arguments of later calls: `values` counts every use, `distinct` each value once, `unseen` the uses
-    before which no message after the point had shown the value again. `files` and `names` are the modified files by
-    their full paths and by their names; `constraints` are the system prompt and the users' rules. `answers` are the
-    short answers of users that are shown, and among these the ones whose question is too. `used` is the estimate as a
-    share of the target. `lost` is the number of dropped events that a live summary covers, of `dropped` ones; `covered`
-    the events covered, of all. `edits` are the texts that edits after the point replace.
-    """
+    """Measurements of one context. A share is the number of things that it shows, and of those there are."""
 
     values: Share
+    """Uses of values in the arguments of later calls."""
     distinct: Share
+    """These values, each once."""
     unseen: Share
+    """The uses before which no message after the point had shown the value again."""
     files: Share
+    """Modified files, by full path."""
     names: Share
+    """Modified files, by name."""
     constraints: Share
+    """The system prompt and the users' rules."""
     answers: Share = NONE
+    """Short answers of users whose question is shown too, of those that are shown."""
     used: float = 0.0
+    """The estimate as a share of the target."""
     lost: int = 0
+    """Number of dropped events that a live summary covers."""
     dropped: int = 0
+    """Number of dropped events."""
     covered: Share = NONE
+    """Events that live summaries cover, of all."""
     summaries: int = 0
     cause: str = ""
     refused: str = ""
     edits: Share = NONE
+    """Texts that edits after the point replace."""
 
 
 def kept_needs(moment: Moment, system: str, text: str) -> Kept:

@@ -32,7 +32,7 @@ _CALL: Final = re.compile(rb'"call_id":"([0-9a-f-]+)"')
 _QUERIES: Final = ("error in the build", "which file was changed", "test failed", "def main", "src/a.py")
 
 
-class Refused(Exception):
+class UnexpectedResponse(Exception):
     """A response with unexpected content."""
 
 
@@ -133,7 +133,7 @@ class User:
         written.calls += 1
         tokens, call = TOKENS.search(answer), _CALL.search(answer)
         if tokens is None or call is None or int(tokens[1]) > int(tokens[2]):
-            raise Refused(f"{written.name}: a context over its target, or without one: {answer[:200]!r}")
+            raise UnexpectedResponse(f"{written.name}: a context over its target, or without one: {answer[:200]!r}")
         self.call_id = call[1].decode()
         usage = json.dumps({"usage": {"input_tokens": int(tokens[1]), "output_tokens": 100}}).encode()
         async with self.seen.timed("outcome"):
@@ -179,7 +179,7 @@ class User:
 def _number(pattern: re.Pattern[bytes], answer: bytes) -> int:
     found = pattern.search(answer)
     if found is None:
-        raise Refused(f"an answer without {pattern.pattern!r}: {answer[:200]!r}")
+        raise UnexpectedResponse(f"an answer without {pattern.pattern!r}: {answer[:200]!r}")
     return int(found[1])
 
 
@@ -237,10 +237,10 @@ class AgentPool:
         try:
             await self._do(user, kind)
             self._seen.ticks += 1
-        except (RuntimeError, OSError, Refused) as error:
+        except (RuntimeError, OSError, UnexpectedResponse) as error:
             self._seen.failure(kind, error)
-            with suppress(RuntimeError, OSError, Refused):  # begin again, because its last append may be missing
-                await user.begin()
+            with suppress(RuntimeError, OSError, UnexpectedResponse):
+                await user.begin()  # again, because its last append may be missing
         finally:
             self._free.put_nowait(user)
 

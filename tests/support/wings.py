@@ -1,4 +1,4 @@
-"""Tests of wings: left out where a wing that they need has been removed.
+"""Selection of tests by wings: a test whose wing has been removed is left out.
 
 A file needs the wings that it imports, and those that its `pytestmark` names: `pytest.mark.wing("webhooks")`. A single
 test may be marked as well. What compares the whole product with its pages, or needs its repository, is marked with
@@ -27,7 +27,7 @@ ALL = (
 )
 """The wings of the whole product."""
 PROBES = ("/healthz", "/readyz", *(["/metrics"] if (WINGS / "telemetry" / "__init__.py").exists() else []))
-"""The paths of the operations that are never limited nor logged, except at `debug`."""
+"""The paths of the operations that are not limited, and logged only at `debug`."""
 _NEEDED = re.compile(r"app\.wings\.(\w+)|^pytestmark = .*\bmark\.wing\(\"(\w+)\"\)", re.MULTILINE)
 
 

@@ -251,8 +251,8 @@ def test_tokens_outside_of_the_log_are_cached_with_it(told: bool) -> None:
     bills = {}
     for name, play in (
         ("append-only", rivals.append_only),
-        ("ours", policy_player(PRESETS["default"], 200_000, told=told)),
-        ("late", policy_player(PRESETS["default"], 200_000, told=told, late=True)),
+        ("ours", policy_player(PRESETS["default"], 200_000, knows_size=told)),
+        ("late", policy_player(PRESETS["default"], 200_000, knows_size=told, needs_minimum=True)),
     ):
         tally = Tally()
         account(tally, bare, play(bare, ANTHROPIC), ANTHROPIC)
