@@ -4,27 +4,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
-from app.core.errors import CannotFit
 from app.core.log.event import lazy
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
-from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer, newest_from, newest_part, room_for_newest
+from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer, newest_from
 from app.core.plan.reducers.earnings import above_threshold, stall_reason, with_credit
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
-from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold_all, show_fewer
-from app.core.plan.reducers.last_resort import LastResortReducer, restore, shorten_all
+from app.core.plan.reducers.fold import FoldReducer, HealReducer
+from app.core.plan.reducers.last_resort import restore
 from app.core.plan.reducers.once import OnceReducer, once_reducer
 from app.core.plan.reducers.questions import keep_questions
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import PinnedReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
-from app.core.plan.state import drops
-from app.core.plan.state.answers import held_content, ranked
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import START, Frontier
-from app.core.plan.state.stubs import omit_recall_hints
+from app.core.plan.target import fit_target
 from app.core.plan.update import PlanInputs, update_with_cause
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
@@ -271,7 +268,7 @@ def finish(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan:
             after, cause = reduced, _cause(at, base, causes, cold=_rewrites_all(read, cause))
     elif pressed and base.context.tokens > budget.trigger:
         stalled = f"no other eviction is allowed, and {above_threshold(base, budget)}"
-    after, cause = _fit_target(after, base, at, state, cause)
+    after, cause = fit_target(after, base, read, budget, at.policy, state=state, cause=cause)
     if after.state.folds != state.folds and at.policy.summarize.view == "all":
         after = keep_questions(after, begun.initial, budget)
     stalled = stalled if after.context.tokens > budget.trigger else None
@@ -330,31 +327,6 @@ def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, li
     return done, causes
 
 
-def _fit_target(
-    after: Reduced, base: Reduced, at: Situation, state: Frontier, cause: str | None
-) -> tuple[Reduced, str | None]:
-    """Bring a plan above its target within it, by the last resort; return it and its cause. Raises CannotFit."""
-    read, budget, policy = at.read, at.budget, at.policy
-    after, cause = _last_resort(after, read, budget, policy, cause)
-    if policy.retention.working_set and base.context.tokens > budget.trigger:
-        after = restore(after, base.state, budget, budget.refill, ranked(after.context))
-    if any(drop.reason == drops.UNREAD for drop in set(after.state.drops) - set(state.drops)):
-        after = restore(after, state, budget, budget.low)
-    if after.context.tokens > max(budget.target, budget.fallback_target):
-        after, cause = _smallest(base, read, budget, policy), "budget"
-    if not read.recall:
-        after = omit_recall_hints(state, after, (*read.folded, *read.tree), policy.summarize)
-    if after.context.tokens > max(budget.target, budget.fallback_target):
-        least, limit = budget.shown(after.context.tokens), budget.limit or budget.target
-        raise CannotFit(
-            f"the smallest legal context takes {least} tokens, but the target is {limit}",
-            minimum_tokens=least,
-            target=limit,
-            by_source=budget.parts(after.context.by_source),
-        )
-    return after, cause
-
-
 def _cause(at: Situation, base: Reduced, causes: Sequence[str], *, cold: bool) -> str:
     """Return the cause of an epoch that evictions open; `causes` are those of the rows that made them."""
     pressed = at.moment == "pressed"
@@ -367,32 +339,3 @@ def _cause(at: Situation, base: Reduced, causes: Sequence[str], *, cold: bool) -
     if at.at_every_assembly:
         return "policy"
     return "cold_cache" if cold else "break_even"
-
-
-def _last_resort(
-    after: Reduced, read: PlanInputs, budget: Budget, policy: Policy, cause: str | None
-) -> tuple[Reduced, str | None]:
-    if after.context.tokens <= budget.target:
-        return after, cause
-    known = (*read.folded, *read.tree)
-    held = held_content(after.context, policy.retention.working_set, budget.goal)
-    done = fold_all(after, read.tree, known, budget, policy.summarize, held)
-    worked = held_content(done.context, policy.retention.working_set, budget.goal)
-    last = LastResortReducer(policy.cut, held=worked)
-    if budget.fallback_target:
-        last = LastResortReducer(newest_part(policy, budget), room_for_newest(done.context, budget), worked)
-    done = last.reduce(done.context, budget, done.state)
-    done = show_fewer(done, budget.target, known, policy.summarize)
-    return (after, cause) if done.state is after.state else (done, "budget")
-
-
-def _smallest(base: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> Reduced:
-    """Return the smallest legal context, so that the minimum in an error is one that fits.
-
-    Reducing step by step, the least valuable first, may end above a target that reducing everything would reach.
-    """
-    nothing = replace(budget, window=0, target=0, goal=0, threshold=0, low_water=0.0, fallback_target=0)
-    known = (*read.folded, *read.tree)
-    bare = show_fewer(shorten_all(base), 0, known, policy.summarize)
-    done, _ = _last_resort(base, read, nothing, policy, None)
-    return min(done, bare, key=lambda done: done.context.tokens)

@@ -173,6 +173,16 @@ def test_the_api_document_names_every_reducer() -> None:
     assert not differ, f"the description of `Reducer` in app/http/fields.py and the reducers differ in {differ}"
 
 
+def test_causes_of_epochs_are_described_in_the_api_and_in_the_policy_page() -> None:
+    [field] = [one for one in get_args(schemas.EpochCause) if isinstance(one, FieldInfo)]
+    described = set(re.findall(r"`(\w+)`", field.description or "")) - {"force"}  # the name of a request's field
+    table = (DOCS / "policies.md").read_text(encoding="utf-8").split("| cause |")[1].split("\n\n")[0]
+    listed = {name for line in table.splitlines()[1:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert described == listed, f"EpochCause and docs/policies.md differ in {sorted(described ^ listed)}"
+    missing = {row.cause for row in (*UNCONDITIONAL, *EVICTIONS) if row.cause} - listed
+    assert not missing, f"EpochCause in app/http/fields.py and docs/policies.md lack the causes {sorted(missing)}"
+
+
 def test_the_routes_of_the_guide_exist() -> None:
     guide = (DOCS / "guides" / "add-an-endpoint.md").read_text(encoding="utf-8")
     resources = DOCS.parent / "app" / "resources"

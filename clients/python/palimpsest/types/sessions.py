@@ -21,8 +21,8 @@ class EpochOut(Model):
     (a new one was logged), `late_result` (an old tool call got its result), `model`, `window` or `policy` (the
     view's settings changed; `policy` also if the policy evicts at every context), `redaction` (an event was
     erased), `visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), `ttl`
-    (TTL pruning after idle time), `healed` (a summary now covers events that had been dropped), `cap` (tool
-    results exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping
+    (TTL pruning after idle time), `healed` (a summary now covers events that had been dropped), `cap` (a kind
+    of content exceeded its cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping
     the evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or
     target), `forced` (the request set `force`), `overflow` (retry of a call that was too long).
     """

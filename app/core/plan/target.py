@@ -1,0 +1,80 @@
+"""Bring a plan within its target when its policy's evictions were not enough."""
+
+from dataclasses import replace
+
+from app.core.errors import CannotFit
+from app.core.plan.reducers.caps import newest_part, room_for_newest
+from app.core.plan.reducers.fold import fold_all, show_fewer
+from app.core.plan.reducers.last_resort import LastResortReducer, restore, shorten_all
+from app.core.plan.state import drops
+from app.core.plan.state.answers import held_content, ranked
+from app.core.plan.state.context import Reduced
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.stubs import omit_recall_hints
+from app.core.plan.update import PlanInputs
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import Budget
+
+
+def fit_target(
+    after: Reduced,
+    base: Reduced,
+    read: PlanInputs,
+    budget: Budget,
+    policy: Policy,
+    *,
+    state: Frontier,
+    cause: str | None,
+) -> tuple[Reduced, str | None]:
+    """Return the evicted plan `after` within its target, and the cause of its epoch. Raises CannotFit.
+
+    `base` is the context before evictions, `state` the frontier of the previous call.
+    """
+    after, cause = _last_resort(after, read, budget, policy, cause)
+    if policy.retention.working_set and base.context.tokens > budget.trigger:
+        after = restore(after, base.state, budget, budget.refill, ranked(after.context))
+    if any(drop.reason == drops.UNREAD for drop in set(after.state.drops) - set(state.drops)):
+        after = restore(after, state, budget, budget.low)
+    if after.context.tokens > max(budget.target, budget.fallback_target):
+        after, cause = _smallest(base, read, budget, policy), "budget"
+    if not read.recall:
+        after = omit_recall_hints(state, after, (*read.folded, *read.tree), policy.summarize)
+    if after.context.tokens > max(budget.target, budget.fallback_target):
+        least, limit = budget.shown(after.context.tokens), budget.limit or budget.target
+        raise CannotFit(
+            f"the smallest legal context takes {least} tokens, but the target is {limit}",
+            minimum_tokens=least,
+            target=limit,
+            by_source=budget.parts(after.context.by_source),
+        )
+    return after, cause
+
+
+def _last_resort(
+    after: Reduced, read: PlanInputs, budget: Budget, policy: Policy, cause: str | None
+) -> tuple[Reduced, str | None]:
+    """Fold every summary, then drop, shorten and stub until the target is met, or nothing more can go."""
+    if after.context.tokens <= budget.target:
+        return after, cause
+    known = (*read.folded, *read.tree)
+    held = held_content(after.context, policy.retention.working_set, budget.goal)
+    done = fold_all(after, read.tree, known, budget, policy.summarize, held)
+    worked = held_content(done.context, policy.retention.working_set, budget.goal)
+    last = LastResortReducer(policy.cut, held=worked)
+    if budget.fallback_target:
+        last = LastResortReducer(newest_part(policy, budget), room_for_newest(done.context, budget), worked)
+    done = last.reduce(done.context, budget, done.state)
+    done = show_fewer(done, budget.target, known, policy.summarize)
+    return (after, cause) if done.state is after.state else (done, "budget")
+
+
+def _smallest(base: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> Reduced:
+    """Return the smallest legal context, so that the minimum in an error is one that fits.
+
+    Reducing step by step, the least valuable first, may end above a target that reducing everything would reach.
+    """
+    nothing = replace(budget, window=0, target=0, goal=0, threshold=0, low_water=0.0, fallback_target=0)
+    known = (*read.folded, *read.tree)
+    bare = show_fewer(shorten_all(base), 0, known, policy.summarize)
+    done, _ = _last_resort(base, read, nothing, policy, None)
+    return min(done, bare, key=lambda done: done.context.tokens)
