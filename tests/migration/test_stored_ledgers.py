@@ -8,6 +8,7 @@ import pytest
 from app.core.record.manifest import from_json
 from app.store import migrate
 from app.store.engine import Database
+from app.store.ids import SessionRef
 from app.wings.ledger.store import calls
 
 OLDEST = '{"by_source": {"tools": 1, "system": 2, "ephemeral": 3}, "window": 9, "breakpoint_kinds": ["tail"]}'
@@ -29,7 +30,8 @@ async def test_the_ledger_of_stored_calls_reads_their_manifests(
     }
     views = await earlier_database.fetch("SELECT DISTINCT session_id, tenant_id, view FROM model_calls")
     database = Database(url, pool_size=1, role=None)
-    found = [one for row in views for one in await calls(database, *row, limit=100)]
+    refs = [(SessionRef(row["session_id"], row["tenant_id"]), row["view"]) for row in views]
+    found = [one for ref, view in refs for one in await calls(database, ref, view, limit=100)]
     await database.close()
     assert len(found) == len(stored) > 10
     for one in found:

@@ -178,16 +178,16 @@ async def test_a_redacted_event_is_returned_as_redacted_and_no_longer_found(
 
 async def test_a_redaction_waits_for_the_indexing_of_its_event(client: httpx.AsyncClient, database: Database) -> None:
     await post(client, *turn(1, "the secret is out"))
-    own = session_key(DEFAULT_TENANT, "s")
+    own = session_ref(DEFAULT_TENANT, "s")
     async with database.transaction() as tx:
-        at = await search.lock(tx, own, DEFAULT_TENANT)
+        at = await search.lock(tx, own)
         assert at == 0
-        events = await search.unindexed_events(tx, own, at, 100, 100_000)
+        events = await search.unindexed_events(tx, own.session_id, at, 100, 100_000)
         redacting = asyncio.create_task(client.delete(f"{S}/events/3"))
         async with asyncio.timeout(20):
             while not await count_waiting(database):
                 pass
-        await search.add(tx, own, DEFAULT_TENANT, [e for e in map(entry, events) if e], events[-1].seq)
+        await search.add(tx, own, [e for e in map(entry, events) if e], events[-1].seq)
     assert (await redacting).status_code == 204
     assert await database.fetch("SELECT seq FROM search WHERE seq = 3") == []
 
