@@ -172,12 +172,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(TOO_SLOW, f"the rest of the request did not arrive within {seconds:g} seconds")
 
     def _refuse(self, problem: Problem, detail: str) -> None:
-        """Send a problem, unless a response is under way or an earlier request is unanswered; close the connection."""
+        """Send a problem, unless this request has its response or an earlier one has none; close the connection."""
         self._cut = True
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if not self.transport.is_closing() and (
-            not answering or (not self._in_head and not self.cycle.response_started and not self.pipeline)
-        ):
+        cycle = self.cycle
+        if self._in_head:
+            may_respond = cycle is None or cycle.response_complete
+        else:
+            may_respond = not cycle.response_started and not self.pipeline
+        if may_respond and not self.transport.is_closing():
             body = json.dumps(problem.body(detail)).encode()
             head = (
                 STATUS_LINE[problem.status] + f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n".encode()

@@ -259,6 +259,13 @@ class TestSlow:
             said = await closed
             assert not said or b" 408 " in said  # sending after the response may reset the connection before it is read
 
+    async def test_a_response_that_came_before_the_body_is_the_only_one(self, database_url: str) -> None:
+        settings = Settings(api_key=KEY, body_seconds=0.3)
+        async with serving(settings, database_url) as url, connected(url) as wire:
+            await wire.send(head("PUT", "/v1/sessions/s", "Content-Length: 100") + b"{")
+            assert (await wire.answer()).status == 401
+            assert await asyncio.wait_for(wire.closed(), 5) == b""
+
     async def test_an_unread_body_is_received_only_up_to_a_limit(self, database_url: str) -> None:
         settings = Settings(api_key=KEY, body_unread_bytes_max=100_000)
         async with serving(settings, database_url) as url, connected(url) as wire:
