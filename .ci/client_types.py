@@ -80,11 +80,16 @@ class Writer:
                 self._reach(one, found)
 
     def files(self) -> dict[str, str]:
-        """Return the text of each module, by its name."""
+        """Return the text of each module, by its name. Raises SystemExit for a schema that belongs to none."""
         names = [name for name in self._schemas if name in self._taken | self._given]
+        if homeless := sorted(set(names) - self._module.keys()):
+            raise SystemExit(
+                f"no group of types for {', '.join(homeless)}: declare schemas in `routes.py`, `schemas.py` or a "
+                "folder `schemas` of their resource or wing, or name their group in ELSEWHERE in .ci/client_types.py"
+            )
         rooms: dict[str, list[str]] = defaultdict(list)
         for name in names:
-            rooms[self._module.get(name, "more")].append(name)
+            rooms[self._module[name]].append(name)
         texts = {room: self._room(room, inside) for room, inside in sorted(rooms.items())}
         return texts | {"__init__": self._index(rooms)}
 
@@ -92,8 +97,8 @@ class Writer:
         written = "\n\n".join(self._one(name) for name in self._in_order(names))
         needed: dict[str, set[str]] = defaultdict(set)
         for name in sorted(self._taken | self._given):
-            if self._module.get(name, "more") != room and re.search(rf"\b{name}\b", _code(written)):
-                needed[self._module.get(name, "more")].add(name)
+            if self._module[name] != room and re.search(rf"\b{name}\b", _code(written)):
+                needed[self._module[name]].add(name)
         typing = [word for word in ("Any", "Literal", "TypedDict") if re.search(rf"\b{word}\b", _code(written))]
         head = [f'"""Types of `{room}`. {NOTE}"""', ""]
         if "@dataclass" in written:

@@ -96,6 +96,8 @@ class Wing:
     """Adds commands to the command line."""
     ciphers: "Callable[[Any, Database], ContentCiphers] | None" = None
     """The ciphers of tenants' contents; at most one wing has them."""
+    tables: tuple[str, ...] = ()
+    """Tables of a session's data that are deleted with it by a foreign key. An erasure counts their rows."""
     foreign_paths: tuple[str, ...] = ()
     """Prefixes of paths for clients of other APIs, whose problems have a member `error` for them."""
     start: Callable[[Any], AbstractContextManager[None]] = _no_context

@@ -30,4 +30,4 @@ def _after_compaction(_: Any) -> Sequence[MakeFollowUp]:
     return [lambda database: Indexing(database).index_to]  # the agent may soon search what is summarized
 
 
-WING = Wing(services=_services, routes=_routes, after_compaction=_after_compaction)
+WING = Wing(services=_services, routes=_routes, after_compaction=_after_compaction, tables=("search", "search_heads"))

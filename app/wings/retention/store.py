@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.log.events import Json, canonical_json
+from app.runtime.wing import installed
 from app.store.engine import Connection, Database
 from app.store.erasure import WITHOUT_KEYS
 from app.store.ids import SessionRef, session_key
@@ -144,15 +145,14 @@ TABLES: Final = (
     "events",
     "layers",
     "redactions",
-    "search",
-    "search_heads",
     "sessions",
     "summaries",
     "views",
     "visibility",
     *WITHOUT_KEYS,
+    *(table for wing in installed() for table in wing.tables),
 )
-"""All tables of a session's data."""
+"""All tables of a session's data: the kernel's, and those that wings state."""
 _COUNT: Final = "SELECT " + ", ".join(
     f"(SELECT count(*) FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id) AS {table}"
     for table in TABLES
