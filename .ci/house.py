@@ -30,7 +30,7 @@ MAY_IMPORT_WINGS = {"wings", "main.py", "wiring.py", "runtime", "cli", "cli.py"}
 SHARDS = re.compile(r"(?i)shard|citus|\bdistributed\b")
 """Words, in code, names and comments, that only the wing of shards has a use for."""
 
-DIALECT = [
+HARD_PHRASES = [
     re.compile(pattern)
     for pattern in (
         r"^(What|Who|Whose|Whom|Which|Where|When)\b(?!.*\?)",
@@ -52,7 +52,7 @@ DIALECT = [
 
 OPENINGS = re.compile(r"^(What|Who|Whose|Whom|Which|Where|How|Of|So many|So much|The same|As)\b(?!.*\?)")
 """Words with which no docstring begins: the subject comes first."""
-RIDDLES = {
+VAGUE_NAMES = {
     *("afresh", "again", "ahead", "anew", "apart", "aside", "asked", "behind", "beside", "busy", "demanded", "done"),
     *("given", "gone", "kept", "late", "left", "local", "made", "once", "over", "reach", "said", "seen", "shown"),
     *("standing", "taken", "told", "together", "until", "wanted", "whole", "within", "without", "worth"),
@@ -82,20 +82,20 @@ def docstrings(paths: Iterable[Path]) -> Iterator[str]:
                         yield " ".join(text.split())
 
 
-def dialect_share(paths: list[Path]) -> float:
-    """The share of docstrings that match a pattern of `DIALECT`, in percent."""
+def hard_phrases_share(paths: list[Path]) -> float:
+    """The share of docstrings that match a pattern of `HARD_PHRASES`, in percent."""
     texts = list(docstrings(paths))
-    return round(100 * sum(any(p.search(text) for p in DIALECT) for text in texts) / max(1, len(texts)), 1)
+    return round(100 * sum(any(p.search(text) for p in HARD_PHRASES) for text in texts) / max(1, len(texts)), 1)
 
 
-def dialect_of_pages() -> float:
-    """Matches of `DIALECT` in a thousand words of the pages, code blocks left out."""
+def hard_phrases_of_pages() -> float:
+    """Matches of `HARD_PHRASES` in a thousand words of the pages, code blocks left out."""
     matches = words = 0
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for sentence in re.split(r"\n\s*\n|(?<=[.!?])\s", text):
             words += len(sentence.split())
-            matches += sum(bool(pattern.search(sentence.strip())) for pattern in DIALECT)
+            matches += sum(bool(pattern.search(sentence.strip())) for pattern in HARD_PHRASES)
     return round(1000 * matches / max(1, words), 1)
 
 
@@ -136,11 +136,11 @@ def restated_fields(paths: list[Path]) -> int:
     return sum(isinstance(key, ast.Constant) and key.value in fields for node in dicts for key in node.keys)
 
 
-def riddles(paths: list[Path]) -> int:
-    """Count the public functions and classes whose whole name is one of `RIDDLES`."""
+def vague_names(paths: list[Path]) -> int:
+    """Count the public functions and classes whose whole name is one of `VAGUE_NAMES`."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     nodes = (node for path in paths for node in ast.walk(tree(path)) if isinstance(node, kinds))
-    return sum(node.name.lower() in RIDDLES for node in nodes)
+    return sum(node.name.lower() in VAGUE_NAMES for node in nodes)
 
 
 def make_targets() -> int:
@@ -168,12 +168,12 @@ def figures_of_text() -> dict[str, float]:
             len(SHARDS.findall(path.read_text(encoding="utf-8"))) for path in paths if wing_of(path) != "shards"
         ),
         "fields of answers restated as keys": restated_fields(paths),
-        "dialect in app, percent": dialect_share(paths),
-        "dialect in tests, percent": dialect_share(modules(ROOT / "tests")),
-        "dialect in bench, percent": dialect_share(modules(ROOT / "bench")),
-        "dialect in the client, percent": dialect_share(modules(ROOT / "clients" / "python" / "palimpsest")),
-        "dialect in a thousand words of the pages": dialect_of_pages(),
-        "names that are riddles": riddles([*paths, *modules(ROOT / "tools"), *modules(ROOT / "bench")]),
+        "hard phrases in app, percent": hard_phrases_share(paths),
+        "hard phrases in tests, percent": hard_phrases_share(modules(ROOT / "tests")),
+        "hard phrases in bench, percent": hard_phrases_share(modules(ROOT / "bench")),
+        "hard phrases in the client, percent": hard_phrases_share(modules(ROOT / "clients" / "python" / "palimpsest")),
+        "hard phrases in a thousand words of the pages": hard_phrases_of_pages(),
+        "vague names": vague_names([*paths, *modules(ROOT / "tools"), *modules(ROOT / "bench")]),
         "make targets": make_targets(),
     }
 

@@ -1,5 +1,6 @@
 """Documents agree with the code that they repeat."""
 
+import ast
 import json
 import re
 import runpy
@@ -61,6 +62,8 @@ ROOMS = "cli|core|http(?!/protobuf)|resources|runtime|services|store|wings|worke
 NAMED = re.compile(rf"(?<![\w/.])((?:{ROOMS})(?:/\w+)+)((?:\.[A-Za-z_]\w*)+)(?![\w/(])")
 MODULES = re.compile(rf"`((?:{ROOMS})(?:/\w+)+)`")
 FILES = re.compile(r"`((?:app|bench|docs|examples|migrations|openapi|tests|tools)/[\w./-]+\.\w+)`")
+BESIDE = re.compile(r"((?:`[^`\n]+`(?:,? and|,)?\s+)+)(?:in\s+|\()`((?:app|bench|migrations|tests|tools)/[\w/]+\.py)`")
+"""Names before the path of their module: `Sid` and `limit: Limit` (`app/http/fields.py`)."""
 COLUMN = re.compile(r"`(\w+)\.(\w+)`")
 
 
@@ -99,6 +102,28 @@ def test_names_on_a_page_exist(page: Path) -> None:
         assert import_module(dotted(module))
     for path in FILES.findall(text):
         assert (DOCS.parent / path).exists(), path
+
+
+def defined(path: Path) -> Iterator[str]:
+    """Yield the names that a module defines, without those that it imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+
+
+@pytest.mark.wing("all")
+def test_names_beside_the_path_of_a_module_are_defined_there() -> None:
+    found = [
+        (page.name, name, path)
+        for page in PAGES
+        for names, path in BESIDE.findall(page.read_text(encoding="utf-8"))
+        for name in re.findall(r"`(?:\w+: |\w+\.)?(\w+)`", names)
+    ]
+    assert len(found) > 20
+    assert not [one for one in found if one[1] not in defined(DOCS.parent / one[2])]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
