@@ -94,6 +94,6 @@ def test_never_above_append_only_by_more_than_is_at_risk(
         account(tally, session, play(session, rules), rules)
         return tally.bill.billed
 
-    ours = policy_player(policy, ENDLESS, told=True) if outside else rivals.ours(policy, ENDLESS)
+    ours = policy_player(policy, ENDLESS, knows_size=True) if outside else rivals.ours(policy, ENDLESS)
     most = (1 + at_risk) * billed(rivals.append_only)
     assert billed(ours) <= most + 1
