@@ -197,7 +197,7 @@ class MessageWriter(Writer):
         """Add a message of the system or the user."""
 
     def _show(self, pieces: Sequence[Piece]) -> None:
-        """Add a user's message of our own."""
+        """Add a user's message of our own. A writer that puts images into `_images` must have this method."""
         raise NotImplementedError
 
     def _open(self) -> None:
