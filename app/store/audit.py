@@ -84,9 +84,9 @@ _SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
 """
 
 
-async def find(database: Database, ref: SessionRef, call_id: UUID) -> CallRow | None:
+async def find(connection: Connection | Database, ref: SessionRef, call_id: UUID) -> CallRow | None:
     """Return one call; None if there is none. Raises UnknownVersion."""
-    row = await database.fetchrow(_FIND, **ref._asdict(), call_id=call_id)
+    row = await connection.fetchrow(_FIND, **ref._asdict(), call_id=call_id)
     return None if row is None else decode_call(row)
 
 

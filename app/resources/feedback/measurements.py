@@ -1,4 +1,4 @@
-"""Measurements from a report: a point for the estimator, and the window that an error states or implies."""
+"""Measurements from a report: its usage, a point for the estimator, and the window that an error states or implies."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,6 +7,7 @@ from app.core.tokens import calibration
 from app.core.tokens.calibration import (
     Calibration,
     Claim,
+    Reported,
     Sample,
     accepted_lately,
     believable,
@@ -35,6 +36,24 @@ def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None,
         room = asked
     explains = room <= calibration.PESSIMIST * call.counted
     return Point(call.counted, room if explains else 0, outside, least=True, at=now)
+
+
+def usage_of(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
+    """Return the usage that the view's next estimate starts from; None after an error or without a plausible count."""
+    if not call.has_count or outcome.input_tokens is None or outcome.error is not None:
+        return None
+    if not is_sane(Point(call.counted, outcome.input_tokens), call):
+        return None
+    outside = call.manifest.stated_outside
+    return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, outside)
+
+
+def estimate_error(call: CallRow, outcome: ReportedOutcome) -> float | None:
+    """Return the estimate's error as a share of the reported tokens; None after an error or if none are reported."""
+    if outcome.error is not None or not outcome.input_tokens:
+        return None
+    expected = call.estimate + call.manifest.outside
+    return abs(expected - outcome.input_tokens) / outcome.input_tokens
 
 
 def is_sane(point: Point, call: CallRow) -> bool:

@@ -24,10 +24,18 @@ from app.core.tokens.calibration import (
     Sample,
     consistent,
 )
-from app.core.tokens.learned import Learned, Point, initial_state, with_cache, with_point
+from app.core.tokens.learned import Learned, initial_state, with_cache, with_point
 from app.core.tokens.models import CacheProfile, profile_name
 from app.resources.contexts.view_cache import ViewCache
-from app.resources.feedback.measurements import claim_of, is_believable, is_sane, point_of, with_window_evidence
+from app.resources.feedback.measurements import (
+    claim_of,
+    estimate_error,
+    is_believable,
+    is_sane,
+    point_of,
+    usage_of,
+    with_window_evidence,
+)
 from app.resources.policies.service import Policies
 from app.services.counting import Counting
 from app.store import audit, calibrations, compactions, outcomes
@@ -91,6 +99,24 @@ class Lessons(NamedTuple):
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """A report as one transaction has recorded it: its call as it was before, the call's policy, and the outcome.
+
+    `overflow` is the matched pattern. `lessons` is None if nothing was learned. `reported` is the view's new usage,
+    None if the report gives none or a later call has reported. A `repeated` report changes nothing.
+    """
+
+    ref: SessionRef
+    call: CallRow
+    policy: Policy
+    outcome: ReportedOutcome
+    overflow: Overflow | None = None
+    lessons: Lessons | None = None
+    reported: Reported | None = None
+    repeated: bool = False
+
+
 class Feedback:
     """Records reports and learns from them.
 
@@ -120,41 +146,60 @@ class Feedback:
         Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
         """
         ref = session_ref(tenant_id, external_id)
-        call = await self._call(ref, external_id, call_id)
-        policy = await self._policies.get(tenant_id, call.policy)
-        wait_ms = RETRY_WAIT_MS if policy.summarize.enabled else None
+        return await self.finish(
+            await self._database.run_in_transaction(lambda tx: self.report_in(tx, ref, external_id, call_id, report))
+        )
+
+    async def report_in(
+        self, tx: Connection, ref: SessionRef, external_id: str, call_id: UUID, report: Report
+    ) -> Reporting:
+        """Record a report in a transaction and learn from it. Call `finish` after the commit.
+
+        Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
+        """
+        call = await audit.lock(tx, ref, call_id)
+        if call is None:
+            raise _no_call(external_id, call_id)
+        policy = await self._policies.get(ref.tenant_id, call.policy, tx)
         outcome, overflow = _outcome(call, policy, report)
-        parent = None
-        if call.retry_of is not None:
-            parent = await audit.find(self._database, ref, call.retry_of)
-        async with self._database.transaction() as tx:
-            now = await audit.lock(tx, ref, call_id)
-            if now is None:
-                raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
-            if now.outcome is not None and _same_report(now.outcome, outcome):
-                return self._observe(Verdict(now, now.outcome, wait_ms))
-            if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
-                raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
-            await outcomes.store(tx, ref.session_id, call_id, outcome)
-            lessons = await self._learn(tx, ref, call, parent, outcome, overflow)
-            reported = None if outcome.error is not None else _reported(call, outcome)
-            if reported is not None and not await outcomes.store_usage(tx, ref.session_id, call.view, reported):
-                reported = None
-            # After a later call's report, the target follows from that one.
-            if lessons is not None and (reported is not None or outcome.error is not None):
-                budget = self._budget(policy, call, lessons, reported)
-                target = 1 if budget is None else max(1, budget.target)
-                await outcomes.set_target(tx, ref.session_id, call, call.manifest.window, target)
+        if call.outcome is not None and _same_report(call.outcome, outcome):
+            return Reporting(ref, call, policy, call.outcome, repeated=True)
+        if call.outcome is not None and (call.outcome.error is None or call.outcome.overflow):
+            raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
+        parent = None if call.retry_of is None else await audit.find(tx, ref, call.retry_of)
+        await outcomes.store(tx, ref.session_id, call_id, outcome)
+        lessons = await self._learn(tx, ref, call, parent, outcome, overflow)
+        reported = usage_of(call, outcome)
+        if reported is not None and not await outcomes.store_usage(tx, ref.session_id, call.view, reported):
+            reported = None
+        # After a later call's report, the target follows from that one.
+        if lessons is not None and (reported is not None or outcome.error is not None):
+            budget = self._budget(policy, call, lessons, reported)
+            target = 1 if budget is None else max(1, budget.target)
+            await outcomes.set_target(tx, ref.session_id, call, call.manifest.window, target)
+        return Reporting(ref, call, policy, outcome, overflow, lessons, reported)
+
+    async def finish(self, reporting: Reporting) -> Verdict:
+        """Do what follows the commit of a report, and return the next action.
+
+        The held views are updated, a refused call's retry gets its compaction, and the report is observed.
+        """
+        ref, call, outcome, overflow = reporting.ref, reporting.call, reporting.outcome, reporting.overflow
+        wait_ms = RETRY_WAIT_MS if reporting.policy.summarize.enabled else None
+        if reporting.repeated:
+            return self._observe(Verdict(call, outcome, wait_ms))
+        lessons = reporting.lessons
         if lessons is not None:
             learned = None if lessons.own is None else (lessons.own, lessons.version)
-            self._view_cache.add_report(ref.session_id, call.view, call.model, lessons.shared, reported, learned)
-        if overflow is not None and policy.summarize.enabled:
-            known = lessons or Lessons(None, None, 0)
-            await self._compact(ref, call, policy, known, overflow.tokens)
+            self._view_cache.add_report(
+                ref.session_id, call.view, call.model, lessons.shared, reporting.reported, learned
+            )
+        if overflow is not None and wait_ms is not None:
+            await self._compact(ref, call, reporting.policy, lessons or Lessons(None, None, 0), overflow.tokens)
         cache = None
         if self.cache_reads and outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
-            cache = await self.cache_reads(ref, call.view, call_id)
-        return self._observe(Verdict(call, outcome, wait_ms, overflow, _estimate_error(call, outcome), cache))
+            cache = await self.cache_reads(ref, call.view, call.call_id)
+        return self._observe(Verdict(call, outcome, wait_ms, overflow, estimate_error(call, outcome), cache))
 
     def _observe(self, verdict: Verdict) -> Verdict:
         self._on_report(verdict)
@@ -208,7 +253,7 @@ class Feedback:
     async def _call(self, ref: SessionRef, external_id: str, call_id: UUID) -> CallRow:
         call = await audit.find(self._database, ref, call_id)
         if call is None:
-            raise NotFound(f"session {external_id!r} has no call {call_id}", call_id=str(call_id))
+            raise _no_call(external_id, call_id)
         return call
 
     async def _learn(
@@ -310,6 +355,10 @@ class Feedback:
             structlog.get_logger().warning("no compaction", error=str(error))
 
 
+def _no_call(external_id: str, call_id: UUID) -> NotFound:
+    return NotFound(f"session {external_id!r} has no call {call_id}", call_id=str(call_id))
+
+
 def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOutcome, Overflow | None]:
     """Return the outcome to store, and the overflow that its error shows."""
     usage = {name: value for name, value in (report.usage or {}).items() if value is not None}
@@ -347,20 +396,3 @@ def _same_report(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
         now, error=None, overflow=False
     )
-
-
-def _reported(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
-    """Return the usage that the view's next estimate starts from; None without a plausible count."""
-    if not call.has_count or outcome.input_tokens is None:
-        return None
-    if not is_sane(Point(call.counted, outcome.input_tokens), call):
-        return None
-    outside = call.manifest.stated_outside
-    return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, outside)
-
-
-def _estimate_error(call: CallRow, outcome: ReportedOutcome) -> float | None:
-    if outcome.error is not None or not outcome.input_tokens:
-        return None
-    expected = call.estimate + call.manifest.outside
-    return abs(expected - outcome.input_tokens) / outcome.input_tokens
