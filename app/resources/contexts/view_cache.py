@@ -114,6 +114,59 @@ def _visible_events(events: tuple[Event, ...], planned: Plan) -> tuple[Event, ..
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AddedEvents:
+    """A batch that was appended, and its stored bodies."""
+
+    applied: AppendResult
+    batch: Batch
+    bodies: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResults:
+    """Changes by a report: the usage of the last call of `view` and the state learned from the view's calls, with its
+    version, and the calibration of `model`. None: no change."""
+
+    view: str
+    model: str | None
+    calibration: Calibration | None
+    reported: Reported | None
+    learned: tuple[Learned, int] | None
+
+
+def with_events(held: CachedView, added: AddedEvents) -> CachedView | None:
+    """Return a view extended by a batch; None if the batch does not follow its last event."""
+    before, batch = added.applied.before, added.batch
+    if held.loaded.head != before.head:
+        return None
+    stored = as_stored(before, batch, [placed.draft.body() for placed in batch.placed], added.applied.stored_at)
+    events = tuple(replace(event, chars=len(body)) for event, body in zip(stored, added.bodies, strict=True))
+    loaded = replace(
+        held.loaded,
+        log_tokens=before.tokens + batch.tokens,
+        head=before.head + len(events),
+        real_head=before.head + len(events),
+        turn=events[-1].turn,
+        events=held.loaded.events + events,
+        compaction="scheduled" if added.applied.compaction_enqueued else held.loaded.compaction,
+    )
+    return replace(held, loaded=loaded, chars=held.chars + events_chars(events))
+
+
+def with_report(held: CachedView, view: str, report: ReportResults) -> CachedView:
+    """Return a view of the name `view` with a report's results."""
+    loaded, known = held.loaded, report.calibration
+    if report.reported is not None and report.view == view:
+        loaded = replace(loaded, reported=report.reported)
+    if report.learned is not None and report.view == view:
+        loaded = replace(loaded, learned=report.learned[0], learned_version=report.learned[1])
+    if known is not None and loaded.view is not None and loaded.view.model == report.model:
+        others = tuple(one for one in loaded.calibrations if one.estimator != known.estimator)
+        loaded = replace(loaded, calibrations=(*others, known))
+    return replace(held, loaded=loaded)
+
+
 class ViewCache:
     """The most recently used views.
 
@@ -148,53 +201,19 @@ class ViewCache:
         self._views.setdefault(session_id, set()).add(view)
         self._grow(read.chars - (held.chars if held else 0))
 
-    def add_events(self, session_id: UUID, applied: AppendResult, batch: Batch, bodies: Sequence[str]) -> None:
-        """Extend the held views of a session by a batch that has been applied."""
-        views = self._views.get(session_id)
-        if not views:
-            return
-        before = applied.before
-        stored = as_stored(before, batch, [placed.draft.body() for placed in batch.placed], applied.stored_at)
-        events = tuple(replace(event, chars=len(body)) for event, body in zip(stored, bodies, strict=True))
-        grown = sum(len(body) + EVENT_CHARS for body in bodies)
-        for view in list(views):
+    def add_events(self, session_id: UUID, added: AddedEvents) -> None:
+        """Extend the held views of a session by events that have been appended."""
+        for view in list(self._views.get(session_id, ())):
             held = self.get(session_id, view)
-            if held is not None and held.loaded.head == before.head:
-                head = before.head + len(events)
-                loaded = replace(
-                    held.loaded,
-                    log_tokens=before.tokens + batch.tokens,
-                    head=head,
-                    real_head=head,
-                    turn=events[-1].turn,
-                    events=held.loaded.events + events,
-                    compaction="scheduled" if applied.compaction_enqueued else held.loaded.compaction,
-                )
-                self._held[session_id, view] = replace(held, loaded=loaded, chars=held.chars + grown)
-                self._grow(grown)
+            longer = None if held is None else with_events(held, added)
+            if held is not None and longer is not None:
+                self._held[session_id, view] = longer
+                self._grow(longer.chars - held.chars)
 
-    def add_report(
-        self,
-        session_id: UUID,
-        view: str,
-        model: str | None,
-        known: Calibration | None,
-        reported: Reported | None,
-        learned: tuple[Learned, int] | None,
-    ) -> None:
-        """Add a report's results to the held views: the usage of the call of `view`, the calibration of its model, and
-        the state learned from the view's own calls, with its version. None: no change."""
-        for name in self._views.get(session_id, ()):
-            held = self._held[session_id, name]
-            loaded = held.loaded
-            if reported is not None and name == view:
-                loaded = replace(loaded, reported=reported)
-            if learned is not None and name == view:
-                loaded = replace(loaded, learned=learned[0], learned_version=learned[1])
-            if known is not None and loaded.view is not None and loaded.view.model == model:
-                others = tuple(one for one in loaded.calibrations if one.estimator != known.estimator)
-                loaded = replace(loaded, calibrations=(*others, known))
-            self._held[session_id, name] = replace(held, loaded=loaded)
+    def add_report(self, session_id: UUID, report: ReportResults) -> None:
+        """Add a report's results to the held views of its session."""
+        for view in self._views.get(session_id, ()):
+            self._held[session_id, view] = with_report(self._held[session_id, view], view, report)
 
     def set_layers(self, session_id: UUID, since: int, version: int, layers: tuple[Layer, ...]) -> None:
         """Set the layers of held views that have the version `since`; `version` is the new one."""

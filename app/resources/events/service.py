@@ -5,7 +5,8 @@ apply (a stale assumption, a new session, a repeated key or id, an invalid resul
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from app.core.log.pairing import name_unnamed
 from app.core.log.placement import Batch, SessionState, check, depends_on_state, moves_state, place
 from app.core.log.segments import is_line
 from app.core.policy.policy import Policy
-from app.resources.contexts.view_cache import ViewCache
+from app.resources.contexts.view_cache import AddedEvents, ViewCache
 from app.resources.events.appends import (
     Appended,
     AppendFacts,
@@ -46,6 +47,28 @@ PREPARE_RATIO: Final = 0.5
 """Share of the trigger at which summaries are prepared when a turn ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedAppend:
+    """An append to session row `external_id`: its events as stored, and their tokens, as the snapshot `hint` says."""
+
+    external_id: str
+    ref: SessionRef
+    request: AppendRequest
+    hint: SessionSnapshot
+    policy: Policy
+    bodies: list[str]
+    tokens: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Appending:
+    """An append that may not be committed yet, and the events that it adds; None if they had been appended before."""
+
+    session_id: UUID
+    appended: Appended
+    added: AddedEvents | None = None
+
+
 class Ingest:
     """Appends events."""
 
@@ -71,90 +94,108 @@ class Ingest:
     async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
         """Append all events or none, to the line that a session's name means. Raises a subclass of ContextError."""
         line = await self._lines.resolve_remembered(tenant_id, external_id, request.key)
-        try:
-            return await self._append(tenant_id, line, request)
-        except LineChanged as moved:
-            line = await self._lines.remember_moved(tenant_id, external_id, moved.line, request.key)
-        return await self._append(tenant_id, line, request)
+        for _ in range(2):
+            prepared = await self.prepare(tenant_id, line, request)
+            try:
+                async with self.turn(prepared.ref):
+                    return self.finish(await self._append(prepared))
+            except LineChanged as moved:
+                line = await self._lines.remember_moved(tenant_id, external_id, moved.line, request.key)
+        raise LineChanged(line)
 
-    async def _append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
+    async def _append(self, prepared: PreparedAppend) -> Appending:
+        try:
+            appending = await self.append_unlocked(self._database, prepared)
+        except asyncpg.UniqueViolationError:
+            appending = None
+        if appending is None:
+            async with self._database.transaction() as tx:
+                appending = await self.append_locked(tx, prepared)
+        return appending
+
+    async def prepare(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> PreparedAppend:
+        """Count the events for a session row. Raises InvalidEvent."""
         ref = session_ref(tenant_id, external_id)
         hint = await self._snapshots.get(ref)
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
-        async with self._waiting.turn(ref.session_id):
-            if not _leading_prompts(request.drafts) and not await self._repeats_shared(hint, request.drafts):
-                batch = place(request.drafts, tokens, hint.turn)
-                expected_turn = hint.turn if depends_on_state(request.drafts) else None
-                try:
-                    applied = await log.append(
-                        self._database,
-                        ref,
-                        batch,
-                        bodies,
-                        expected_head=request.expected_head,
-                        expected_turn=expected_turn,
-                        expected=AppendSettings(hint.estimator, hint.model, *hint.policy, list(hint.log.ancestors)),
-                        key=request.key,
-                        request_sha256=request.request_sha256,
-                        trigger=self.compaction_trigger(policy, hint.model, batch),
-                        current_line_only=not is_line(external_id),
-                    )
-                except asyncpg.UniqueViolationError:
-                    applied = None
-                if applied is not None:
-                    if moves_state(request.drafts):
-                        self._snapshots.put(ref.session_id, replace(hint, turn=batch.turn_after))
-                    return self.answer(external_id, ref.session_id, batch, bodies, applied, hint, policy)
-            return await self._append_locked(external_id, ref, request, hint, bodies, tokens)
+        return PreparedAppend(external_id, ref, request, hint, policy, bodies, tokens)
 
-    async def _append_locked(
-        self,
-        external_id: str,
-        ref: SessionRef,
-        request: AppendRequest,
-        hint: SessionSnapshot,
-        bodies: list[str],
-        tokens: list[int],
-    ) -> Appended:
+    def turn(self, ref: SessionRef) -> AbstractAsyncContextManager[None]:
+        """Return the block in which no other task of this process appends to the session."""
+        return self._waiting.turn(ref.session_id)
+
+    async def append_unlocked(self, connection: Connection | Database, prepared: PreparedAppend) -> Appending | None:
+        """Append in one statement, if the session is as its snapshot says; None if that must be decided under its lock.
+
+        Raises asyncpg.UniqueViolationError if the key or an event id has been used, which is then to be decided too.
+        """
+        request, hint, ref = prepared.request, prepared.hint, prepared.ref
+        if _leading_prompts(request.drafts) or await self._repeats_shared(connection, hint, request.drafts):
+            return None
+        batch = place(request.drafts, prepared.tokens, hint.turn)
+        applied = await log.append(
+            connection,
+            ref,
+            batch,
+            prepared.bodies,
+            expected_head=request.expected_head,
+            expected_turn=hint.turn if depends_on_state(request.drafts) else None,
+            expected=AppendSettings(hint.estimator, hint.model, *hint.policy, list(hint.log.ancestors)),
+            key=request.key,
+            request_sha256=request.request_sha256,
+            trigger=self.compaction_trigger(prepared.policy, hint.model, batch),
+            current_line_only=not is_line(prepared.external_id),
+        )
+        if applied is None:
+            return None
+        if moves_state(request.drafts):
+            self._snapshots.put(ref.session_id, replace(hint, turn=batch.turn_after))
+        return self._appending(prepared.external_id, ref, batch, prepared.bodies, applied, hint, prepared.policy)
+
+    async def append_locked(self, tx: Connection, prepared: PreparedAppend) -> Appending:
+        """Append with the session's row locked, or find the events that an equal request has appended."""
+        external_id, ref, request, hint = prepared.external_id, prepared.ref, prepared.request, prepared.hint
+        bodies, tokens = prepared.bodies, prepared.tokens
         counted_by: tuple[str, str | None] | None = (hint.estimator, hint.model)
-        async with self._database.transaction() as tx:
-            estimator = self._counting.estimator(None).name
-            session = await lock_or_create(tx, ref.tenant_id, external_id, self._quota, estimator=estimator)
-            if session.line is not None and not is_line(external_id):
-                raise LineChanged(session.line)
-            state, hint = session.state, SessionSnapshot.of(session)
-            policy = await self._policies.get(ref.tenant_id, session.policy, tx)
-            if (before := await find_original(tx, ref.session_id, request)) is not None:
-                return await self._original_answer(tx, session, request, before, hint, policy)
-            named = name_unnamed(request.drafts, state.open_calls)
-            if named is not request.drafts:
-                request, counted_by = replace(request, drafts=tuple(named)), None
-            if (hint.estimator, hint.model) != counted_by:
-                counter = self._counting.session_counter(hint.estimator, hint.model)
-                bodies, tokens = await self._counting.prepare(request.drafts, counter)
-            known = await _known_events(tx, session.log, request.drafts, bodies)
-            new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
-            if not new:
-                head = max(stored.seq for stored in known.values())
-                through = await event_log.tokens_through(tx, session.log, head)
-                facts = AppendFacts.without_new_events(session, head, through)
-                return await self._original_answer(tx, session, request, facts, hint, policy)
-            leads = state.head > 0 and _leading_prompts(request.drafts) > 0
-            spoken = leads and await event_log.has_conversation(tx, hint.log)
-            drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
-            batch = place(drafts, tokens, state.turn)
-            check(state, batch, request.expected_head)
-            applied = await self.apply(tx, ref, request, state, batch, bodies, hint, policy)
-        answer = self.answer(external_id, ref.session_id, batch, bodies, applied, hint, policy)
+        estimator = self._counting.estimator(None).name
+        session = await lock_or_create(tx, ref.tenant_id, external_id, self._quota, estimator=estimator)
+        if session.line is not None and not is_line(external_id):
+            raise LineChanged(session.line)
+        state, hint = session.state, SessionSnapshot.of(session)
+        policy = await self._policies.get(ref.tenant_id, session.policy, tx)
+        if (before := await find_original(tx, ref.session_id, request)) is not None:
+            return Appending(ref.session_id, await self._original_answer(tx, session, request, before, hint, policy))
+        named = name_unnamed(request.drafts, state.open_calls)
+        if named is not request.drafts:
+            request, counted_by = replace(request, drafts=tuple(named)), None
+        if (hint.estimator, hint.model) != counted_by:
+            counter = self._counting.session_counter(hint.estimator, hint.model)
+            bodies, tokens = await self._counting.prepare(request.drafts, counter)
+        known = await _known_events(tx, session.log, request.drafts, bodies)
+        new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
+        if not new:
+            head = max(stored.seq for stored in known.values())
+            through = await event_log.tokens_through(tx, session.log, head)
+            facts = AppendFacts.without_new_events(session, head, through)
+            return Appending(ref.session_id, await self._original_answer(tx, session, request, facts, hint, policy))
+        leads = state.head > 0 and _leading_prompts(request.drafts) > 0
+        spoken = leads and await event_log.has_conversation(tx, hint.log)
+        drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
+        batch = place(drafts, tokens, state.turn)
+        check(state, batch, request.expected_head)
+        appending = await self.apply(tx, external_id, ref, request, state, batch, bodies, hint, policy)
         if known:
-            answer = replace(answer, events=order_receipts(request.drafts, known, answer.events, ref.session_id))
-        return answer
+            appended = appending.appended
+            events = order_receipts(request.drafts, known, appended.events, ref.session_id)
+            appending = replace(appending, appended=replace(appended, events=events))
+        return appending
 
     async def apply(
         self,
         tx: Connection,
+        external_id: str,
         ref: SessionRef,
         request: AppendRequest,
         state: SessionState,
@@ -162,7 +203,7 @@ class Ingest:
         bodies: Sequence[str],
         hint: SessionSnapshot,
         policy: Policy,
-    ) -> log.AppendResult:
+    ) -> Appending:
         """Append a batch that was placed for `state`, under the session's lock."""
         applied = await log.append(
             tx,
@@ -180,12 +221,20 @@ class Ingest:
             raise RuntimeError("a batch that was checked under the lock did not apply")
         hint = replace(hint, turn=batch.turn_after)
         self._snapshots.put(ref.session_id, hint)  # only a hint: `tx` may not be committed
-        return applied
+        return self._appending(external_id, ref, batch, bodies, applied, hint, policy)
 
-    async def _repeats_shared(self, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:
+    def finish(self, appending: Appending) -> Appended:
+        """Return the response to an append that is committed now, and add its events to the views held in memory."""
+        if appending.added is not None:
+            self._view_cache.add_events(appending.session_id, appending.added)
+        return appending.appended
+
+    async def _repeats_shared(
+        self, connection: Connection | Database, hint: SessionSnapshot, drafts: Sequence[Draft]
+    ) -> bool:
         """Return whether a fork's append repeats an event id of an ancestor; the index checks the fork's own ids."""
         names = [draft.id for draft in drafts if draft.id is not None] if hint.log.ancestors else []
-        return bool(names and await event_log.by_ids(self._database, hint.log, names, own=False))
+        return bool(names and await event_log.by_ids(connection, hint.log, names, own=False))
 
     def compaction_trigger(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger:
         """Return the threshold at which this append enqueues a compaction: lower if it ends a turn."""
@@ -199,23 +248,22 @@ class Ingest:
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
         return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
-    def answer(
+    def _appending(
         self,
         external_id: str,
-        session_id: UUID,
+        ref: SessionRef,
         batch: Batch,
         bodies: Sequence[str],
         applied: log.AppendResult,
         hint: SessionSnapshot,
         policy: Policy,
-    ) -> Appended:
-        """Return the response to a committed append, and add its events to the views held in memory."""
-        self._view_cache.add_events(session_id, applied, batch, bodies)
+    ) -> Appending:
         before = applied.before
-        rows = receipts_of(session_id, batch, before)
+        rows = receipts_of(ref.session_id, batch, before)
         tokens = before.tokens + batch.tokens + applied.carry_tokens
         main_pressure = measure_pressure(tokens, applied.target, policy, hint.model, self._counting)
-        return Appended(external_id, before.head + len(rows), applied.epoch, rows, main_pressure)
+        appended = Appended(external_id, before.head + len(rows), applied.epoch, rows, main_pressure)
+        return Appending(ref.session_id, appended, AddedEvents(applied, batch, bodies))
 
     async def _original_answer(
         self,

@@ -26,7 +26,7 @@ from app.core.tokens.calibration import (
 )
 from app.core.tokens.learned import Learned, initial_state, with_cache, with_point
 from app.core.tokens.models import CacheProfile, profile_name
-from app.resources.contexts.view_cache import ViewCache
+from app.resources.contexts.view_cache import ReportResults, ViewCache
 from app.resources.feedback.measurements import (
     claim_of,
     estimate_error,
@@ -116,6 +116,19 @@ class Reporting:
     reported: Reported | None = None
     repeated: bool = False
 
+    @property
+    def verdict(self) -> Verdict:
+        """The next action, without measurements."""
+        return Verdict(self.call, self.outcome, RETRY_WAIT_MS if self.policy.summarize.enabled else None)
+
+    @property
+    def results(self) -> ReportResults | None:
+        """The changes of held views; None without any."""
+        if self.lessons is None:
+            return None
+        learned = None if self.lessons.own is None else (self.lessons.own, self.lessons.version)
+        return ReportResults(self.call.view, self.call.model, self.lessons.shared, self.reported, learned)
+
 
 class Feedback:
     """Records reports and learns from them.
@@ -185,21 +198,18 @@ class Feedback:
         The held views are updated, a refused call's retry gets its compaction, and the report is observed.
         """
         ref, call, outcome, overflow = reporting.ref, reporting.call, reporting.outcome, reporting.overflow
-        wait_ms = RETRY_WAIT_MS if reporting.policy.summarize.enabled else None
         if reporting.repeated:
-            return self._observe(Verdict(call, outcome, wait_ms))
-        lessons = reporting.lessons
-        if lessons is not None:
-            learned = None if lessons.own is None else (lessons.own, lessons.version)
-            self._view_cache.add_report(
-                ref.session_id, call.view, call.model, lessons.shared, reporting.reported, learned
-            )
-        if overflow is not None and wait_ms is not None:
-            await self._compact(ref, call, reporting.policy, lessons or Lessons(None, None, 0), overflow.tokens)
+            return self._observe(reporting.verdict)
+        if reporting.results is not None:
+            self._view_cache.add_report(ref.session_id, reporting.results)
+        if overflow is not None and reporting.verdict.wait_ms is not None:
+            lessons = reporting.lessons or Lessons(None, None, 0)
+            await self._compact(ref, call, reporting.policy, lessons, overflow.tokens)
         cache = None
         if self.cache_reads and outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
             cache = await self.cache_reads(ref, call.view, call.call_id)
-        return self._observe(Verdict(call, outcome, wait_ms, overflow, estimate_error(call, outcome), cache))
+        error = estimate_error(call, outcome)
+        return self._observe(replace(reporting.verdict, overflow=overflow, estimate_error=error, cache=cache))
 
     def _observe(self, verdict: Verdict) -> Verdict:
         self._on_report(verdict)

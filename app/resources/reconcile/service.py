@@ -18,12 +18,11 @@ from app.core.errors import DuplicateCall, InvalidRequest, UnknownCall
 from app.core.log.chain import Link, canonical_prompt, canonical_tool_list, links
 from app.core.log.events import NO_PROMPT, Draft, EventType, Json
 from app.core.log.parse import tool_definitions
-from app.core.log.placement import Batch, check, place
+from app.core.log.placement import check, place
 from app.core.log.segments import is_line, line_of, session_of
-from app.core.policy.policy import Policy
 from app.resources.contexts.service import Assembly, ContextAnswer
-from app.resources.events.appends import AppendRequest, EventReceipt, receipts_of
-from app.resources.events.service import Ingest
+from app.resources.events.appends import AppendRequest, EventReceipt
+from app.resources.events.service import Appending, Ingest
 from app.resources.events.snapshots import SessionSnapshot, WaitingLists
 from app.resources.lines.service import Lines, current_row, lock_or_create
 from app.resources.policies.service import Policies
@@ -36,7 +35,6 @@ from app.store import answers, chain, event_log, sessions
 from app.store.answers import KeyClaim
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, session_key
-from app.store.log import AppendResult
 from app.store.sessions import SessionRow
 
 KEPT_MAX: Final = 2_000
@@ -51,17 +49,6 @@ class _InForce:
     prompt_seqs: tuple[int, ...] = ()
     tools: bytes | None = None
     definitions: Json = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Appending:
-    """Events appended to a line within a transaction, to be added to the held views once it is committed."""
-
-    batch: Batch
-    bodies: list[str]
-    applied: AppendResult
-    hint: SessionSnapshot
-    policy: Policy
 
 
 class Reconcile:
@@ -151,9 +138,9 @@ class Reconcile:
                 return
             made = await self._lines.branch(tx, root, row, at)
             events = [ClientEvent(draft, None) for draft in drafts]
-            made, appending, _, _ = await self._append(tx, root, made, events, new_links)
+            _, appending, _, _ = await self._append(tx, root, made, events, new_links)
             await self._lines.switch_to(tx, root, await current_row(tx, root))  # `branch` has moved it
-        self._extend_views(made, appending)
+        self._ingest.finish(appending)
 
     async def _append_new(
         self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: KeyClaim | None
@@ -169,19 +156,14 @@ class Reconcile:
         if request.at is not None:
             raise InvalidRequest("leave out `at`: the conversation ends with the last message", field="at")
         async with self._waiting.turn(session_key(tenant_id, name)):
-            row, applied, appending = await self._append_in_transaction(tenant_id, name, given, request.model, claim)
+            applied, appending = await self._append_in_transaction(tenant_id, name, given, request.model, claim)
             if appending is not None:
-                self._extend_views(row, appending)
+                self._ingest.finish(appending)
         return applied
-
-    def _extend_views(self, row: SessionRow, done: _Appending) -> None:
-        self._ingest.answer(
-            row.external_id, row.session_id, done.batch, done.bodies, done.applied, done.hint, done.policy
-        )
 
     async def _append_in_transaction(
         self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None, claim: KeyClaim | None
-    ) -> tuple[SessionRow, AppliedList, _Appending | None]:
+    ) -> tuple[AppliedList, Appending | None]:
         """Find or create the line and append to it, in one transaction."""
         async with self._database.transaction() as tx:
             estimator = self._counting.estimator(model).name
@@ -190,7 +172,7 @@ class Reconcile:
             if before is not None:
                 row = await sessions.get_locked(tx, tenant_id, before["line"])
                 seqs = await self._known_seqs(tx, root, row, len(given.links))
-                return row, AppliedList.from_stored(before, seqs), None
+                return AppliedList.from_stored(before, seqs), None
             current = await chain.extend(tx, root.session_id, await current_row(tx, root))
             row, known = await self._find_line(tx, root, current, given)
             in_force = await self._find_in_force(tx, row)
@@ -206,14 +188,14 @@ class Reconcile:
             if events:
                 chained = given.links_after(known, len(events) - len(new))
                 row, appending, added, prompt_seqs = await self._append(tx, root, row, events, chained)
-                receipts = receipts_of(row.session_id, appending.batch, appending.applied.before)
+                receipts = appending.appended.events
                 seqs, prompts = [*seqs, *added], prompt_seqs or prompts
             appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
             applied = AppliedList(line_of(row.external_id), row.tip.seq, appended, seqs, prompts)
             if claim is not None and appended:
                 await answers.store_claimed(tx, claim.for_append, applied.to_stored())
         self._keep(row, seqs)
-        return row, applied, appending
+        return applied, appending
 
     async def _find_line(
         self, tx: Connection, root: SessionRow, current: SessionRow, given: ClientMessages
@@ -278,7 +260,7 @@ class Reconcile:
         row: SessionRow,
         events: Sequence[ClientEvent],
         new: Sequence[Link],
-    ) -> tuple[SessionRow, _Appending, list[int], list[int]]:
+    ) -> tuple[SessionRow, Appending, list[int], list[int]]:
         """Append events to a line, whose chain is extended by the links `new`. Return the line with its tip, the
         events, and the seqs of the chained ones and of the prompts."""
         drafts = [one.draft for one in events]
@@ -293,12 +275,15 @@ class Reconcile:
         except (UnknownCall, DuplicateCall) as error:
             raise _with_message_index(error, events) from None
         request = AppendRequest(tuple(drafts), None, None, b"")
-        applied = await self._ingest.apply(tx, row.ref, request, row.state, batch, bodies, hint, policy)
-        before, head = applied.before.head, applied.before.head + len(drafts)
+        appending = await self._ingest.apply(
+            tx, row.external_id, row.ref, request, row.state, batch, bodies, hint, policy
+        )
+        head = appending.appended.head
+        before = head - len(drafts)
         added = [before + 1 + link.place for link in new]
         row = await chain.add(tx, root.session_id, row, added, [link.hash for link in new], head)
         prompts = [before + n for n, draft in enumerate(drafts, 1) if draft.type is EventType.SYSTEM_PROMPT]
-        return row, _Appending(batch, bodies, applied, hint, policy), added, prompts
+        return row, appending, added, prompts
 
     async def _known_seqs(self, tx: Connection, root: SessionRow, row: SessionRow, known: int) -> list[int]:
         """Return the seqs of the line's first `known` links."""

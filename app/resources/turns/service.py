@@ -127,9 +127,9 @@ class Turns:
             counter = self._counting.session_counter(hint.estimator, hint.model)
             bodies, tokens = await self._counting.prepare(drafts, counter)
             batch = place(drafts, tokens, state.turn)
-            applied = await self._ingest.apply(tx, ref, request, state, batch, bodies, hint, policy)
+            appending = await self._ingest.apply(tx, external_id, ref, request, state, batch, bodies, hint, policy)
             versions = [await layers.put(tx, ref, one.layer.kind, None, tokens=0, turn=None) for one in current_layers]
-        answer = self._ingest.answer(external_id, ref.session_id, batch, bodies, applied, hint, policy)
+        answer = self._ingest.finish(appending)
         if versions:
             self._view_cache.set_layers(ref.session_id, versions[0] - 1, versions[-1], ())
         return TurnEnded(
