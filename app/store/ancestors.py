@@ -72,7 +72,7 @@ class AncestorPart:
 
 
 async def part(
-    database: Database,
+    connection: Connection | Database,
     row: Row,
     *,
     bound_tokens: int,
@@ -90,17 +90,17 @@ async def part(
     parts = clip(log.shared or (), 1, head)
     to_seq, first, floor = shared_to(parts), row["first"], row["floor"]
     turn, tokens = (
-        (row["turn"], event(own[-1]).cum_tokens) if head > to_seq else await turn_and_tokens_at(database, log, head)
+        (row["turn"], event(own[-1]).cum_tokens) if head > to_seq else await turn_and_tokens_at(connection, log, head)
     )
     if head <= to_seq or first == to_seq + 1 > floor + 1:  # the token bound may reach into ancestors' events
-        start = await first_seq_over(database, parts, tokens - bound_tokens) or to_seq + 1
+        start = await first_seq_over(connection, parts, tokens - bound_tokens) or to_seq + 1
         first = start if start > row["epoch_head"] + 1 else floor + 1
     seqs = {seq for seq in kept if seq < first}
     unread = (0, 0, 0)
     if first > floor + 1:
-        seqs |= {seq for seq in (*anchors, *await _pairs(database, parts, pinned)) if seq < first}
+        seqs |= {seq for seq in (*anchors, *await _pairs(connection, parts, pinned)) if seq < first}
         unread = (first - 1, row["unread_turn"] or 0, row["unread_tokens"] or 0)
         if first - 1 <= to_seq:
-            unread = (first - 1, *await turn_and_tokens_at(database, log, first - 1))
+            unread = (first - 1, *await turn_and_tokens_at(connection, log, first - 1))
     shared = {seq for seq in seqs if seq <= to_seq}
-    return AncestorPart(await events(database, log, first, to_seq, shared, bodiless=bodiless), turn, unread)
+    return AncestorPart(await events(connection, log, first, to_seq, shared, bodiless=bodiless), turn, unread)

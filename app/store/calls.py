@@ -16,7 +16,7 @@ from app.core.record.evictions import eviction_row
 from app.core.render.formats import FORMATS
 from app.store import answers, compactions, texts
 from app.store.answers import AlreadyAnswered, KeyClaim
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.epochs import LEGIBLE
 from app.store.rows import parameters
 
@@ -128,7 +128,7 @@ WITH_KEY: Final = {
 
 
 async def record(
-    database: Database,
+    connection: Connection | Database,
     tenant_id: UUID,
     call: NewCall,
     epoch: NewEpoch | None,
@@ -142,17 +142,17 @@ async def record(
     """
     values, of_epoch = _values(call, loaded, tenant_id), {} if epoch is None else _epoch_values(epoch)
     sql = RECORD_CALL if epoch is None else RECORD_EPOCH
-    return await _one_statement(database, sql, values | of_epoch, answer) is not None
+    return await _one_statement(connection, sql, values | of_epoch, answer) is not None
 
 
 async def _one_statement(
-    database: Database, sql: str, values: Mapping[str, object], answer: NewAnswer | None
+    connection: Connection | Database, sql: str, values: Mapping[str, object], answer: NewAnswer | None
 ) -> asyncpg.Record | None:
     """Run one of the statements above; return None if it stored nothing."""
     if answer is None:
-        return await database.fetchrow(sql, **values)
+        return await connection.fetchrow(sql, **values)
     try:
-        return await database.fetchrow(WITH_KEY[sql], **values, **answers.store_parameters(*answer))
+        return await connection.fetchrow(WITH_KEY[sql], **values, **answers.store_parameters(*answer))
     except asyncpg.UniqueViolationError as error:
         if answers.is_key_conflict(error):
             raise AlreadyAnswered from None
@@ -160,7 +160,7 @@ async def _one_statement(
 
 
 async def record_if_current(
-    database: Database,
+    connection: Connection | Database,
     tenant_id: UUID,
     call: NewCall,
     epoch: NewEpoch | None,
@@ -189,7 +189,7 @@ async def record_if_current(
         "covered_to": covered[1] if covered else None,
     }
     sql = RECORD_CALL_IF_CURRENT if epoch is None else RECORD_EPOCH_IF_CURRENT
-    row = await _one_statement(database, sql, values | of_epoch | conditions, answer)
+    row = await _one_statement(connection, sql, values | of_epoch | conditions, answer)
     return None if row is None else str(row["compaction"])
 
 

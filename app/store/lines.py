@@ -59,10 +59,10 @@ OF_CALL: Final = (
 )
 
 
-async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
+async def of_call(connection: Connection | Database, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
     """Return the id of the line of a session on which a call was made; None if there is no such call."""
-    rows = await database.fetch(OF_CALL, **session_ref(tenant_id, name)._asdict(), call_id=call_id)
-    return await _first(database, tenant_id, name, [row["external_id"] for row in rows])
+    rows = await connection.fetch(OF_CALL, **session_ref(tenant_id, name)._asdict(), call_id=call_id)
+    return await _first(connection, tenant_id, name, [row["external_id"] for row in rows])
 
 
 async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str) -> tuple[str, int] | None:
@@ -87,11 +87,11 @@ async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> st
     return await _first(database, tenant_id, name, [row["external_id"] for row in rows])
 
 
-async def _first(database: Database, tenant_id: UUID, name: str, found: Sequence[str]) -> str | None:
+async def _first(connection: Connection | Database, tenant_id: UUID, name: str, found: Sequence[str]) -> str | None:
     """Return the id of the session's current line if it is in `found`, else of the first there; None if it is empty."""
     if not found:
         return None
-    current = await current_line(database, tenant_id, name) if len(found) > 1 else None
+    current = await current_line(connection, tenant_id, name) if len(found) > 1 else None
     return line_of(current if current is not None and current in found else found[0])
 
 

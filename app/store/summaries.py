@@ -152,13 +152,13 @@ async def oldest_invalid(connection: Connection | Database, session_id: UUID, co
     return next(iter(await _read(connection, session_id, condition, cover_id=cover_id)), None)
 
 
-async def superseded(database: Database, session_id: UUID, to_seq: int) -> tuple[Summary, ...]:
+async def superseded(connection: Connection | Database, session_id: UUID, to_seq: int) -> tuple[Summary, ...]:
     """Return the superseded summaries up to a seq, oldest first; of many, the newest FINER_MAX."""
     condition = (
         "status = 'superseded' AND to_seq <= :to_seq AND (text <> '' OR origin IS NOT NULL) "
         "ORDER BY created_at DESC, id DESC LIMIT :limit"
     )
-    return (await _read(database, session_id, condition, to_seq=to_seq, limit=FINER_MAX))[::-1]
+    return (await _read(connection, session_id, condition, to_seq=to_seq, limit=FINER_MAX))[::-1]
 
 
 async def with_ids(database: Database, session_id: UUID, ids: Sequence[str]) -> dict[str, Summary]:

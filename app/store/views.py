@@ -21,7 +21,7 @@ from app.store import (
     view_reads,
     visibility,
 )
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import decoded, event
 from app.store.ids import SessionRef, session_key
@@ -34,7 +34,7 @@ _AS_READ: Final = frozenset(
 
 
 async def load(
-    database: Database,
+    connection: Connection | Database,
     ref: SessionRef,
     view: str,
     *,
@@ -48,8 +48,8 @@ async def load(
     `at`: as of this earlier head. `fresh`: without its epoch. If more than `bound_tokens` (the estimator's) have been
     appended since the epoch's head, only the log's last `bound_tokens` are read, and older events that must stay.
     """
-    epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, ref.session_id, view, at)
-    row = await database.fetchrow(
+    epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(connection, ref.session_id, view, at)
+    row = await connection.fetchrow(
         view_reads.LOAD,
         **ref._asdict(),
         view=view,
@@ -67,9 +67,9 @@ async def load(
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
     events = await decoded(row["events"])
     kept = tuple(one for one in events if one.seq < row["first"])
-    older = await _read_older(database, row, frontier, decided)
+    older = await _read_older(connection, row, frontier, decided)
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
-    found = await summaries.with_texts(database, (*row["cover"], *row["folded"]))
+    found = await summaries.with_texts(connection, (*row["cover"], *row["folded"]))
     loaded = LoadedView(
         **_current_fields(row),
         **{column: row[column] for column in _AS_READ},
@@ -83,14 +83,16 @@ async def load(
         decisions=row["decisions"] if at is None else max((one.number for one in decided), default=0),
         layers=layers.listed(row["layers"]) if row["head"] == row["real_head"] else (),
     )
-    return await _with_shared(database, view, row, loaded, at, bound_tokens) if row["lineage_ids"] else loaded
+    return await _with_shared(connection, view, row, loaded, at, bound_tokens) if row["lineage_ids"] else loaded
 
 
-async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tuple[int, Sequence[int], Sequence[int]]:
+async def _as_of(
+    connection: Connection | Database, session_id: UUID, view: str, at: int
+) -> tuple[int, Sequence[int], Sequence[int]]:
     """Return a view's epoch, anchors and pinned seqs as of the head `at`."""
-    known = await event_log.with_segments(database, SessionLog(session_id))
-    log = await ancestors.as_of_head(database, known, at) if known.shared else None
-    row = await database.fetchrow(
+    known = await event_log.with_segments(connection, SessionLog(session_id))
+    log = await ancestors.as_of_head(connection, known, at) if known.shared else None
+    row = await connection.fetchrow(
         view_reads.AS_OF, session_id=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
     )
     epoch, pinned = (row["epoch"] or 0, row["pinned"]) if row else (0, [])
@@ -99,7 +101,7 @@ async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tu
 
 
 async def _read_older(
-    database: Database, row: Row, state: Frontier, decided: Sequence[NewestDecision]
+    connection: Connection | Database, row: Row, state: Frontier, decided: Sequence[NewestDecision]
 ) -> tuple[Event, ...]:
     """Read the part of a long tail that LOAD leaves out, page by page."""
     own = SessionLog(row["session_id"], shared=())
@@ -109,26 +111,26 @@ async def _read_older(
     found: list[Event] = []
     for first in range(row["first"], row["apart_to"] + 1, view_reads.EVENTS_PER_READ):
         last = min(first + view_reads.EVENTS_PER_READ - 1, row["apart_to"])
-        events = await event_log.events(database, own, first, last, bodiless=bodiless)
+        events = await event_log.events(connection, own, first, last, bodiless=bodiless)
         found += [replace(one, pinned=one.seq in pinned) for one in events]
     return tuple(found)
 
 
 async def _with_shared(
-    database: Database, view: str, row: Row, loaded: LoadedView, at: int | None, bound_tokens: int
+    connection: Connection | Database, view: str, row: Row, loaded: LoadedView, at: int | None, bound_tokens: int
 ) -> LoadedView:
     """Return a fork's loaded view with the events, decisions and last call that it shares with its ancestors."""
     state, session_id = loaded.frontier, loaded.session_id
     shared_to = min(row["lineage_to"][-1], loaded.head)
     decided: tuple[NewestDecision, ...] = ()
     if row["decisions"]:
-        decided = await visibility.until(database, session_id, loaded.head, shared_to)
+        decided = await visibility.until(connection, session_id, loaded.head, shared_to)
     shown = {*loaded.pinned, *(one.seq for one in decided if not one.hidden)}
     anchors = [seq for seq in row["anchors"] if seq]
     if at is None and row["system_seq"]:
-        anchors += await event_log.prompts(database, event_log.log_of(row), row["system_seq"])
+        anchors += await event_log.prompts(connection, event_log.log_of(row), row["system_seq"])
     tail = await ancestors.part(
-        database,
+        connection,
         row,
         bound_tokens=bound_tokens,
         kept=state.kept,
@@ -147,14 +149,14 @@ async def _with_shared(
         decisions=loaded.decisions if at is None else max((one.number for one in decided), default=0),
     )
     if loaded.used_at is None and 0 < loaded.epoch_head <= shared_to:
-        loaded = await _with_parents_call(database, view, row, loaded)
+        loaded = await _with_parents_call(connection, view, row, loaded)
     return loaded
 
 
-async def _with_parents_call(database: Database, view: str, row: Row, loaded: LoadedView) -> LoadedView:
+async def _with_parents_call(connection: Connection | Database, view: str, row: Row, loaded: LoadedView) -> LoadedView:
     """Return the view with its parent's last call in the epoch they share, whose prefix the provider has cached."""
     parent = session_key(row["tenant_id"], row["parent"])
-    last = await database.fetchrow(
+    last = await connection.fetchrow(
         view_reads.LAST_CALL, session_id=parent, view=view, epoch=loaded.epoch, head=row["lineage_to"][-1]
     )
     if last is None:
@@ -163,10 +165,10 @@ async def _with_parents_call(database: Database, view: str, row: Row, loaded: Lo
 
 
 async def refresh(
-    database: Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
+    connection: Connection | Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
 ) -> LoadedView | None:
     """Return a held view brought up to date; None if it must be loaded again."""
-    row = await database.fetchrow(
+    row = await connection.fetchrow(
         view_reads.CHANGES,
         session_id=held.session_id,
         tenant_id=tenant_id,
@@ -181,7 +183,7 @@ async def refresh(
     if row is None:
         return None
     added = tuple(event(record) for record in row["events"])
-    cover = await summaries.with_texts(database, row["cover"], (*held.cover, *held.folded))
+    cover = await summaries.with_texts(connection, row["cover"], (*held.cover, *held.folded))
     return replace(
         held,
         **_current_fields(row),

@@ -37,7 +37,7 @@ from app.resources.layers.service import count_tokens
 from app.resources.policies.service import ChosenPolicy, Policies
 from app.services.counting import Counting
 from app.store import spans, summaries, views
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, session_ref
 
 BOUND_FACTOR: Final = 2
@@ -78,13 +78,11 @@ class InputsLoader:
 
     def __init__(
         self,
-        database: Database,
         counting: Counting,
         policies: Policies,
         caches: Mapping[str, CacheProfile],
         calls_kept_days: int,
     ) -> None:
-        self._database = database
         self._counting = counting
         self._policies = policies
         self._cache_profile = lru_cache(CACHES_KEPT)(partial(cache_profile, table=caches))
@@ -104,7 +102,9 @@ class InputsLoader:
             events = held.recounted + await self._counting.recount(events[len(held.recounted) :], held.counter)
         return await self._inputs(asked, held.loaded, settings, held.counter, events, held.last_context, now)
 
-    async def load(self, asked: Asked, held: CachedView | None = None) -> ContextInputs:
+    async def load(
+        self, connection: Connection | Database, asked: Asked, held: CachedView | None = None
+    ) -> ContextInputs:
         """Load a view, or bring the held one up to date, and read on until the plan needs no more of the log.
 
         Raises NotFound, LineChanged, InjectionOverReserve, InvalidPolicy, CannotFit, or InvalidRequest for an `at`
@@ -116,11 +116,11 @@ class InputsLoader:
         for deepening in range(DEEPEN_MAX + 2):
             loaded = None
             if held is not None and deepening == 0:
-                loaded = await views.refresh(self._database, asked.tenant_id, request.view, held.loaded, request.model)
+                loaded = await views.refresh(connection, asked.tenant_id, request.view, held.loaded, request.model)
             if loaded is None:
                 held = None
                 loaded = await views.load(
-                    self._database,
+                    connection,
                     ref,
                     request.view,
                     at=request.at,
@@ -129,14 +129,14 @@ class InputsLoader:
                     model=request.model,
                 )
             loaded = _checked(loaded, asked)
-            settings = await self._settings(asked, loaded)
+            settings = await self._settings(connection, asked, loaded)
             erased = not all(one.text for one in loaded.folded)  # of an epoch before the view's current one (`at`)
             if not fresh and (erased or changed_setting(loaded.view, settings) is not None):
                 fresh = True
                 continue
             inputs = await self._counted(asked, loaded, settings, held, fresh=fresh)
             if loaded.finer is None and may_fold(inputs):
-                loaded = replace(loaded, finer=await summaries.superseded(self._database, ref.session_id, loaded.head))
+                loaded = replace(loaded, finer=await summaries.superseded(connection, ref.session_id, loaded.head))
                 inputs = replace(inputs, loaded=loaded)
             if not fresh and heals_in_part(inputs):
                 fresh = True
@@ -145,29 +145,15 @@ class InputsLoader:
                 return inputs
             read_enough = deepening > DEEPEN_MAX or bound > loaded.log_tokens
             if read_enough or not await run_off_loop(inputs.events, partial(wants_more, inputs)):
-                return await self._with_unread_files(inputs)
+                return await _with_unread_files(connection, inputs)
             bound *= DEEPEN_FACTOR
         raise Conflict("the view changed while it was read; retry the request")
 
-    async def _with_unread_files(self, inputs: ContextInputs) -> ContextInputs:
-        """Add the files modified in unread events that no summary covers, for the note of the drops."""
-        loaded = inputs.loaded
-        floor, last = 0 if inputs.from_scratch else loaded.frontier.floor, loaded.unread.to_seq
-        if floor >= last:
-            return inputs
-        first = max(floor, *(one.to_seq for one in summary_tree(inputs)), 0) + 1
-        if first > last:
-            return inputs
-        shows = inputs.settings.policy.shows
-        found = await spans.calls(self._database, loaded.session_id, first, last)
-        shown = [one for one in found if not shows.leaves_out(one.type, one.author)]
-        files = await run_off_loop(shown, lambda: files_named(modifications(shown)))
-        return replace(inputs, loaded=replace(loaded, unread=replace(loaded.unread, files=files)))
-
-    async def _settings(self, asked: Asked, loaded: LoadedView) -> ViewSettings:
+    async def _settings(self, connection: Connection | Database, asked: Asked, loaded: LoadedView) -> ViewSettings:
         request, given, view = asked.request, asked.policy, loaded.view
         policy_ref = given.ref if given else view.policy if view else loaded.session_policy
-        policy = given.policy if given else await self._policies.get(asked.tenant_id, policy_ref)
+        tx = connection if isinstance(connection, Connection) else None
+        policy = given.policy if given else await self._policies.get(asked.tenant_id, policy_ref, tx)
         model = request.model or (view.model if view else None) or loaded.session_model
         window = window_of(view, policy_ref, policy, model, request.max_tokens)
         return ViewSettings(policy_ref, policy, model, real_window(loaded, model, window, asked.now))
@@ -218,6 +204,22 @@ class InputsLoader:
             cache=self._cache_profile(settings.model, policy.cache, otherwise=FORMATS[request.format].cache),
             keep_days=policy.kept_days(self._calls_kept_days),
         )
+
+
+async def _with_unread_files(connection: Connection | Database, inputs: ContextInputs) -> ContextInputs:
+    """Add the files modified in unread events that no summary covers, for the note of the drops."""
+    loaded = inputs.loaded
+    floor, last = 0 if inputs.from_scratch else loaded.frontier.floor, loaded.unread.to_seq
+    if floor >= last:
+        return inputs
+    first = max(floor, *(one.to_seq for one in summary_tree(inputs)), 0) + 1
+    if first > last:
+        return inputs
+    shows = inputs.settings.policy.shows
+    found = await spans.calls(connection, loaded.session_id, first, last)
+    shown = [one for one in found if not shows.leaves_out(one.type, one.author)]
+    files = await run_off_loop(shown, lambda: files_named(modifications(shown)))
+    return replace(inputs, loaded=replace(loaded, unread=replace(loaded.unread, files=files)))
 
 
 def _checked(loaded: LoadedView | None, asked: Asked) -> LoadedView:

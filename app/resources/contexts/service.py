@@ -34,7 +34,7 @@ from app.services.counting import Counting
 from app.services.idempotency import ResponseToStore
 from app.store import calls, compactions
 from app.store.calls import NewAnswer
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, new_id
 from app.tracing import TraceSpan, tracer
 
@@ -57,6 +57,18 @@ class ContextAnswer:
     compaction: str
     reason: str | None = None
     held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MadeContext:
+    """A recorded context, and the state of compaction that its view is held with.
+
+    `is_current`: as far as this process knows, all events that the view lacked went through it.
+    """
+
+    answer: ContextAnswer
+    compaction: str
+    is_current: bool = True
 
 
 KeepContext = ResponseToStore[ContextAnswer]
@@ -85,7 +97,7 @@ class Assembly:
         self._policies = policies
         self._view_cache = view_cache
         self._summaries = SummaryRequests(database, compaction)
-        self._loader = InputsLoader(database, counting, policies, caches, calls_kept_days)
+        self._loader = InputsLoader(counting, policies, caches, calls_kept_days)
 
     async def context(
         self,
@@ -103,36 +115,75 @@ class Assembly:
         beyond the last event.
         """
         try:
-            asked = await self._asked(tenant_id, await self._lines.resolve_remembered(tenant_id, external_id), request)
-            answer = await self._continue(asked, head, keep)
-            if answer is None:
+            asked = await self.asked(tenant_id, await self._lines.resolve_remembered(tenant_id, external_id), request)
+            made = await self._continue(self._database, asked, self.held(asked), head, keep)
+            if made is not None:
+                await self.hold(made)
+            else:
                 try:
-                    answer = await self._load(asked, head, keep)
+                    made = await self._load(asked, head, keep)
                 except LineChanged as moved:
                     line = await self._lines.remember_moved(tenant_id, external_id, moved.line)
-                    answer = await self._load(await self._asked(tenant_id, line, request), head, keep)
+                    made = await self._load(await self.asked(tenant_id, line, request), head, keep)
         except ContextError as error:
             self._on_outcome(request, error)
             raise
-        self._on_outcome(request, answer)
-        return answer
+        self._on_outcome(request, made.answer)
+        return made.answer
 
-    async def _asked(self, tenant_id: UUID, line: str, request: ContextRequest) -> Asked:
+    async def context_in(
+        self, tx: Connection, asked: Asked, held: CachedView | None, keep: KeepContext | None
+    ) -> MadeContext:
+        """Make and record a context within a transaction, from a view as it is there. Call `hold` after the commit.
+
+        Raises what `context` raises, and LineChanged. The request must not wait for a summary, nor force one.
+        """
+        try:
+            made = await self._continue(tx, asked, held, None, keep) or await self._make(tx, asked, held, None, keep)
+        except ContextError as error:
+            self._on_outcome(asked.request, error)
+            raise
+        self._on_outcome(asked.request, made.answer)
+        return made
+
+    async def asked(self, tenant_id: UUID, line: str, request: ContextRequest) -> Asked:
+        """Return the request with its session row and policy. Raises NotFound or InvalidPolicy."""
         policy = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
         return Asked(tenant_id, line, request, policy)
 
-    async def _continue(self, asked: Asked, head: int | None, keep: KeepContext | None) -> ContextAnswer | None:
+    def held(self, asked: Asked) -> CachedView | None:
+        """Return the view held in memory for a request; None if it must be read."""
+        if asked.request.at is not None or asked.request.wait_ms is not None:
+            return None
+        return self._view_cache.get(asked.ref.session_id, asked.request.view)
+
+    async def hold(self, made: MadeContext) -> None:
+        """Hold the view in memory as a recorded context left it."""
+        assembled = made.answer.assembled
+        if assembled.inputs.request.at is not None:
+            return
+        view = partial(after_context, assembled, made.compaction, is_current=made.is_current)
+        read = view() if assembled.epoch is None else await run_off_loop(assembled.inputs.events, view)
+        self._view_cache.put(assembled.inputs.request.view, read)
+
+    async def _continue(
+        self,
+        connection: Connection | Database,
+        asked: Asked,
+        held: CachedView | None,
+        head: int | None,
+        keep: KeepContext | None,
+    ) -> MadeContext | None:
         """Make and record a context from the view held in memory; None if the view must be read.
 
         It must be read if it is not held, has changed, may fold or heal, or its cache may be cold; under pressure, when
         there may be summaries by now; and if nothing can be sent, which events appended elsewhere may change. The
         conditions under which a held view stands are here, and in `store/calls.record_if_current`.
         """
-        request, held = asked.request, self._view_cache.get(asked.ref.session_id, asked.request.view)
         if held is None or not held.is_current or head not in (None, held.loaded.head):
             return None
         loaded = held.loaded
-        if request.at is not None or request.wait_ms is not None or request.retry is not None:
+        if asked.request.retry is not None:
             return None
         if keep is not None and loaded.compaction != "none":  # the stored response would need its state
             return None
@@ -162,7 +213,7 @@ class Assembly:
                 _trace_plan(span, assembled)
         answer = ContextAnswer(asked.session, assembled, "none", reason_not_shown(assembled), held=True)
         compaction = await calls.record_if_current(
-            self._database,
+            connection,
             asked.tenant_id,
             assembled.call,
             assembled.epoch,
@@ -171,28 +222,38 @@ class Assembly:
             covered(inputs) if lost else None,
             await _new_answer(keep, answer),
         )
-        if compaction is None:
-            return None
-        await self._cache_view(assembled, compaction, is_current=True)
-        return replace(answer, compaction=compaction)
+        return None if compaction is None else MadeContext(replace(answer, compaction=compaction), compaction)
 
-    async def _load(self, asked: Asked, head: int | None, keep: KeepContext | None) -> ContextAnswer:
-        """Read the view, make a context from it, and record it, until no other process opens an epoch meanwhile."""
-        request, held, reason = asked.request, None, None
+    async def _load(self, asked: Asked, head: int | None, keep: KeepContext | None) -> MadeContext:
+        """Read the view, make a context from it, and record and hold it; one request of a view at a time."""
+        request, reason = asked.request, None
         if request.wait_ms is not None and request.at is None:
-            reason = await self._summaries.wait(asked.tenant_id, await self._loader.load(asked), request.wait_ms)
+            inputs = await self._loader.load(self._database, asked)
+            reason = await self._summaries.wait(asked.tenant_id, inputs, request.wait_ms)
         async with self._view_cache.epoch_lock(asked.ref.session_id, request.view):
-            if request.at is None and request.wait_ms is None:
-                held = self._view_cache.get(asked.ref.session_id, request.view)
-            for attempt in range(ATTEMPTS_MAX):
-                inputs = await self._loader.load(asked, None if attempt else held)
-                if head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
-                    asked, held = replace(asked, request=replace(asked.request, at=head)), None
-                    inputs = await self._loader.load(asked)
-                assembled = await self._plan(inputs)
-                answer = await self._answer(asked, assembled, reason)
-                if await self._record(asked.tenant_id, answer, held, keep):
-                    return answer
+            made = await self._make(self._database, asked, self.held(asked), head, keep, reason)
+            await self.hold(made)
+        return made
+
+    async def _make(
+        self,
+        connection: Connection | Database,
+        asked: Asked,
+        held: CachedView | None,
+        head: int | None,
+        keep: KeepContext | None,
+        reason: str | None = None,
+    ) -> MadeContext:
+        """Read the view, make a context from it, and record it, until no other request opens an epoch meanwhile."""
+        for attempt in range(ATTEMPTS_MAX):
+            inputs = await self._loader.load(connection, asked, None if attempt else held)
+            if head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
+                asked, held = replace(asked, request=replace(asked.request, at=head)), None
+                inputs = await self._loader.load(connection, asked)
+            answer = await self._answer(asked, await self._plan(inputs), reason)
+            if await self._record(connection, asked.tenant_id, answer, keep):
+                is_current = held is None or held.loaded.head == inputs.loaded.head
+                return MadeContext(answer, inputs.loaded.compaction, is_current)
         raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
 
     async def _plan(self, inputs: ContextInputs) -> Assembled:
@@ -212,7 +273,7 @@ class Assembly:
         Raises NotFound, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
         """
         given = None if request.policy is None else await self._policies.read(tenant_id, request.policy)
-        return await self._loader.load(Asked(tenant_id, external_id, request, given))
+        return await self._loader.load(self._database, Asked(tenant_id, external_id, request, given))
 
     async def _answer(self, asked: Asked, assembled: Assembled, reason: str | None) -> ContextAnswer:
         request, state = asked.request, assembled.inputs.loaded.compaction
@@ -225,26 +286,18 @@ class Assembly:
         return ContextAnswer(asked.session, assembled, state, reason)
 
     async def _record(
-        self, tenant_id: UUID, answer: ContextAnswer, held: CachedView | None, keep: KeepContext | None
+        self, connection: Connection | Database, tenant_id: UUID, answer: ContextAnswer, keep: KeepContext | None
     ) -> bool:
         """Record the call; False if another request opened an epoch of the view meanwhile, or the session is gone."""
         assembled = answer.assembled
         inputs, planned, loaded = assembled.inputs, assembled.rendered.plan, assembled.inputs.loaded
         kept = await _new_answer(keep, answer)
-        if not await calls.record(self._database, tenant_id, assembled.call, assembled.epoch, loaded, kept):
+        if not await calls.record(connection, tenant_id, assembled.call, assembled.epoch, loaded, kept):
             return False
         pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
         if pressed and inputs.settings.policy.summarize.enabled:
-            await compactions.enqueue(self._database, SessionRef(loaded.session_id, tenant_id))
-        if inputs.request.at is None:
-            is_current = held is None or held.loaded.head == loaded.head
-            await self._cache_view(assembled, loaded.compaction, is_current=is_current)
+            await compactions.enqueue(connection, SessionRef(loaded.session_id, tenant_id))
         return True
-
-    async def _cache_view(self, assembled: Assembled, compaction: str, *, is_current: bool) -> None:
-        view = partial(after_context, assembled, compaction, is_current=is_current)
-        made = view() if assembled.epoch is None else await run_off_loop(assembled.inputs.events, view)
-        self._view_cache.put(assembled.inputs.request.view, made)
 
 
 def _trace_plan(span: TraceSpan, assembled: Assembled) -> None:
