@@ -19,17 +19,18 @@ from typing import Any, Final
 import uvloop
 
 from app.core.policy.policy import DOCUMENTS
-from bench.agents import long_logs, memory, restarts, summaries, tables
+from bench.agents import long_logs, memory, restarts, steps, summaries, tables
 from bench.agents.replay import AgentResults, run_agents
 from bench.agents.rows import Row, rows_table
 from bench.agents.setting import Setting, a_setting
-from bench.agents.sides import ContextParameters, Side, cores
+from bench.agents.sides import ContextParameters, Ours, Side, WholeListClient, cores
 from bench.agents.traffic import WRITERS, load
 
 SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
 AGENTS: Final = (1, 4, 16, 64)
 SCENES: Final = {
     "lived": "agents that replay recorded sessions",
+    "steps": "an outcome, an append and a context in three requests or one, against the floor's last two",
     "restart": "first contexts after a restart of the API",
     "imported": "sessions posted in bulk, then contexts from a new process",
     "epoch": "a context that opens an epoch over a thousand events",
@@ -38,13 +39,14 @@ SCENES: Final = {
     "together": "`serve` against API and worker apart",
     "reconcile": "agents that send their whole conversation with every call, against an append and a context",
     "processes": "several API processes, each request to any of them, against one",
+    "busy": "a context after many events while the worker summarizes them, against one after few",
     "long": "a context after very many events (slow)",
 }
-LIVED: Final = ("lived", "together", "reconcile", "processes")
+LIVED: Final = ("lived", "steps", "together", "reconcile", "processes")
 TOGETHER: Final = 16
 RECONCILING: Final = 4
 PROCESSES: Final = (1, 2, 4)
-DEFAULT: Final = tuple(name for name in SCENES if name not in ("long", "processes"))
+DEFAULT: Final = tuple(name for name in SCENES if name not in ("busy", "long", "processes"))
 
 
 async def play(given: argparse.Namespace) -> dict[str, Any]:
@@ -57,7 +59,8 @@ async def play(given: argparse.Namespace) -> dict[str, Any]:
             print(f"### {scene}: {SCENES[scene]}\n", flush=True)
             if scene in LIVED:
                 agents = await _agents(scene, setting, given)
-                print(f"{tables.lived_table(agents)}\n\n{tables.worker_table(agents)}\n", flush=True)
+                shown = tables.steps_table if scene == "steps" else tables.lived_table
+                print(f"{shown(agents)}\n\n{tables.worker_table(agents)}\n", flush=True)
                 seen[scene] = [asdict(one) for one in agents]
             else:
                 rows = await _rows(scene, setting, given)
@@ -70,15 +73,21 @@ async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> li
     sides: Sequence[Side] = setting.sides
     numbers: Sequence[int] = given.agents
     match scene:
+        case "steps":
+            ours = [await setting.start_client(steps.STEPS[requests], requests) for requests in given.step]
+            others = [one for one in setting.sides[2:] if isinstance(one, Ours)]
+            ours += [steps.InThreeRequests(one.name, one.url, one.stack, one.ask) for one in others]
+            sides = [setting.floor, *ours]
         case "together":
             sides, numbers = [*sides[:2], await setting.start_side("serve", together=True)], (TOGETHER,)
         case "reconcile":
-            sides, numbers = [*sides[:2], await setting.start_whole_list_client()], (RECONCILING,)
+            sides, numbers = [*sides[:2], await setting.start_client(WholeListClient, "whole")], (RECONCILING,)
         case "processes":
             sides = [await setting.start_side(f"processes_{number}", processes=number) for number in given.processes]
     found: list[AgentResults] = []
     for agents in numbers:
-        found += await run_agents(setting, sides, agents, given.rounds, given.calls)
+        commits = scene == "steps" and agents == 1
+        found += await run_agents(setting, sides, agents, given.rounds, given.calls, commits=commits)
     return found
 
 
@@ -89,9 +98,11 @@ async def _rows(scene: str, setting: Setting, given: argparse.Namespace) -> list
         case "imported":
             return await restarts.measure_import(setting, given.imports, given.imported_events)
         case "epoch":
-            return await long_logs.measure_epoch(setting)
+            return await long_logs.measure_epoch(setting, given.rounds)
         case "summaries":
             return await summaries.measure_summaries(setting)
+        case "busy":
+            return await long_logs.measure_busy(setting, given.rounds, given.busy_events)
         case "long":
             return await long_logs.measure_context(setting, given.long_events)
         case _:
@@ -118,6 +129,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scenes", nargs="+", choices=SCENES, default=DEFAULT)
     parser.add_argument("--agents", type=int, nargs="+", default=AGENTS, help="number of concurrent agents")
     parser.add_argument(
+        "--step", nargs="+", choices=steps.STEPS, default=tuple(steps.STEPS), help="requests of a step; a side each"
+    )
+    parser.add_argument(
         "--processes", type=int, nargs="+", default=PROCESSES, help="API processes of each side of that scene"
     )
     parser.add_argument("--rounds", type=int, default=5)
@@ -130,6 +144,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--imports", type=int, default=1, help="rounds of imported sessions")
     parser.add_argument("--imported-events", type=int, default=5_000, help="events of an imported session")
     parser.add_argument("--long-events", type=int, default=1_000_000, help="events at the beginning of a long log")
+    parser.add_argument("--busy-events", type=int, default=100_000, help="events that the worker is at work on")
     parser.add_argument("--sessions", type=int, default=200, help="sessions of the memory scene")
     parser.add_argument("--requests", type=int, default=2_000, help="requests of the memory scene")
     parser.add_argument("--json", type=Path, help="a file for all results")

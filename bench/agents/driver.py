@@ -20,7 +20,7 @@ STRIDE_CALLS: Final = 8
 """Calls that are posted together while an agent is advanced to its starting point."""
 GOLDEN: Final = 0.618034
 TOKENS: Final = re.compile(rb'"tokens":\{"estimate":(\d+),"target":(\d+)')
-_EPOCH: Final = re.compile(rb'"epoch":(\d+)')
+EPOCH: Final = re.compile(rb'"epoch":(\d+)')
 
 
 class OverBudget(Exception):
@@ -38,6 +38,8 @@ class Times:
 
     contexts: list[float] = field(default_factory=list)
     appends: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    """An append and the context after it."""
     openings: list[float] = field(default_factory=list)
     """Those of `contexts` that opened an epoch."""
     context_bytes: int = 0
@@ -88,6 +90,7 @@ class Agent:
         times.appends.append(time.perf_counter() - begun)
         times.posted_bytes += sum(map(len, messages))
         await self.request_context(times)
+        times.steps.append(time.perf_counter() - begun)
 
     async def request_context(self, times: Times) -> None:
         """Request the current context."""
@@ -102,7 +105,7 @@ class Agent:
         if self.side.name == "floor":
             return
         at = answer.rfind(b'"tokens":{"estimate":')
-        found, epoch = TOKENS.match(answer, max(at, 0)), _EPOCH.search(answer, 0, 4_000)
+        found, epoch = TOKENS.match(answer, max(at, 0)), EPOCH.search(answer, 0, 4_000)
         if found is None or epoch is None:
             raise OverBudget(f"{self.session}: the answer does not say its size: {answer[:300]!r}")
         if int(found[1]) > int(found[2]):
@@ -132,6 +135,7 @@ class Slice:
     seconds: float
     context: tuple[float, float, float]
     append: tuple[float, float, float]
+    step: tuple[float, float, float]
     opening: float | None
     openings: int
     cpu: Mapping[str, float]
@@ -139,6 +143,8 @@ class Slice:
     lag: float | None
     context_kb: float
     posted_kb: float
+    commits: float | None = None
+    """Transactions that write in a step, where they were counted."""
 
     @property
     def per_second(self) -> float:
@@ -184,6 +190,7 @@ async def a_slice(
         seconds=seconds,
         context=spread(times.contexts),
         append=spread(times.appends),
+        step=spread(times.steps),
         opening=spread(times.openings)[0] if times.openings else None,
         openings=len(times.openings),
         cpu=cpu,

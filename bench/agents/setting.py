@@ -8,15 +8,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import Final, TypeVar
 
 from app.store import embedded
 from app.store.embedded import EmbeddedPostgres
 from bench.agents.driver import target_of
 from bench.agents.lag import Prober
-from bench.agents.sides import ContextParameters, Floor, Ours, Side, WholeListClient, a_floor, ours, postmaster
+from bench.agents.sides import ContextParameters, Floor, Ours, Side, a_floor, ours, postmaster
 from bench.agents.traffic import Life, lives_of
 from bench.quality.servers import temporary_folder
 from palimpsest_tools.recordings.recording import Recording
+
+Client = TypeVar("Client", bound=Ours)
+OTHER: Final = "other"
+"""Name of the side that runs another checkout."""
 
 
 @dataclass(slots=True)
@@ -54,10 +59,10 @@ class Setting:
         self.stack.push_async_callback(side.stop)
         return side
 
-    async def start_whole_list_client(self) -> WholeListClient:
-        """Start another side of ours, whose clients send their whole conversations."""
-        side = await self.start_side("whole")
-        return WholeListClient(side.name, side.url, side.stack, side.ask)
+    async def start_client(self, kind: type[Client], name: str) -> Client:
+        """Start another side of ours, with clients of a kind."""
+        side = await self.start_side(name)
+        return kind(side.name, side.url, side.stack, side.ask)
 
 
 @asynccontextmanager
@@ -83,6 +88,6 @@ async def a_setting(
         setting = Setting(postgres, folder, ask, floor, [floor], recordings, lives, prober, others, stack)
         setting.sides.append(await setting.start_side("ours"))
         if other is not None:
-            setting.sides.append(await setting.start_side("other", checkout=other))
+            setting.sides.append(await setting.start_side(OTHER, checkout=other))
         floor.ask = replace(ask, floor_tokens=floor_tokens or await target_of(setting.sides[1], lives[0]))
         yield setting

@@ -70,6 +70,9 @@ class Side(Protocol):
     async def idle(self) -> None:
         """Return when no background work is left."""
 
+    async def jobs(self) -> float:
+        """Return the number of jobs of the worker that wait or run."""
+
     async def open(self, http: Http | Spread, session: str, life: Life) -> None:
         """Create a session."""
 
@@ -125,6 +128,9 @@ class Ours:
 
     async def idle(self) -> None:
         await self.stack.idle()
+
+    async def jobs(self) -> float:
+        return await self.stack.jobs()
 
     async def open(self, http: Http | Spread, session: str, life: Life) -> None:
         policy: Mapping[str, Any] | str = self.ask.policy
@@ -235,11 +241,11 @@ class Floor:
 
     async def idle(self) -> None:
         async with asyncio.timeout(IDLE_SECONDS):
-            await self._idle()
+            while await self.jobs():  # noqa: ASYNC110 - in Postgres
+                await asyncio.sleep(POLL_SECONDS)
 
-    async def _idle(self) -> None:
-        while self.summaries and await number(self.url, "SELECT count(*) FROM floor_jobs"):  # noqa: ASYNC110 - in Postgres
-            await asyncio.sleep(POLL_SECONDS)
+    async def jobs(self) -> float:
+        return await number(self.url, "SELECT count(*) FROM floor_jobs") if self.summaries else 0
 
     async def open(self, http: Http | Spread, session: str, life: Life) -> None:
         if life.head:

@@ -1,15 +1,19 @@
 """Results as Markdown tables."""
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from bench.agents.driver import Slice
-from bench.agents.replay import AgentResults
+from bench.agents.replay import AgentResults, Background
+from bench.agents.setting import OTHER
+
+T = TypeVar("T")
 
 
-def median(slices: Sequence[Slice], of: Callable[[Slice], float | None]) -> float | None:
+def median(rounds: Sequence[T], of: Callable[[T], float | None]) -> float | None:
     """Return the median over the rounds that have the figure."""
-    found = [value for value in map(of, slices) if value is not None]
+    found = [value for value in map(of, rounds) if value is not None]
     return statistics.median(found) if found else None
 
 
@@ -27,7 +31,9 @@ def _cpu(role: str) -> Callable[[Slice], float | None]:
     return used
 
 
-COLUMNS: dict[str, tuple[Callable[[Slice], float | None], str]] = {
+Columns = Mapping[str, tuple[Callable[[Slice], float | None], str]]
+
+CALLS: Final[Columns] = {
     "contexts/s": (lambda one: one.per_second, ".0f"),
     "context p50": (lambda one: one.context[0], ".1f"),
     "p99": (lambda one: one.context[1], ".0f"),
@@ -42,44 +48,79 @@ COLUMNS: dict[str, tuple[Callable[[Slice], float | None], str]] = {
     "cores in use": (lambda one: (sum(one.cpu.values()) + one.client_cpu) / one.seconds, ".2f"),
     "KB a context": (lambda one: one.context_kb, ".0f"),
 }
-RATIOS = list(COLUMNS)[:6]
+CALL_RATIOS: Final = tuple(CALLS)[:6]
+STEPS: Final[Columns] = {
+    "steps/s": (lambda one: one.per_second, ".0f"),
+    "step p50": (lambda one: one.step[0], ".1f"),
+    "p99": (lambda one: one.step[1], ".0f"),
+    "longest": (lambda one: one.step[2], ".0f"),
+    "API CPU a step": (_cpu("api"), ".2f"),
+    "Postgres CPU a step": (_cpu("postgres"), ".2f"),
+    "worker CPU a step": (_cpu("worker"), ".2f"),
+    "client CPU a step": (lambda one: one.client_cpu / one.calls * 1e3, ".2f"),
+    "commits a step": (lambda one: one.commits, ".2f"),
+    "KB a context": (lambda one: one.context_kb, ".0f"),
+}
+STEP_RATIOS: Final = tuple(STEPS)[:6]
 
 
 def lived_table(found: Sequence[AgentResults]) -> str:
-    """Return the medians of the rounds, and of each round's ratio to the floor in the same round."""
-    lines = [f"| agents | side | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 2) + "|"]
+    """Return the medians of the rounds, and of each round's ratio to the first side in the same round."""
+    return _table(found, CALLS, CALL_RATIOS)
+
+
+def steps_table(found: Sequence[AgentResults]) -> str:
+    """Return the same of whole steps, each an append and a context with what else the side sends."""
+    return _table(found, STEPS, STEP_RATIOS)
+
+
+def _table(found: Sequence[AgentResults], columns: Columns, ratios: Sequence[str]) -> str:
+    lines = [f"| agents | side | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
     for one in found:
-        cells = [_figure(median(one.slices, of), form) for of, form in COLUMNS.values()]
+        cells = [_figure(median(one.slices, of), form) for of, form in columns.values()]
         lines.append(f"| {one.agents} | {one.side} | {' | '.join(cells)} |")
-        lines += _ratios(one, next(other for other in found if other.agents == one.agents))
+        base = next(other for other in found if other.agents == one.agents)
+        if one.side != base.side:
+            shares = [
+                _ratio(one.slices, base.slices, of) if name in ratios else "" for name, (of, _) in columns.items()
+            ]
+            lines.append(f"| {one.agents} | {one.side} / {base.side} | {' | '.join(shares)} |")
     return "\n".join(lines)
 
 
-def _ratios(one: AgentResults, base: AgentResults) -> Iterator[str]:
-    if one.side == base.side:
-        return
-    cells = []
-    for name in COLUMNS:
-        of = COLUMNS[name][0]
-        pairs = [(of(a), of(b)) for a, b in zip(one.slices, base.slices, strict=True)]
-        shares = [a / b for a, b in pairs if a is not None and b]
-        cells.append(f"{statistics.median(shares):.2f} ×" if name in RATIOS and shares else "")
-    yield f"| {one.agents} | {one.side} / {base.side} | {' | '.join(cells)} |"
+def _ratio(some: Sequence[T], base: Sequence[T], of: Callable[[T], float | None]) -> str:
+    pairs = [(of(a), of(b)) for a, b in zip(some, base, strict=True)]
+    shares = [a / b for a, b in pairs if a is not None and b]
+    return f"{statistics.median(shares):.2f} ×" if shares else ""
+
+
+def _per_million(used: Callable[[Background], float]) -> Callable[[Background], float | None]:
+    return lambda one: used(one) / one.tokens * 1e6 if one.worker is not None and one.tokens else None
+
+
+WORK: Final = {
+    "worker": _per_million(lambda one: one.worker or 0),
+    "Postgres": _per_million(lambda one: one.postgres),
+    "both": _per_million(lambda one: (one.worker or 0) + one.postgres),
+}
 
 
 def worker_table(found: Sequence[AgentResults]) -> str:
-    """Return the worker's CPU, and the contexts that opened an epoch against the others."""
+    """Return the CPU for a million tokens appended, with ratios to another checkout, and the calls that open epochs."""
+    heads = [f"{name}: CPU s for a million" for name in WORK]
     lines = [
-        "| agents | side | million tokens appended | worker CPU s for each | calls that opened an epoch | their p50 |",
-        "|---|---|---|---|---|---|",
+        f"| agents | side | million tokens appended | {' | '.join(heads)} | calls that opened an epoch | their p50 |",
+        "|---" * (5 + len(WORK)) + "|",
     ]
     for one in found:
-        if one.worker_tokens:
-            millions, opened = one.worker_tokens / 1e6, sum(each.openings for each in one.slices)
-            worker = one.worker_seconds / millions if one.worker_seconds else None  # part of the API's under `serve`
-            share = opened / sum(each.calls for each in one.slices)
-            lines.append(
-                f"| {one.agents} | {one.side} | {millions:.2f} | {_figure(worker)} | {share:.1%}"
-                f" | {_figure(median(one.slices, lambda each: each.opening))} |"
-            )
+        if tokens := sum(each.tokens for each in one.background):
+            cells = [_figure(median(one.background, of)) for of in WORK.values()]
+            share = sum(each.openings for each in one.slices) / sum(each.calls for each in one.slices)
+            cells += [f"{share:.1%}", _figure(median(one.slices, lambda each: each.opening))]
+            lines.append(f"| {one.agents} | {one.side} | {tokens / 1e6:.2f} | {' | '.join(cells)} |")
+        for base in found:
+            if base.side == OTHER and base.agents == one.agents and one.background and one.side != OTHER:
+                cells = [_ratio(one.background, base.background, of) for of in WORK.values()]
+                if any(cells):
+                    lines.append(f"| {one.agents} | {one.side} / {OTHER} |  | {' | '.join(cells)} |  |  |")
     return "\n".join(lines)

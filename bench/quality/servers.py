@@ -85,7 +85,7 @@ class Stack:
         """Wait until no job is queued or running."""
         pause, most = POLL_SECONDS
         async with asyncio.timeout(IDLE_SECONDS):
-            while await self._jobs():
+            while await self.jobs():
                 await asyncio.sleep(pause)
                 pause = min(most, pause * 1.5)
 
@@ -115,7 +115,8 @@ class Stack:
                 start_new_session=True,  # Ctrl-C stops the benchmark, which then stops its processes
             )
 
-    async def _jobs(self) -> float:
+    async def jobs(self) -> float:
+        """Return the number of jobs that wait or run."""
         text = (await self.http.get("/metrics")).raise_for_status().text
         found = _JOBS.findall(text)
         if not found:

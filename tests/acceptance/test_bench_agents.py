@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.agents.driver import Agent, a_fleet, a_slice
-from bench.agents.replay import AgentResults
+from bench.agents.replay import AgentResults, Background
 from bench.agents.sides import ContextParameters, Floor, Ours, execute
 from bench.agents.tables import lived_table
 from bench.agents.traffic import lives_of, load
@@ -72,7 +72,7 @@ async def test_agents_are_served_at_a_fair_share_of_the_floors_pace(sides: tuple
     assert newest["messages"][-1] == json.loads(last_posted(fleets[0][0]))
 
     seen = [
-        AgentResults(AGENTS, side.name, tuple(one), 1.0, 1)
+        AgentResults(AGENTS, side.name, tuple(one), (Background(None, 0.0, 0),) * ROUNDS)
         for side, one in zip(sides, zip(*rounds, strict=True), strict=True)
     ]
     figures = [row.split(" | ")[2] for row in lived_table(seen).splitlines()[2:]]

@@ -7,9 +7,9 @@ import pytest
 
 from app.core.render.formats import FORMATS
 from bench.agents.driver import Slice, spread
-from bench.agents.replay import AgentResults
+from bench.agents.replay import AgentResults, Background
 from bench.agents.rows import Row, rows_table
-from bench.agents.tables import lived_table, worker_table
+from bench.agents.tables import lived_table, steps_table, worker_table
 from bench.agents.traffic import WRITERS, a_life, body_of
 from palimpsest_tools.recordings import neutral
 
@@ -129,6 +129,7 @@ def a_slice(calls: int, seconds: float, p50: float, opening: float | None = None
         seconds=seconds,
         context=(p50, 2 * p50, 3 * p50),
         append=(p50, p50, p50),
+        step=(2 * p50, 3 * p50, 4 * p50),
         opening=opening,
         openings=0 if opening is None else 1,
         cpu={"api": 0.2},
@@ -140,17 +141,24 @@ def a_slice(calls: int, seconds: float, p50: float, opening: float | None = None
 
 
 def test_ratios_are_of_each_round_and_then_their_median() -> None:
-    base = AgentResults(4, "floor", (a_slice(10, 1.0, 1.0), a_slice(10, 0.5, 2.0), a_slice(10, 2.0, 1.0)), 0.0, 0)
-    ours = AgentResults(
-        4, "ours", (a_slice(10, 2.0, 3.0), a_slice(10, 2.0, 2.0), a_slice(10, 2.0, 9.0, 50.0)), 6.0, 3_000_000
-    )
+    none = (Background(None, 1.0, 0),) * 3
+    base = AgentResults(4, "floor", (a_slice(10, 1.0, 1.0), a_slice(10, 0.5, 2.0), a_slice(10, 2.0, 1.0)), none)
+    slices = (a_slice(10, 2.0, 3.0), a_slice(10, 2.0, 2.0), a_slice(10, 2.0, 9.0, 50.0))
+    ours = AgentResults(4, "ours", slices, tuple(Background(cpu, 1.0, 1_000_000) for cpu in (1.0, 2.0, 6.0)))
+    other = AgentResults(4, "other", slices, tuple(Background(cpu, 1.0, 1_000_000) for cpu in (2.0, 2.0, 9.0)))
     rows = [row.strip("| ").split(" | ") for row in lived_table([base, ours]).splitlines()[2:]]
     assert [row[:4] for row in rows] == [
         ["4", "floor", "10", "1.0"],
         ["4", "ours", "5", "3.0"],
         ["4", "ours / floor", "0.50 ×", "3.00 ×"],
     ]
-    assert worker_table([base, ours]).splitlines()[2:] == ["| 4 | ours | 3.00 | 2.0 | 3.3% | 50.0 |"]
+    rows = [row.strip("| ").split(" | ") for row in steps_table([base, ours]).splitlines()[2:]]
+    assert [row[2:5] for row in rows] == [["10", "2.0", "3"], ["5", "6.0", "9"], ["0.50 ×", "3.00 ×", "3.00 ×"]]
+    assert worker_table([base, ours, other]).splitlines()[2:] == [
+        "| 4 | ours | 3.00 | 2.0 | 1.0 | 3.0 | 3.3% | 50.0 |",
+        "| 4 | ours / other |  | 0.67 × | 1.00 × | 0.70 × |  |  |",
+        "| 4 | other | 3.00 | 2.0 | 1.0 | 3.0 | 3.3% | 50.0 |",
+    ]
 
 
 def test_a_row_has_medians_and_a_ratio_where_there_is_something_to_compare_with() -> None:

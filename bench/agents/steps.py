@@ -1,0 +1,107 @@
+"""Sides whose agents make steps: they report the last call's outcome, append what happened since, and get a context."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.agents.driver import EPOCH, GOLDEN, Agent, Times
+from bench.agents.sides import Ours, Side, number
+from bench.agents.traffic import body_of
+from bench.http import Http, Spread
+
+BYTES_PER_TOKEN: Final = {"anthropic": (2.9, 3.3)}
+"""Bytes of a response for each input token that the provider reports, least and most: near the estimator's count.
+
+A share of the estimate would not do: the server learns from reports, and each would lower the next estimate.
+"""
+OTHER_BYTES_PER_TOKEN: Final = (4.2, 4.5)
+OUTPUT_TOKENS, LATENCY_MS = 300, 2_000
+COUNTED_STEPS: Final = 20
+"""Steps of one agent in which commits are counted."""
+_CALL_ID: Final = re.compile(rb'"call_id":"([^"]+)"')
+_NEXT_TRANSACTION: Final = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+"""Number of the next transaction that writes; reading it takes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The last call of a session: its id, its epoch, its input tokens by the provider's count, and those cached."""
+
+    id: str
+    epoch: int
+    number: int
+    tokens: int
+    cached: int
+
+    def outcome(self, form: str) -> bytes:
+        """Return the fields of its outcome as JSON, without braces."""
+        sent = self.tokens - self.cached if form == "anthropic" else self.tokens
+        usage = {"input_tokens": sent, "cache_read_tokens": self.cached, "output_tokens": OUTPUT_TOKENS}
+        return f'"usage":{json.dumps(usage)},"latency_ms":{LATENCY_MS}'.encode()
+
+
+def next_call(answer: bytes, form: str, last: Call | None) -> Call:
+    """Return the call that a context response is for; what its provider caches is the last call, in the same epoch."""
+    called, epoch = _CALL_ID.search(answer, 0, 4_000), EPOCH.search(answer, 0, 4_000)
+    assert called is not None
+    assert epoch is not None
+    count = 0 if last is None else last.number + 1
+    least, most = BYTES_PER_TOKEN.get(form, OTHER_BYTES_PER_TOKEN)
+    tokens = int(len(answer) / (least + (most - least) * (count * GOLDEN % 1)))
+    same = last is not None and last.epoch == int(epoch[1])
+    return Call(called[1].decode(), int(epoch[1]), count, tokens, min(last.tokens, tokens) if last and same else 0)
+
+
+@dataclass(slots=True)
+class InThreeRequests(Ours):
+    """Our server for agents that make a step in three requests; the outcome goes with the append."""
+
+    _calls: dict[str, Call] = field(default_factory=dict)
+
+    async def append(self, http: Http | Spread, session: str, messages: Sequence[str]) -> None:
+        last = self._calls.get(session)
+        if last is not None:
+            path = f"/v1/sessions/{session}/calls/{last.id}/outcome"
+            await http.request("POST", path, b"{%b}" % last.outcome(self.ask.form))
+        await Ours.append(self, http, session, messages)
+
+    async def context(self, http: Http | Spread, session: str) -> bytes:
+        answer = await Ours.context(self, http, session)
+        self._calls[session] = next_call(answer, self.ask.form, self._calls.get(session))
+        return answer
+
+
+@dataclass(slots=True)
+class InOneRequest(InThreeRequests):
+    """Our server for agents that make a step in one request; an append waits for the next context."""
+
+    _messages: dict[str, Sequence[str]] = field(default_factory=dict)
+
+    async def append(self, http: Http | Spread, session: str, messages: Sequence[str]) -> None:
+        self._messages[session] = messages
+
+    async def context(self, http: Http | Spread, session: str) -> bytes:
+        last = self._calls.get(session)
+        parts = [f'"format":"{self.ask.form}","max_tokens":{self.ask.window}'.encode()]
+        if session in self._messages:
+            parts.append(b'"append":' + body_of(self.ask.form, self._messages.pop(session)))
+        if last is not None:
+            parts.append(b'"outcome":{"call_id":"%b",%b}' % (last.id.encode(), last.outcome(self.ask.form)))
+        answer = await http.request("POST", f"/v1/sessions/{session}/context", b"{%b}" % b",".join(parts))
+        self._calls[session] = next_call(answer, self.ask.form, last)
+        return answer
+
+
+STEPS: Final[dict[str, type[Ours]]] = {"three": InThreeRequests, "one": InOneRequest}
+
+
+async def commits_a_step(side: Side, agent: Agent) -> float:
+    """Return the transactions that write in a step, the worker suspended. Every other process must be idle."""
+    side.suspend_worker()
+    before = await number(side.url, _NEXT_TRANSACTION)
+    await agent.make_calls(COUNTED_STEPS, Times())
+    made = await number(side.url, _NEXT_TRANSACTION) - before
+    side.resume_worker()
+    return made / COUNTED_STEPS
