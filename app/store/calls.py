@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.assembly.assemble import CallRecord, NewCall, NewEpoch
-from app.core.assembly.inputs import LoadedView
+from app.core.assembly.inputs import CoverBounds, LoadedView
 from app.core.log.events import canonical_json
 from app.core.plan.state.frontier import to_json
 from app.core.record import manifest
@@ -45,8 +45,8 @@ FOR KEY SHARE RETURNING added.call_id
 
 # The conditions under which a context planned from a held view is current: the session's head and version, the view's
 # epoch and learned version, the version of the model's calibration, the last call's breakpoints if the request has any,
-# and the last seq of the summaries that may replace dropped events.
-IF_CURRENT: Final = """
+# and the reach of the summaries that may replace dropped events (`CoverBounds`).
+IF_CURRENT: Final = f"""
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
   AND s.head = :head AND s.version = :version AND v.epoch = :held_epoch AND v.learned_version = :learned_version
@@ -54,9 +54,11 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
         WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator), 0)
   AND (:last_breakpoints::bigint[] IS NULL OR :last_breakpoints = coalesce((SELECT breakpoints FROM model_calls m
         WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :held_epoch
-        ORDER BY m.call_id DESC LIMIT 1), '{}'))
-  AND (:covered_to::bigint IS NULL OR :covered_to = coalesce((SELECT max(to_seq) FROM summaries c
-        WHERE c.session_id = :session_id AND c.cover_id = :cover_id AND c.status = 'live'), 0))
+        ORDER BY m.call_id DESC LIMIT 1), '{{}}'))
+  AND (:cover_id::uuid IS NULL OR EXISTS (SELECT FROM (SELECT coalesce(max(to_seq), 0) AS reach FROM summaries
+            WHERE session_id = :session_id AND cover_id = :cover_id AND status = 'live') c
+        WHERE c.reach = :covered_to::bigint OR c.reach < :lost_from::bigint OR (c.reach < :heal_from::bigint
+            AND EXISTS (SELECT FROM compactions o WHERE o.session_id = :session_id AND o.state IN {compactions.OPEN}))))
 FOR KEY SHARE OF s
 """
 COMPACTING: Final = (
@@ -166,12 +168,12 @@ async def record_if_current(
     epoch: NewEpoch | None,
     held: LoadedView,
     estimator: str,
-    covered: tuple[UUID, int] | None,
+    cover: CoverBounds | None,
     answer: NewAnswer | None = None,
 ) -> str | None:
     """Store the call, the epoch it opened, and the response under its request's key, if the held view is current.
 
-    `covered` is a cover and the last seq of its live summaries when the view was read; None if they cannot matter.
+    `cover` bounds the reach of the summaries with which the view is current; None if they cannot matter.
     Return the state of compaction (`LoadedView.compaction`), which is read only if `held.compaction` is not `none`.
     Return None, and store nothing, if the held view is out of date. Raises AlreadyAnswered, and stores nothing, if the
     key has been used.
@@ -185,8 +187,7 @@ async def record_if_current(
         "estimator": estimator,
         "last_breakpoints": list(held.last_breakpoints) if FORMATS[call.format].marked else None,
         "compacting": held.compaction != "none",
-        "cover_id": covered[0] if covered else None,
-        "covered_to": covered[1] if covered else None,
+        **(dict.fromkeys(CoverBounds._fields) if cover is None else cover._asdict()),
     }
     sql = RECORD_CALL_IF_CURRENT if epoch is None else RECORD_EPOCH_IF_CURRENT
     row = await _one_statement(connection, sql, values | of_epoch | conditions, answer)

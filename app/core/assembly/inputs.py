@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from app.core.lexicon.tools import is_recall_tool
@@ -28,6 +28,9 @@ from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
 from app.core.tokens.models import CacheProfile
+
+HEAL_FACTOR: Final = 2
+"""The growth of the folded part of the log that a heal waits for while more summaries are being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,10 +276,29 @@ def may_heal(state: Frontier) -> bool:
     return any(drop.reducer != EXPIRY for drop in state.drops)
 
 
-def covered(inputs: ContextInputs) -> tuple[UUID, int]:
-    """Return the view's cover, and the last seq that its loaded live summaries reach (0 without one)."""
+class CoverBounds(NamedTuple):
+    """The reach of a cover's live summaries with which a view that dropped events need not be read again.
+
+    They still end at `covered_to`, or before `lost_from`, the first dropped event. While more are being written, they
+    may also end before `heal_from`: a heal rewrites the whole prefix, so it waits until it doubles what is folded, or
+    covers all that was dropped.
+    """
+
+    cover_id: UUID
+    covered_to: int
+    lost_from: int
+    heal_from: int
+
+
+def cover_bounds(inputs: ContextInputs) -> CoverBounds | None:
+    """Return the bounds for a view; None if nothing was dropped that a summary may cover."""
+    state = inputs.loaded.frontier
+    lost = [drop for drop in state.drops if drop.reducer != EXPIRY]
+    if not lost:
+        return None
     own = cover_id(inputs.loaded.session_id, inputs.settings.policy.shows)
-    return own, max((one.to_seq for one in inputs.loaded.cover if one.cover_id == str(own)), default=0)
+    reach = max((one.to_seq for one in inputs.loaded.cover if one.cover_id == str(own)), default=0)
+    return CoverBounds(own, reach, lost[0].from_seq, min(lost[-1].to_seq, HEAL_FACTOR * state.folded_to))
 
 
 def heals(inputs: ContextInputs) -> bool:

@@ -19,7 +19,7 @@ from app.core.assembly.assemble import (
     folds_more,
     reason_not_shown,
 )
-from app.core.assembly.inputs import ContextInputs, ContextRequest, covered, heals, may_heal
+from app.core.assembly.inputs import ContextInputs, ContextRequest, cover_bounds, heals
 from app.core.errors import CannotFit, Conflict, ContextError, LineChanged, NothingToSend
 from app.core.log.segments import is_line
 from app.core.plan.pipeline import finish, finish_unchanged
@@ -48,8 +48,8 @@ PLAN: Final = "plan"
 class ContextAnswer:
     """A context of session row `session`.
 
-    `compaction`: none, scheduled, running, or failed if the last run failed. `reason`: why a requested compaction has
-    no effect. `held`: the context was made from the view held in memory.
+    `compaction`: none, scheduled, running, or failed if the last run failed; of a stored response, as far as was known
+    before it. `reason`: why a requested compaction has no effect. `held`: made from the view held in memory.
     """
 
     session: str
@@ -176,24 +176,22 @@ class Assembly:
     ) -> MadeContext | None:
         """Make and record a context from the view held in memory; None if the view must be read.
 
-        It must be read if it is not held, has changed, may fold or heal, or its cache may be cold; under pressure, when
-        there may be summaries by now; and if nothing can be sent, which events appended elsewhere may change. The
-        conditions under which a held view stands are here, and in `store/calls.record_if_current`.
+        It must be read if it is not held, has changed, may fold or heal (`CoverBounds`), or its cache may be cold;
+        under pressure, when there may be summaries by now; and if nothing can be sent, which events appended elsewhere
+        may change. The conditions under which a held view stands are here, and in `store/calls.record_if_current`.
         """
         if held is None or not held.is_current or head not in (None, held.loaded.head):
             return None
         loaded = held.loaded
         if asked.request.retry is not None:
             return None
-        if keep is not None and loaded.compaction != "none":  # the stored response would need its state
-            return None
         if loaded.moved_to is not None and not is_line(asked.session):
             return None
         inputs = await self._loader.continued(asked, held)
         if inputs is None:
             return None
-        lost = may_heal(loaded.frontier)
-        if lost and heals(inputs):
+        cover = cover_bounds(inputs)
+        if cover is not None and heals(inputs):
             return None
         with tracer.get().span(PLAN) as span:
             begun = await run_off_loop(inputs.added, partial(begin_plan, inputs))
@@ -211,7 +209,7 @@ class Assembly:
                 return None
             if span.is_recording:
                 _trace_plan(span, assembled)
-        answer = ContextAnswer(asked.session, assembled, "none", reason_not_shown(assembled), held=True)
+        answer = ContextAnswer(asked.session, assembled, loaded.compaction, reason_not_shown(assembled), held=True)
         compaction = await calls.record_if_current(
             connection,
             asked.tenant_id,
@@ -219,10 +217,12 @@ class Assembly:
             assembled.epoch,
             loaded,
             inputs.counter.estimator.name,
-            covered(inputs) if lost else None,
+            cover,
             await _new_answer(keep, answer),
         )
-        return None if compaction is None else MadeContext(replace(answer, compaction=compaction), compaction)
+        if compaction is None:
+            return None
+        return MadeContext(answer if keep is not None else replace(answer, compaction=compaction), compaction)
 
     async def _load(self, asked: Asked, head: int | None, keep: KeepContext | None) -> MadeContext:
         """Read the view, make a context from it, and record and hold it; one request of a view at a time."""
