@@ -26,6 +26,7 @@ from app.core.compaction.transcript import Paragraph, paragraphs
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.cover import Summary
+from app.core.memory.digest.appendix import Appendix, prose_measure
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest, unite
 from app.core.memory.digest.sentences import request_of
@@ -311,4 +312,5 @@ def _untrusted(events: Sequence[Event]) -> list[str]:
 def with_digest(body: str, digest: Digest, task: SummaryInput) -> str:
     """Append the digest, which is never left to a model, to a summary, within the tokens that the task allows both."""
     least = int(task.sizes.summary * APPENDIX_SHARE_MIN)
-    return with_appendix(body, digest, task.sizes.summary, task.counter, at_least=least)
+    measure = prose_measure(task.counter)
+    return with_appendix(body, Appendix(digest, measure), task.sizes.summary, measure, least)

@@ -3,9 +3,9 @@
 import pytest
 
 from app.core.memory.digest.digest import digest_of
-from app.core.memory.extractive.body import extract
 from app.core.memory.extractive.changes import commits_of
 from tests.unit.builders import COUNTER, Log
+from tests.unit.memory.parts import extract
 
 BODY = "The gauge printed feet because\nits unit was lost.\n\n- Sort the table\n\nCo-Authored-By: A <a@b.example>"
 HEREDOC = f"git add -A && git commit -m \"$(cat <<'EOF'\nfix: print metres\n\n{BODY}\nEOF\n)\""

@@ -8,7 +8,7 @@ import pytest
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.memory.digest.appendix import Packing, appendix
+from app.core.memory.digest.appendix import Packing
 from app.core.memory.digest.commands import programs, written_paths
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.files import FileUse, diffed_paths, files_of
@@ -17,6 +17,7 @@ from app.core.memory.digest.record import Artifact, Command, Digest, Output, Sea
 from app.core.memory.digest.sentences import constraints_of
 from app.core.tokens.counter import FORMULAS, TextKind
 from tests.unit.builders import COUNTER, Log
+from tests.unit.memory.parts import appendix
 
 
 def add_call(log: Log, tool: str, arguments: dict[str, Any] | str, says: str = "fine", **more: Any) -> int:
@@ -363,16 +364,15 @@ def test_the_worth_of_a_name_includes_the_names_within_it() -> None:
         "load_the_row": 4.0,
         "other_row": 1.0,
     }
-    assert Packing(worth, "").best(24) == ["/srv/app/tide/gauge.py"]
-    assert Packing(worth, "").best(36) == ["/srv/app/tide/gauge.py", "load_the_row"]
-    assert Packing(worth, "").best(14) == ["tide/gauge.py"]
-    assert Packing(worth, "see load_the_row").best(60) == ["/srv/app/tide/gauge.py", "other_row"]
+    assert Packing(worth).best(24) == ["/srv/app/tide/gauge.py"]
+    assert Packing(worth).best(36) == ["/srv/app/tide/gauge.py", "load_the_row"]
+    assert Packing(worth).best(14) == ["tide/gauge.py"]
 
 
 @pytest.mark.parametrize("chars", range(0, 60, 7))
 def test_packed_names_fit_and_none_contains_another(chars: int) -> None:
     names = [f"{'/'.join('abcdef'[: n % 5 + 1])}/n{n % 7}" for n in range(40)]
-    chosen = Packing({name: 1.0 + at % 6 for at, name in enumerate(names)}, "").best(chars)
+    chosen = Packing({name: 1.0 + at % 6 for at, name in enumerate(names)}).best(chars)
     assert len(" ".join(chosen)) <= chars
     assert not any(one != other and one in other for one in chosen for other in chosen)
 

@@ -4,9 +4,10 @@ import pytest
 
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest
-from app.core.memory.extractive.body import condense, extract
+from app.core.memory.extractive.body import condense
 from app.core.memory.extractive.statements import findings, has_content, is_narration, refutes, statements
 from tests.unit.builders import COUNTER, Log
+from tests.unit.memory.parts import extract
 
 
 def findings_of(text: str) -> list[str]:

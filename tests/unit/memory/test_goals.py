@@ -2,10 +2,10 @@
 
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest
-from app.core.memory.extractive.body import extract
 from app.core.memory.extractive.changes import goals
 from app.core.memory.extractive.sections import SectionLine
 from tests.unit.builders import COUNTER, Log
+from tests.unit.memory.parts import extract
 
 FIRST = "Heights are printed in feet, find out where."
 

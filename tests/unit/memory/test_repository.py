@@ -2,11 +2,11 @@
 
 import pytest
 
-from app.core.memory.digest.appendix import appendix
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.files import repository_lines, undone_changes, unite_lines
 from app.core.memory.digest.record import from_json, to_json, unite
 from tests.unit.builders import COUNTER, Log
+from tests.unit.memory.parts import appendix
 from tests.unit.memory.test_checks import add_run
 
 FIRST = ("git add a.go && git commit -m 'fix: the gauge'", "[main 94effc6] fix: the gauge\n 1 file changed")

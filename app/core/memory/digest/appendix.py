@@ -4,7 +4,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
@@ -27,22 +27,28 @@ class Packing:
     the number of names times their total length.
     """
 
-    def __init__(self, worth: Mapping[str, float], before: str, listed: Set[str] = frozenset()) -> None:
-        """Leave out the names that occur in `before`, the text that precedes them, except the `listed` ones."""
-        self._worth = {name: weight for name, weight in worth.items() if name in listed or name not in before}
-        self._parts = _parts_of(list(self._worth))
+    def __init__(self, worth: Mapping[str, float]) -> None:
+        self._worth = worth
+        self._parts = _parts_of(list(worth))
         self._wholes: dict[str, list[str]] = {}
         for name, parts in self._parts.items():
             for part in parts:
                 self._wholes.setdefault(part, []).append(name)
+        self._places = {name: at for at, name in enumerate(worth)}
+        self._ranked = [(-self._density(name, frozenset(), {}), at, name) for name, at in self._places.items()]
+        heapify(self._ranked)
+        self.chars_for_all = math.inf
+        """A number of characters in which all names fit, as far as `best` has found."""
+        self._all: Sequence[str] = ()
 
     def best(self, chars: int) -> Sequence[str]:
         """Return the best names in at most `chars` characters with a space between names, the best first."""
+        if chars >= self.chars_for_all:
+            return self._all
+        given, left_out = chars, False
         covered: set[str] = set()
         chosen: dict[str, None] = {}
-        heap = [(-self._density(name, covered, chosen), at, name) for at, name in enumerate(self._worth)]
-        places = {name: at for _, at, name in heap}
-        heapify(heap)
+        heap, places = self._ranked.copy(), self._places
         while heap:
             estimate, at, name = heappop(heap)
             if name in covered:
@@ -50,6 +56,7 @@ class Packing:
             parts = self._parts[name]
             cost = len(name) + 1 if len(parts) == 1 else self._cost(name, chosen)
             if cost > chars + 1:
+                left_out = True
                 continue
             if len(parts) > 1 and (density := -self._density(name, covered, chosen)) > estimate:
                 # Some of its parts are covered by a name that was chosen since.
@@ -64,6 +71,8 @@ class Packing:
                 # A longer name that contains this one would replace it, so it costs less now.
                 if whole not in covered:
                     heappush(heap, (-self._density(whole, covered, chosen), places[whole], whole))
+        if not left_out:
+            self.chars_for_all, self._all = given, list(chosen)
         return list(chosen)
 
     def _cost(self, name: str, chosen: Mapping[str, None]) -> int:
@@ -145,33 +154,65 @@ _REPOSITORY_COMMAND: Final = re.compile(
 Measure = Callable[[str], int]
 
 
-def appendix(digest: Digest, counter: Counter, tokens: int, body: str = "") -> str:
-    """Write the non-empty parts of a digest as tagged sections, in at most `tokens` tokens by the counter's estimator.
+class Appendix:
+    """The appendix of a digest: its non-empty parts as tagged sections, in any number of tokens by `measure`."""
 
-    `body` is the summary's own text; requests, constraints and names that occur in it are not repeated. Requests come
-    first, shortened to their share if necessary. All constraints, with the directives at their end, and all modified
-    files are included. Only if these alone exceed `tokens` are the oldest constraints and the least used files replaced
-    by their number.
-    """
-    room, measure = tokens, prose_measure(counter)
-    best = ""
-    for _ in range(PASSES):
-        text = _write_sections(digest, measure, room, body)
-        excess = measure(text) - tokens
-        if excess <= 0 and len(text) > len(best):
-            best = text
-        if -SPARE <= excess <= 0 or not text:
-            break
-        # A tokenizer may count two joined texts as more, or as less, than the two apart.
-        room -= excess + SPARE // 2
-    return best
+    def __init__(self, digest: Digest, measure: Measure) -> None:
+        self._digest = digest
+        self._measure = measure
+        self._names = _Names(digest)
 
+    def write(self, tokens: int, body: str = "") -> str:
+        """Write the appendix in at most `tokens` tokens.
 
-def requests_tokens(digest: Digest, counter: Counter, beside: str = "") -> int:
-    """Return the tokens of an appendix in which the share for requests holds all that the text `beside` it lacks."""
-    missing = _missing_requests(digest, beside)
-    section = _section("requests", [f"- {request}" for request in missing])
-    return math.ceil(counter.estimator.count(section, TextKind.PROSE) / REQUESTS_SHARE) if missing else 0
+        `body` is the summary's own text; requests, constraints and names that occur in it are not repeated. Requests
+        come first, shortened to their share if necessary. All constraints, with the directives at their end, and all
+        modified files are included. Only if these alone exceed `tokens` are the oldest constraints and the least used
+        files replaced by their number.
+        """
+        room, best = tokens, ""
+        for _ in range(PASSES):
+            page = self.page(room, body)
+            text = page.text
+            excess = self._measure(text) - tokens
+            if excess <= 0 and len(text) > len(best):
+                best = text
+            if not text or (excess <= 0 and (excess >= -SPARE or page.is_whole)):
+                break
+            # A tokenizer may count two joined texts as more, or as less, than the two apart.
+            room -= excess + SPARE // 2
+        return best
+
+    def requests_tokens(self, beside: str = "") -> int:
+        """Return the tokens of an appendix whose share for requests holds all that the text `beside` it lacks."""
+        missing = _missing_requests(self._digest, beside)
+        section = _section("requests", [f"- {request}" for request in missing])
+        return math.ceil(self._measure(section) / REQUESTS_SHARE) if missing else 0
+
+    def page(self, tokens: int, beside: str = "") -> "Page":
+        """Write the sections in about `tokens` tokens."""
+        digest, page = self._digest, Page(self._measure, tokens)
+        _add_requests(digest, page, beside)
+        beside += page.text
+        rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in beside]
+        # If constraints and modified files do not both fit, neither takes all the room.
+        modified = _by_weight(digest, _distinct(digest.files_modified))
+        files_tokens = self._measure(_section("modified-files", modified)) if modified else 0
+        page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
+        page.add_all("modified-files", modified, tokens, order=str)
+        rest = page.room
+        lists = {
+            "hidden": [shorten(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
+            "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
+            "repository": digest.made,
+            "errors": digest.errors,
+            "commands": _commands(digest, beside),
+            "searches": [_search(search) for search in digest.searches if search.hits],
+        }
+        for tag, lines in lists.items():
+            page.add(tag, lines, max(int(rest * _SHARES[tag]), _LEAST_TOKENS.get(tag, 0)))
+        self._names.add_to(page, beside)
+        return page
 
 
 def _missing_requests(digest: Digest, beside: str) -> Sequence[str]:
@@ -186,12 +227,16 @@ def prose_measure(counter: Counter) -> Measure:
 
 
 @dataclass(slots=True)
-class _Page:
-    """The sections written so far, by tag, and the `room` left for more, in tokens."""
+class Page:
+    """The sections written so far, by tag, and the `room` left for more, in tokens.
+
+    `is_whole`: nothing was left out or shortened, so a page with more room is the same.
+    """
 
     measure: Measure
     room: int
-    sections: dict[str, str]
+    sections: dict[str, str] = field(default_factory=dict)
+    is_whole: bool = True
 
     def add(self, tag: str, lines: Sequence[str], limit: int, order: Callable[[str], str] | None = None) -> int:
         """Add as many of the last lines as fit `limit` tokens, sorted by `order` if given; return their number."""
@@ -202,6 +247,7 @@ class _Page:
                 low = middle
             else:
                 high = middle - 1
+        self.is_whole = self.is_whole and low == len(lines)
         if low:
             chosen = lines[-low:]
             self.sections[tag] = _section(tag, sorted(chosen, key=order) if order else chosen)
@@ -224,6 +270,7 @@ class _Page:
 
     @property
     def text(self) -> str:
+        """The sections in the order of TAGS."""
         return "".join(self.sections[tag] for tag in TAGS if tag in self.sections).rstrip("\n")
 
 
@@ -238,39 +285,14 @@ def _escape_tags(line: str) -> str:
     return _TAG.sub("[tag]", " ".join(line.splitlines()))
 
 
-def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
-    page = _Page(measure, tokens, {})
-    _add_requests(digest, page, beside)
-    beside += page.text
-    rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in beside]
-    # If constraints and modified files do not both fit, neither takes all the room.
-    modified = _by_weight(digest, _distinct(digest.files_modified))
-    files_tokens = measure(_section("modified-files", modified)) if modified else 0
-    page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
-    page.add_all("modified-files", modified, tokens, order=str)
-    rest = page.room
-    lists = {
-        "hidden": [shorten(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
-        "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
-        "repository": digest.made,
-        "errors": digest.errors,
-        "commands": _commands(digest, beside),
-        "searches": [_search(search) for search in digest.searches if search.hits],
-    }
-    for tag, lines in lists.items():
-        page.add(tag, lines, max(int(rest * _SHARES[tag]), _LEAST_TOKENS.get(tag, 0)))
-    _add_names(digest, page, beside)
-    return page.text
-
-
-def _add_requests(digest: Digest, page: _Page, beside: str) -> None:
+def _add_requests(digest: Digest, page: Page, beside: str) -> None:
     """Add the requests that the summary lacks, the longest shortened until all fit their share."""
     missing = _missing_requests(digest, beside)
     limit = int(page.room * REQUESTS_SHARE)
     chars = max(map(len, missing), default=0)
     lines = [f"- {request}" for request in missing]
     while chars > REQUEST_CHARS_MIN and page.measure(_section("requests", lines)) > min(limit, page.room):
-        chars = chars * 3 // 4
+        chars, page.is_whole = chars * 3 // 4, False
         lines = [f"- {shorten(request, chars)}" for request in missing]
     page.add("requests", lines, limit)
 
@@ -317,30 +339,48 @@ def _search(search: Search) -> str:
     return f"{search.tool} {search.query}: {search.hits} lines{found}"
 
 
-def _add_names(digest: Digest, page: _Page, beside: str) -> None:
-    """Fill the page with the names that are worth most for their length; read files get a section of their own."""
-    read, names = frozenset(digest.files_read), dict(digest.identifiers)
-    # A read file that is no longer among the best names comes after them, the newest first.
-    worth = dict(digest.identifiers) | {
-        path: UNKNOWN_WORTH for path in digest.files_read[: -READ_FILES_TRIED - 1 : -1] if path not in names
-    }
-    sample = " ".join(worth)
-    chars = page.room * len(sample) // max(1, page.measure(sample))
-    packing = Packing(worth, f"{beside}\n{page.text}", read)
-    best: dict[str, str] = {}
-    for _ in range(NAMES_TRIED):
-        if chars <= 0:
-            break
-        chosen = packing.best(chars)
-        files = sorted(name for name in chosen if name in read)
-        others = " ".join(name for name in chosen if name not in read)
-        sections = {"read-files": files, "identifiers": [others] if others else []}
-        texts = {tag: _section(tag, lines) for tag, lines in sections.items() if lines}
-        taken = page.measure("".join(texts.values()))
-        if taken <= page.room and len("".join(texts.values())) > len("".join(best.values())):
-            best = texts
-        spare = page.room - taken
-        if best and 0 <= spare <= page.room * NAMES_SPARE:
-            break
-        chars += spare * len(sample) // max(1, page.measure(sample)) or -1
-    page.sections |= best
+class _Names:
+    """The names of a digest with their worth, and the packings of those that a page lacks."""
+
+    def __init__(self, digest: Digest) -> None:
+        self._read = frozenset(digest.files_read)
+        names = dict(digest.identifiers)
+        # A read file that is no longer among the best names comes after them, the newest first.
+        read = digest.files_read[: -READ_FILES_TRIED - 1 : -1]
+        self._worth = names | {path: UNKNOWN_WORTH for path in read if path not in names}
+        self._sample = " ".join(self._worth)
+        self._packings: dict[tuple[str, ...], Packing] = {}
+
+    def _packing(self, before: str) -> Packing:
+        """Return the names that do not occur in `before`, the text that precedes them, and all read files."""
+        names = tuple(name for name in self._worth if name in self._read or name not in before)
+        if names not in self._packings:
+            self._packings[names] = Packing({name: self._worth[name] for name in names})
+        return self._packings[names]
+
+    def add_to(self, page: Page, beside: str) -> None:
+        """Fill the page with the names worth most for their length; read files get a section of their own."""
+        size, size_tokens = len(self._sample), max(1, page.measure(self._sample))
+        chars = page.room * size // size_tokens
+        packing = self._packing(f"{beside}\n{page.text}")
+        best: dict[str, str] = {}
+        is_whole = not self._worth
+        for number in range(NAMES_TRIED):
+            if chars <= 0:
+                break
+            chosen = packing.best(chars)
+            files = sorted(name for name in chosen if name in self._read)
+            others = " ".join(name for name in chosen if name not in self._read)
+            sections = {"read-files": files, "identifiers": [others] if others else []}
+            texts = {tag: _section(tag, lines) for tag, lines in sections.items() if lines}
+            taken = page.measure("".join(texts.values()))
+            if taken <= page.room and len("".join(texts.values())) > len("".join(best.values())):
+                best = texts
+            spare = page.room - taken
+            has_all = spare >= 0 and chars >= packing.chars_for_all
+            is_whole = is_whole or (has_all and number == 0)
+            if has_all or (best and 0 <= spare <= page.room * NAMES_SPARE):
+                break
+            chars += spare * size // size_tokens or -1
+        page.sections |= best
+        page.is_whole = page.is_whole and is_whole

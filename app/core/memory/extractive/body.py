@@ -12,7 +12,7 @@ from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.answers import user_lines, with_question
-from app.core.memory.digest.appendix import prose_measure
+from app.core.memory.digest.appendix import Measure
 from app.core.memory.digest.commands import PENDING
 from app.core.memory.digest.commands import RUNNING as UNDER_WAY
 from app.core.memory.digest.record import Digest
@@ -57,7 +57,6 @@ from app.core.memory.extractive.sections import (
 )
 from app.core.memory.extractive.statements import INTENT, has_content, is_narration, looks_only, refutes
 from app.core.memory.extractive.work import SpanWork, failed_checks, with_arguments
-from app.core.tokens.counter import Counter
 
 NEWEST_TEXTS: Final = 3
 """The number of newest assistant texts that are quoted, and of open calls that are named."""
@@ -92,55 +91,67 @@ _NEXT: Final = re.compile(
 )
 
 
-def extract(
-    events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
-) -> str:
-    """Write the body of a span's summary: those of HEADINGS that have content, in at most `max_tokens` tokens of prose.
+class SpanBody:
+    """The body of a span's summary: those of HEADINGS that have content, in any number of tokens by `measure`.
 
     `previous_text` holds the earlier summaries that this one also replaces; its lines are carried over. It must be
-    empty if the earlier summary stays visible. `focus` names the most important subjects. If not even the headings fit,
-    the text is cut off at its end.
+    empty if the earlier summary stays visible. `focus` names the most important subjects.
     """
-    previous = parse_sections(previous_text)
-    messages = _Messages(events, focus, previous)
-    shares = _TALK if messages.is_talk else _WORK
-    earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
-    earlier[GOAL] = bare_goals(earlier[GOAL])
-    notes = messages.notes
-    rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
-    work = SpanWork(events, previous_text)
-    # An earlier summary's sections on current state describe the time before this span.
-    before = {heading: [] if events else earlier[heading] for heading in STATES}
-    earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
-    # The newest texts of the summaries before the last, which are not carried over, hold their findings and reports.
-    past = [(line.seq, line.text) for line in (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))]
-    finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
-    decided = interleave(messages.decisions(), ranked([*earlier[DECISIONS], *decisions(past, ())]))
-    planned = {
-        state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, UNDER_WAY)
-    }
-    asks = _lines(digest.asks, messages.last_seq)
-    said = messages.said(sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq))
-    goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
-    # In the order in which the sections choose: a sentence goes to the first section that takes it.
-    candidates: Mapping[str, Sequence[SectionLine]] = {
-        GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
-        USERS: [] if messages.is_talk else _newest_first([*said, *([] if said else asks)], shares[USERS] * max_tokens),
-        CONSTRAINTS: rules,
-        BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED])],
-        NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
-        RUNNING: [*planned[UNDER_WAY], *(messages.open_calls or before[RUNNING])],
-        LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)),
-        DONE: finished,
-        DECISIONS: [*notes.decisions, *decided],
-        NEXT: messages.next_steps() or before[NEXT],
-        CONTEXT: [*notes.structure, *notes.others, *messages.context(earlier[CONTEXT])],
-    }
-    sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
-    measure = prose_measure(counter)
-    text = fill_sections(HEADINGS, sections, measure, max_tokens, spare=CONTEXT if messages.is_talk else USERS)
-    only_called = f"{NOTHING.rstrip('.')}; called {_tools(events)}."
-    return only_called if text == NOTHING and events and measure(only_called) <= max_tokens else text
+
+    def __init__(
+        self, events: Sequence[Event], previous_text: str, digest: Digest, measure: Measure, focus: str = ""
+    ) -> None:
+        self._events, self._measure = events, measure
+        previous = parse_sections(previous_text)
+        self._messages = messages = _Messages(events, focus, previous)
+        self._shares = _TALK if messages.is_talk else _WORK
+        earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
+        earlier[GOAL] = bare_goals(earlier[GOAL])
+        notes = messages.notes
+        rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
+        work = SpanWork(events, previous_text)
+        # An earlier summary's sections on current state describe the time before this span.
+        before = {heading: [] if events else earlier[heading] for heading in STATES}
+        earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
+        # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
+        past = [(line.seq, line.text) for line in (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))]
+        finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
+        decided = interleave(messages.decisions(), ranked([*earlier[DECISIONS], *decisions(past, ())]))
+        planned = {
+            state: _lines((step.text for step in digest.plan if step.state == state), 0)
+            for state in (PENDING, UNDER_WAY)
+        }
+        asks = _lines(digest.asks, messages.last_seq)
+        said = messages.said(sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq))
+        self._said = [*said, *([] if said else asks)]
+        goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
+        # In the order in which the sections choose: a sentence goes to the first section that takes it.
+        self._candidates: Mapping[str, Sequence[SectionLine]] = {
+            GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
+            USERS: [],
+            CONSTRAINTS: rules,
+            BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED])],
+            NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
+            RUNNING: [*planned[UNDER_WAY], *(messages.open_calls or before[RUNNING])],
+            LATEST: [],
+            DONE: finished,
+            DECISIONS: [*notes.decisions, *decided],
+            NEXT: messages.next_steps() or before[NEXT],
+            CONTEXT: [*notes.structure, *notes.others, *messages.context(earlier[CONTEXT])],
+        }
+
+    def write(self, max_tokens: int) -> str:
+        """Write the body in at most `max_tokens` tokens. If not even the headings fit, it is cut off at its end."""
+        messages, shares = self._messages, self._shares
+        candidates = dict(self._candidates)
+        if not messages.is_talk:
+            candidates[USERS] = _newest_first(self._said, shares[USERS] * max_tokens)
+            candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens))
+        sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
+        spare = CONTEXT if messages.is_talk else USERS
+        text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
+        only_called = f"{NOTHING.rstrip('.')}; called {_tools(self._events)}."
+        return only_called if text == NOTHING and self._events and self._measure(only_called) <= max_tokens else text
 
 
 def _tools(events: Sequence[Event]) -> str:
@@ -150,9 +161,9 @@ def _tools(events: Sequence[Event]) -> str:
 
 
 def extract_prefix(
-    events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, counter: Counter, focus: str = ""
+    events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, measure: Measure, focus: str = ""
 ) -> str:
-    """Write the body, under PREFIX_HEADINGS, for the first part of a turn whose rest stays verbatim; see `extract`."""
+    """Write the body, under PREFIX_HEADINGS, for the first part of a turn whose rest stays verbatim; see `SpanBody`."""
     previous = parse_sections(previous_text)
     messages = _Messages(events, focus, previous)
     request = next((SectionLine(ask, e.seq) for e in messages.users if (ask := ask_of(e.text))), None)
@@ -169,7 +180,7 @@ def extract_prefix(
         *previous.get(SUFFIX, []),
     ]
     sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
-    return fill_sections(PREFIX_HEADINGS, sections, prose_measure(counter), max_tokens, spare=EARLY)
+    return fill_sections(PREFIX_HEADINGS, sections, measure, max_tokens, spare=EARLY)
 
 
 class _Messages:

@@ -5,11 +5,11 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.memory.digest.appendix import appendix, requests_tokens
+from app.core.memory.digest.appendix import Appendix, Measure, prose_measure
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest
-from app.core.memory.extractive.body import extract, extract_prefix
-from app.core.tokens.counter import Counter, TextKind
+from app.core.memory.extractive.body import SpanBody, extract_prefix
+from app.core.tokens.counter import Counter
 
 BODY_SHARE: Final = 0.22
 BODY_TOKENS: Final = 60
@@ -41,35 +41,36 @@ def write_summary(
     `late` are the first events of a split turn, which get a heading of their own. `previous` is the text of the
     summaries that this one replaces. `digest` covers the events and these summaries.
     """
+    measure = prose_measure(counter)
+    appendix = Appendix(digest, measure)
     tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
     room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens * 2 // 5) if tools else int(tokens * TALK_SHARE)
-    room = min(room, tokens - _least_appendix(digest, tokens, counter))
+    room = min(room, tokens - _least_appendix(appendix, tokens))
     split_part = ""
     if late:
         part_tokens = int(room * PREFIX_SHARE) if events or previous else room
-        split_part = SPLIT_HEADING + extract_prefix(late, "", digest_of(late), part_tokens, counter, focus)
+        split_part = SPLIT_HEADING + extract_prefix(late, "", digest_of(late), part_tokens, measure, focus)
         room -= part_tokens
+    body = SpanBody(events, previous, digest, measure, focus)
     text = ""
     for _ in range(ROUNDS):
-        body = extract(events, previous, digest, room, counter, focus) + split_part
-        text = with_appendix(body, digest, tokens, counter, at_least=0)
-        left = tokens - counter.estimator.count(text, TextKind.PROSE)
+        text = with_appendix(body.write(room) + split_part, appendix, tokens, measure)
+        left = tokens - measure(text)
         if left <= tokens * SPARE_SHARE:
             break
         room += left
     return text
 
 
-def with_appendix(body: str, digest: Digest, tokens: int, counter: Counter, *, at_least: int) -> str:
-    """Return the body with the digest's appendix, which gets the tokens that the body leaves, at least `at_least`.
+def with_appendix(body: str, appendix: Appendix, tokens: int, measure: Measure, at_least: int = 0) -> str:
+    """Return the body with the appendix, which gets the tokens that the body leaves, at least `at_least`.
 
     It gets more if the user's requests need more, up to their share of the summary.
     """
-    left = tokens - counter.estimator.count(body, TextKind.PROSE) - 1
-    room = max(left, at_least, _least_appendix(digest, tokens, counter, body))
-    appended = appendix(digest, counter, room, body) if room > 0 else ""
+    room = max(tokens - measure(body) - 1, at_least, _least_appendix(appendix, tokens, body))
+    appended = appendix.write(room, body) if room > 0 else ""
     return f"{body.rstrip()}\n\n{appended}" if appended else body.rstrip()
 
 
-def _least_appendix(digest: Digest, tokens: int, counter: Counter, body: str = "") -> int:
-    return min(requests_tokens(digest, counter, body), int(tokens * REQUESTS_SHARE))
+def _least_appendix(appendix: Appendix, tokens: int, body: str = "") -> int:
+    return min(appendix.requests_tokens(body), int(tokens * REQUESTS_SHARE))
