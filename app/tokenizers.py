@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ import structlog
 import tiktoken
 from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS  # type: ignore[import-untyped]  # it has no types
 
-from app.core.tokens.counter import Tokenizer
+from app.core.tokens.scales import Tokenizer
 
 # tiktoken names a vocabulary's file by the SHA-1 of its address and checks it by this SHA-256 (tiktoken_ext).
 FILES: Final[Mapping[str, tuple[str, str]]] = {
@@ -36,11 +36,19 @@ _HALF: Final = RUN_CHARS_MAX // 2
 _HALF_RUN: Final = re.compile(rf"[\S\x1c-\x1f]{{{_HALF + 1}}}|[^\S\x1c-\x1f]{{{_HALF + 1}}}")
 
 
+PARTS_CACHED: Final = 4_096
+"""Number of parts of texts whose counts are cached for each encoding, least recently used out."""
+PART_CHARS: Final = 500
+_PARAGRAPH: Final = re.compile(r"\n\n(?=[A-Za-z\[<#-])")
+_WORD: Final = re.compile(r"[!-~](?= [A-Za-z])")
+
+
 class TiktokenTokenizer:
     """Counts with one tiktoken encoding."""
 
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         self._encoding = encoding
+        self.in_parts = InParts(self)
 
     @property
     def name(self) -> str:
@@ -51,6 +59,39 @@ class TiktokenTokenizer:
         """Return the tokens of `text`, special tokens counted as ordinary text; exact but for the cuts in long runs."""
         counted = [text] if len(text) <= RUN_CHARS_MAX else pieces(text)
         return sum(len(self._encoding.encode_ordinary(piece)) for piece in counted)
+
+
+class InParts:
+    """A tokenizer that caches the counts of a text's parts."""
+
+    def __init__(self, tokenizer: TiktokenTokenizer) -> None:
+        self.name = tokenizer.name
+        self._count = lru_cache(PARTS_CACHED)(tokenizer.count)
+
+    @property
+    def in_parts(self) -> "InParts":
+        """The tokenizer itself."""
+        return self
+
+    def count(self, text: str) -> int:
+        """Return the tokens of `text`, the same as without parts."""
+        return sum(map(self._count, parts(text)))
+
+
+def parts(text: str) -> Iterator[str]:
+    """Yield the parts of a text, which together have its tokens: paragraphs, or PART_CHARS and more of a long one.
+
+    An encoding divides a text into words before it merges byte pairs. Between a paragraph's line breaks and a letter,
+    and before a space that stands alone before a letter, a word always begins.
+    """
+    start = 0
+    ends = [found.end() for found in _PARAGRAPH.finditer(text)]
+    for end in (*ends, len(text)):
+        while end - start > PART_CHARS and (word := _WORD.search(text, start + PART_CHARS - 1, end)):
+            yield text[start : word.end()]
+            start = word.end()
+        yield text[start:end]
+        start = end
 
 
 def pieces(text: str) -> Iterator[str]:

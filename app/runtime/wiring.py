@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import SecretStr
 
 from app import tokenizers
-from app.core.tokens.counter import Tokenizer
 from app.core.tokens.models import parse_table
+from app.core.tokens.scales import Tokenizer
 from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer, load_prompts
 from app.resources.contexts.recordings import Recordings

@@ -10,8 +10,9 @@ from app.core.log.events import BOOKKEEPING, Draft, EventType
 from app.core.log.parse import body_text
 from app.core.policy.policy import DEFAULT, Policy
 from app.core.tokens.budget import Budget, own_budget
-from app.core.tokens.counter import Counter, Estimator, Tokenizer, estimator_for, estimator_named
+from app.core.tokens.counter import Counter, Estimator, estimator_for, estimator_named
 from app.core.tokens.models import profile
+from app.core.tokens.scales import Tokenizer
 
 OFF_LOOP_BYTES: Final = 32_768
 """Longer texts are counted and read in a thread: it would delay other requests by some milliseconds."""

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import chain
 from typing import Final
 
@@ -117,6 +118,11 @@ def unnumbered(text: str) -> str:
     return _PLACE.sub(r"\g<file> ", _GUTTER.sub("", text)) if _HAS_NUMBERS.search(text) else text
 
 
+NAMES_CACHED: Final = 16_384
+"""Number of names whose noise is known: the texts of a session repeat most of theirs."""
+
+
+@lru_cache(maxsize=NAMES_CACHED)
 def is_noise(name: str) -> bool:
     """Return whether the form of a name alone shows that it is uninformative."""
     if "/" in name:
@@ -222,18 +228,20 @@ def identifiers(text: str) -> Mapping[str, int]:
     return names
 
 
-def ranked(names: Mapping[str, int], text: str) -> Sequence[str]:
-    """Return the names of a text, as `identifiers` returns them, the likeliest to be used again first.
+def ranked(names: Mapping[str, int], text: str) -> Iterator[str]:
+    """Yield the names of a text, as `identifiers` returns them, the likeliest to be used again first.
 
     Paths and addresses come first, then names that the text defines, repeated names, all others, each in its order.
     """
+    yield from (name for name in names if "/" in name)
     defined: set[str] = set()
     for piece in map(unescaped, pieces(text)):
         defined.update(DEFINITION.findall(piece))
-    ranks: tuple[list[str], ...] = ([], [], [], [])
+    ranks: tuple[list[str], ...] = ([], [], [])
     for name, count in names.items():
-        ranks[0 if "/" in name else 1 if name in defined else 2 if count > 1 else 3].append(name)
-    return tuple(chain.from_iterable(ranks))
+        if "/" not in name:
+            ranks[0 if name in defined else 1 if count > 1 else 2].append(name)
+    yield from chain.from_iterable(ranks)
 
 
 def choose(names: Iterable[str], seen: Collection[str], chars_max: int) -> tuple[str, ...]:
@@ -244,4 +252,6 @@ def choose(names: Iterable[str], seen: Collection[str], chars_max: int) -> tuple
         if len(name) < room and name not in seen:
             picked.append(name)
             room -= len(name) + 1
+            if room < 2:
+                break  # not even a name of one letter fits
     return tuple(picked)

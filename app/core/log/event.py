@@ -213,6 +213,12 @@ class Event:
         body = self.body or {}
         return not self.pinned and any(isinstance(body.get(name), int) for name in AGES)
 
+    def derive(self, compute: Callable[["Event"], _Value]) -> _Value:
+        """Return `compute(self)`, computed on first use; `compute` must be a pure function of the event."""
+        name = f"{compute.__module__}.{compute.__qualname__}"
+        known: dict[str, _Value] = vars(self)
+        return known[name] if name in known else known.setdefault(name, compute(self))
+
     @property
     def ends_prompts(self) -> bool:
         """Whether the event only marks the end of all earlier system prompts."""

@@ -9,7 +9,7 @@ calls). Counting bytes, not characters, also covers scripts whose characters cos
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Protocol
@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from app.core.log.event import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, read_arguments
 from app.core.tokens.models import ModelProfile
-from app.core.tokens.scales import MARGIN, SCALES, ImageRule, dimensions, scaled
+from app.core.tokens.scales import MARGIN, SCALES, ImageRule, LargerCount, Tokenizer, dimensions, scaled
 
 MESSAGE_TOKENS: Final = 4
 """Role and separators of one message: OpenAI's cookbook counts 3, and 1 for a name."""
@@ -37,30 +37,12 @@ all texts take 10 MB.
 """
 
 
-ORDINARY_CHARS: Final = 3
-"""Prose, code and JSON have more characters than this to a token; keys, hashes, numbers and noise have fewer."""
-
-DENSE_FACTOR: Final = 1.06
-"""The most tokens of cl100k_base for one of o200k_base in such a text (1.05 measured, of base64)."""
-
-
 class TextKind(StrEnum):
     """The kind of a text, for estimators whose density depends on it."""
 
     PROSE = "prose"
     RESULT = "result"
     DATA = "data"  # call arguments, tool definitions
-
-
-class Tokenizer(Protocol):
-    """An exact tokenizer."""
-
-    @property
-    def name(self) -> str:
-        """The encoding's name."""
-
-    def count(self, text: str) -> int:
-        """Return the tokens of `text`; special tokens in it count as ordinary text."""
 
 
 class Estimator(Protocol):
@@ -147,30 +129,6 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True)
-class LargerCount:
-    """Two tokenizers as one, which counts a text by the tokenizer that makes more tokens of it.
-
-    Beyond ASCII they differ up to threefold. In ASCII they hardly do, so `usual` alone counts it: the other takes
-    several times as long for a dense text.
-    """
-
-    usual: Tokenizer
-    other: Tokenizer
-
-    @property
-    def name(self) -> str:
-        """The usual tokenizer's name."""
-        return self.usual.name
-
-    def count(self, text: str) -> int:
-        """Return the larger count."""
-        tokens = self.usual.count(text)
-        if not text.isascii():
-            return max(tokens, self.other.count(text))
-        return tokens if len(text) > ORDINARY_CHARS * tokens else math.ceil(DENSE_FACTOR * tokens)
-
-
-@dataclass(frozen=True, slots=True)
 class Checked:
     """An estimator by size that counts no text as less than the estimator `least` does.
 
@@ -242,7 +200,14 @@ def estimator_for(profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], na
 
 @lru_cache(maxsize=TEXTS_CACHED)
 def _cached_count(estimator: Estimator, text: str, kind: TextKind) -> int:
-    return estimator.count(text, kind)
+    return _in_parts(estimator).count(text, kind)
+
+
+@lru_cache
+def _in_parts(estimator: Estimator) -> Estimator:
+    if isinstance(estimator, Exact | Scaled):
+        return replace(estimator, tokenizer=estimator.tokenizer.in_parts)
+    return estimator
 
 
 @dataclass(frozen=True, slots=True)

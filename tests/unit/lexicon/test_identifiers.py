@@ -30,7 +30,7 @@ def test_paths_come_before_definitions_before_what_is_repeated() -> None:
     names = identifiers(text)
     assert names["retry_count"] == 2
     assert set(names.values()) == {1, 2}
-    assert ranked(names, text) == (
+    assert tuple(ranked(names, text)) == (
         "app/store/log.py",
         "https://example.org/a?b=1,",
         "load_rows",

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 
+from app.core.log import event
 from app.core.log.event import lazy
+from app.core.log.events import EventType
 
 
 @dataclass(frozen=True)
@@ -77,3 +79,15 @@ def test_concurrent_threads_get_the_same_value() -> None:
         assert both[0].wait(10)
         second = threads.submit(lambda: value.found)
         assert first.result() is second.result()
+
+
+def test_a_derived_value_is_computed_once_for_each_event() -> None:
+    asked: list[int] = []
+
+    def tool_chars(event: Event) -> int:
+        asked.append(event.seq)
+        return len(event.tool or "")
+
+    call = event.Event(7, EventType.TOOL_CALL, 1, 10, tool="grep")
+    assert [call.derive(tool_chars), call.derive(tool_chars), replace(call, tool="rg").derive(tool_chars)] == [4, 4, 2]
+    assert asked == [7, 7]

@@ -5,16 +5,18 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import tiktoken
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from app.core.tokens.counter import Tokenizer
+from app import tokenizers
+from app.core.tokens.scales import Tokenizer
 from app.runtime.settings import Settings
-from app.tokenizers import FILES, RUN_CHARS_MAX, load, pieces
+from app.tokenizers import FILES, RUN_CHARS_MAX, InParts, TiktokenTokenizer, load, parts, pieces
 
 INSTALLED = Settings().tiktoken_cache_dir
 CL100K, O200K = FILES["cl100k_base"][0], FILES["o200k_base"][0]
@@ -98,6 +100,34 @@ def test_pieces_are_the_text_and_none_has_a_long_run(runs: list[tuple[str, int]]
     cut = list(pieces(text))
     assert "".join(cut) == text
     assert max(map(longest_run, cut)) <= RUN_CHARS_MAX
+
+
+@given(
+    st.sampled_from(sorted(FILES)),
+    st.lists(
+        st.sampled_from(
+            [*"\n \t\x1c\u3000a.é漢🙂/[<#", "\r\n", "Word", "I's", "2026", "\n\nWord", "\n\n[", ". Word", "- - x"]
+        ),
+        min_size=10,
+        max_size=60,
+    ),
+)
+@settings(max_examples=400)
+def test_a_texts_parts_have_its_tokens(encoding: str, words: list[str]) -> None:
+    tokenizer, text = load(INSTALLED)[encoding], "".join(words)
+    with mock.patch.object(tokenizers, "PART_CHARS", 4):
+        cut = list(parts(text))
+        assert "".join(cut) == text
+        assert sum(map(tokenizer.count, cut)) == tokenizer.count(text) == tokenizer.in_parts.count(text)
+
+
+def test_texts_with_a_part_in_common_count_it_once(tokenizer: Tokenizer) -> None:
+    counted: list[str] = []
+    with mock.patch.object(TiktokenTokenizer, "count", lambda _, text: counted.append(text) or 1):
+        caching = InParts(tokenizer)
+        summary = "They renamed the parser.\n\nThey ran its tests."
+        assert caching.count(f"With a hint.\n\n{summary}") == caching.count(f"Without.\n\n{summary}") == 3
+    assert counted == ["With a hint.\n\n", "They renamed the parser.\n\n", "They ran its tests.", "Without.\n\n"]
 
 
 def longest_run(text: str) -> int:

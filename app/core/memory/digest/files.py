@@ -140,6 +140,8 @@ def named_paths(arguments: Mapping[str, Json]) -> Iterable[str]:
     """Yield the paths in a call's arguments, single or in a list."""
     for name in _NAMES_FILES:
         value = arguments.get(name)
+        if value is None:
+            continue
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):
             path = item.get("path") if isinstance(item, Mapping) else item
             if isinstance(path, str) and 0 < len(path) <= PATH_CHARS_MAX and "\n" not in path:

@@ -99,6 +99,10 @@ class WorkedFiles:
 
 def use_of(call: Event) -> FileUse:
     """Return the files of a call; for a shell command, including those that it prints and those of a patch in it."""
+    return call.derive(_use_of)
+
+
+def _use_of(call: Event) -> FileUse:
     arguments = call.arguments
     use = files_of(call.tool or "", arguments)
     command = command_of(call.tool or "", arguments)

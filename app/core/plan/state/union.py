@@ -6,6 +6,7 @@ Failures that a later summary reports as fixed are removed, and a check that pas
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from app.core.memory.digest.appendix import TAGS
@@ -38,8 +39,17 @@ class Union:
     sections: str
 
 
+UNIONS_CACHED: Final = 16
+"""Number of unions that are cached: a plan that folds writes its summaries several times."""
+
+
 def unite(texts: Sequence[str]) -> Union:
     """Unite the sections of summaries, given oldest first; of two lines about one thing the newer one stays."""
+    return _unite(tuple(texts))
+
+
+@lru_cache(maxsize=UNIONS_CACHED)
+def _unite(texts: tuple[str, ...]) -> Union:
     words = [re.sub(r"\n{3,}", "\n\n", _BARE.sub("", _SECTION.sub("", text))).strip() for text in texts]
     all_words = " ".join(" ".join(words).split())
     found: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
