@@ -34,8 +34,6 @@
 `http/errors.py` alone maps them to HTTP statuses.
 """
 
-from collections.abc import Mapping
-
 
 class ContextError(Exception):
     """Base of all expected failures; `fields` are the machine-readable members of the error response."""
@@ -43,7 +41,7 @@ class ContextError(Exception):
     def __init__(self, detail: str, **fields: object) -> None:
         super().__init__(detail)
         self.detail = detail
-        self.fields: Mapping[str, object] = fields
+        self.fields = fields
 
 
 class InvalidRequest(ContextError):

@@ -5,13 +5,17 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
 
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json, more_values, too_deep
 from app.http.errors import BodyTooLarge, InvalidJson
+
+Model = TypeVar("Model", bound=BaseModel)
 
 INLINE_BYTES_MAX: Final = 128 * 1024
 """The size up to which a body is parsed on the event loop; a larger one is parsed in a thread."""
@@ -47,8 +51,8 @@ class ParsedRequest(Request):
         return self.value
 
 
-async def read_json(request: Request, known: frozenset[str]) -> tuple[Mapping[str, Any], bytes]:
-    """Return the body as a JSON object with only `known` fields, and its bytes.
+async def read_json(request: Request) -> tuple[Mapping[str, Any], bytes]:
+    """Return the body as a JSON object, and its bytes.
 
     Accepts NaN and infinities, because events are validated one by one later. Raises BodyTooLarge, or InvalidRequest if
     the body is not such an object.
@@ -57,10 +61,20 @@ async def read_json(request: Request, known: frozenset[str]) -> tuple[Mapping[st
     value = await parse_json(raw, request.app.state.json_limits, strict=False)
     if not isinstance(value, Mapping):
         raise InvalidRequest("the body must be a JSON object", field="")
-    for name in value:
-        if name not in known:
-            raise InvalidRequest(f"unknown field {name!r}", field=name)
     return value, raw
+
+
+async def read_model(request: Request, model: type[Model]) -> Model:
+    """Return the body as a model; an empty body has no fields.
+
+    Raises BodyTooLarge, InvalidJson, or RequestValidationError as FastAPI does for a declared body.
+    """
+    raw = await request.body()
+    value = await parse_json(raw, request.app.state.json_limits) if raw else {}
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
 
 
 async def parse_json(raw: bytes, limits: JsonLimits, *, strict: bool = True) -> Json:

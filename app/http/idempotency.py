@@ -7,6 +7,7 @@ from fastapi import Depends, Header, Request
 from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel
 
+from app.core.errors import InvalidRequest
 from app.core.log.segments import session_of
 from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
 from app.http.operation import Who
@@ -20,6 +21,17 @@ Key = Annotated[
 ]
 Done = TypeVar("Done")
 """The result of an operation."""
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Return the idempotency key of a request whose endpoint parses it itself; None without one.
+
+    Raises InvalidRequest.
+    """
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
+        raise InvalidRequest(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters", field="Idempotency-Key")
+    return key
 
 
 class Idempotency:
@@ -37,6 +49,11 @@ class Idempotency:
     async def stored_response(self) -> Mapping[str, Any] | None:
         """Return the response stored under the key; None if there is none, or no key. Raises IdempotencyConflict."""
         return None if self._claim is None else await self._answers.find(self._claim)
+
+    @property
+    def claim(self) -> KeyClaim | None:
+        """The claim of the request; None without a key."""
+        return self._claim
 
     def response_to_store(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> ResponseToStore[Done] | None:
         """Return what the operation must store in its transaction; None without a key. `answer` makes the response."""

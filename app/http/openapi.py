@@ -135,15 +135,15 @@ def security_of(scope: str) -> list[dict[str, list[str]]]:
     return [{KEY_SCHEME: [scope]}]
 
 
-def append_operation(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the parameters and the body of an append, whose route parses them itself."""
+def body_of_model(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """Return the parameters and the body of a session's operation whose endpoint parses them itself."""
     reference = {"$ref": f"#/components/schemas/{model.__name__}"}
     key = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
     described = {"description": KEY_DESCRIPTION}
     header = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": key, **described}
     return {
         "parameters": [_sid(), header],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
+        "requestBody": {"required": required, "content": {"application/json": {"schema": reference}}},
     }
 
 

@@ -200,6 +200,32 @@ BY_SLUG: Final = {problem.slug: problem for problem in ALL}
 _REFERENCE: Final = "#/components/schemas/{}"
 
 
+_OF_STEPS: Final = frozenset(
+    (
+        *("invalid-request", "invalid-event", "invalid-message", "invalid-policy", "unknown-call", "duplicate-call"),
+        *("not-found", "conflict", "head-conflict", "idempotency-conflict", "context-infeasible", "nothing-to-send"),
+        *("injection-over-reserve", "too-many-sessions", "session-erased", "too-many-events"),
+    )
+)
+"""The problems that a part of a step in one request may have."""
+_STEP_FIELDS: Final[Mapping[str, Schema]] = {
+    "part": {
+        "type": "string",
+        "enum": ["outcome", "append", "context"],
+        "description": "Part that failed, of a context request that also reports or appends; absent in other requests. "
+        "If it is `context`, the parts before it are recorded; otherwise nothing is.",
+    },
+    "appended": {
+        "allOf": [{"$ref": _REFERENCE.format("AppendedOut")}],
+        "description": "Result of the append of that request; present if it is recorded.",
+    },
+    "outcome": {
+        "allOf": [{"$ref": _REFERENCE.format("OutcomeOut")}],
+        "description": "Verdict on the outcome that the request reported; present if it is recorded.",
+    },
+}
+
+
 def schema_name(slug: str) -> str:
     """Return the name of a problem's schema, such as `HeadConflictProblem`."""
     return "".join(part.capitalize() for part in slug.split("-")) + "Problem"
@@ -217,11 +243,12 @@ def _schema(problem: Problem) -> dict[str, Any]:
         "status": {"const": problem.status, "type": "integer", "description": "HTTP status code of the response."},
         "detail": {"type": "string", "description": "Human-readable description of this occurrence."},
     }
+    fields = {**text.fields, **(_STEP_FIELDS if problem.slug in _OF_STEPS else {})}
     return {
         "title": schema_name(problem.slug),
         "description": f"{text.meaning} {text.remedy}",
         "type": "object",
-        "properties": {**common, **{name: dict(field) for name, field in text.fields.items()}},
+        "properties": {**common, **{name: dict(field) for name, field in fields.items()}},
         "required": [*common, *(name for name in text.fields if name not in text.optional)],
     }
 

@@ -15,6 +15,7 @@ from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer, load_prompts
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.service import Assembly
+from app.resources.contexts.steps import Steps
 from app.resources.contexts.view_cache import ViewCache
 from app.resources.events.reading import Reading, Redaction
 from app.resources.events.service import Ingest
@@ -73,6 +74,7 @@ class Services:
     forks: Forks
     lines: Lines
     reconcile: Reconcile
+    steps: Steps
     event_rates: EventRates
     answers: IdempotencyKeys
     ciphers: ContentCiphers
@@ -102,6 +104,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         database, counting, policies, view_cache, caches, summarizer, lines, kept_days, on_outcome=observe.context
     )
     rates = EventRates(settings.tenant_events_per_second)
+    feedback = Feedback(database, counting, policies, view_cache, caches, observe.report)
     kernel = Services(
         database=database,
         counting=counting,
@@ -117,7 +120,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         forks=forks,
         lines=lines,
         reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
-        feedback=Feedback(database, counting, policies, view_cache, caches, observe.report),
+        feedback=feedback,
+        steps=Steps(database, ingest, assembly, feedback, lines),
         recordings=Recordings(database, policies),
         turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),

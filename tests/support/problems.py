@@ -24,4 +24,5 @@ async def check_problem(answer: httpx.Response) -> None:
 def _validator(kind: str) -> Any:
     slug = kind.removeprefix("/problems/")
     name = "".join(part.capitalize() for part in slug.split("-")) + "Problem"
-    return jsonschema.Draft202012Validator(json.loads(document())["components"]["schemas"][name])
+    found = json.loads(document())
+    return jsonschema.Draft202012Validator({**found, "$ref": f"#/components/schemas/{name}"})

@@ -44,22 +44,21 @@ class ContextBody:
         return {"head": self.head, "tail": self.tail}
 
 
-def context_body(answer: ContextAnswer) -> ContextBody:
-    """Return the response to a context request."""
-    return body_of(answer.session, answer.assembled, answer.compaction, answer.reason)
+def context_body(answer: ContextAnswer, extra: Mapping[str, Json] | None = None) -> ContextBody:
+    """Return the response to a context request, with further fields."""
+    return body_of(answer.session, answer.assembled, answer.compaction, answer.reason, extra)
 
 
-def reconciled_body(done: Reconciled) -> ContextBody:
-    """Return the response to a context request with the client's complete messages."""
-    answer = done.answer
-    extra: dict[str, Json] = {
+def reconciled_body(done: Reconciled, extra: Mapping[str, Json] | None = None) -> ContextBody:
+    """Return the response to a context request with the client's complete messages, with further fields."""
+    plan: dict[str, Json] = {
         "appended": [{"index": index, **receipt._asdict()} for index, receipt in done.appended],
         "plan": [_message_json(one) for one in done.plan.messages],
         "inserted": [
             {name: value for name, value in asdict(one).items() if value is not None} for one in done.plan.inserted
         ],
     }
-    return body_of(answer.session, answer.assembled, answer.compaction, answer.reason, extra)
+    return context_body(done.answer, {**plan, **(extra or {})})
 
 
 def _message_json(plan: MessagePlan) -> dict[str, Json]:

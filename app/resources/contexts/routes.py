@@ -1,36 +1,45 @@
 """Contexts: get the request of the next model call."""
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Annotated, Any, Final
+from dataclasses import fields, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
 from uuid import UUID
 
-from fastapi import Body, Depends, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from app.core.assembly.inputs import ContextRequest, Injection
 from app.core.errors import InvalidRequest
+from app.core.log.events import Json
+from app.core.log.segments import session_of
 from app.http.auth import session_in_path
+from app.http.body import read_model
 from app.http.errors import Forbidden
-from app.http.fields import QUERY, Sid
-from app.http.idempotency import Idempotency, Idempotent
-from app.http.openapi import parameters_of
-from app.http.operation import Resource, Who, service
+from app.http.fields import QUERY
+from app.http.idempotency import Idempotency, idempotency_key
+from app.http.openapi import body_of_model, parameters_of
+from app.http.operation import Resource, Who
 from app.resources.contexts.json import ContextBody, context_body, reconciled_body
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.schemas import ContextIn, ContextOut, ContextQuery
 from app.resources.contexts.service import Assembly, ContextAnswer
+from app.resources.contexts.steps import Step, StepDone, StepFailed, failing_part
+from app.resources.events.routes import append_request, appended_json
+from app.resources.events.schemas import EventsIn, MessagesIn
+from app.resources.feedback.routes import outcome_out
 from app.resources.feedback.service import Feedback
 from app.resources.layers.service import check_content
-from app.resources.lines.service import Lines
 from app.resources.reconcile.messages import ClientList
 from app.resources.reconcile.outcome import Reconciled
-from app.resources.reconcile.service import Reconcile
 from app.services.tenants import Caller
-from app.store.answers import AlreadyAnswered
+from app.store.answers import AlreadyAnswered, KeyClaim
 
-router = Resource("context")
+router = Resource("context", schemas=(ContextIn,))
+
+NO_RESULTS: Final[Mapping[str, Json]] = MappingProxyType({})
 
 PROBLEM_SLUGS: Final = (
     "not-found",
@@ -40,9 +49,6 @@ PROBLEM_SLUGS: Final = (
     "injection-over-reserve",
     "conflict",
 )
-
-
-Service = Annotated[Assembly, Depends(service(Assembly))]
 
 
 # FastAPI's parsing of a dozen parameters takes as long as planning a context, so this hot route parses them itself.
@@ -91,56 +97,138 @@ async def get_context(request: Request, who: Who) -> Response:
         "session-erased",
         "too-many-lines",
         "too-many-events",
+        "head-conflict",
     ),
+    openapi_extra=body_of_model(ContextIn, required=False),
 )
-async def post_context(
-    request: Request,
-    sid: Sid,
-    body: Annotated[ContextIn, Body(default_factory=ContextIn)],
-    who: Who,
-    assembly: Service,
-    feedback: Annotated[Feedback, Depends(service(Feedback))],
-    reconcile: Annotated[Reconcile, Depends(service(Reconcile))],
-    lines: Annotated[Lines, Depends(service(Lines))],
-    idempotent: Idempotent,
-) -> Response:
-    """Get the context of the next model call, with options that need a body.
+async def post_context(request: Request, who: Who) -> Response:
+    """Get the context of the next model call, with options that need a body, and optionally a whole step of an agent.
 
-    These are injected content, another policy for the view, the time of a replayed call, and the call to retry. With
-    `messages`, the client's complete conversation, new messages are first appended to the line of the session that the
-    conversation continues: one request per call instead of an append and a context. The append stays even if no context
-    can be made.
+    The options are injected content, another policy for the view, the time of a replayed call, and the call to retry.
+
+    With `outcome` and `append`, one request does what an agent does between two model calls: report the outcome of the
+    last call, append what has happened since, and get the context, in this order and in one transaction. If the outcome
+    or the append fails, nothing is recorded; if the context fails, they stay recorded, and the problem has their
+    results. With `wait_ms` or `force` the context follows after the commit.
+
+    With `messages`, the client's complete conversation, new messages are first appended to the line of the session that
+    the conversation continues. That append stays too if no context can be made.
     """
-    once = idempotent(body)
-    recordings: Recordings = request.state.services.recordings
+    sid = session_in_path(request)
+    body = await read_model(request, ContextIn)
+    once = Idempotency(request, who, body, idempotency_key(request))
+    services = request.state.services
     if (kept := await once.stored_response()) is not None:
-        return await _again(recordings, who, kept)
-    line = sid if body.retry_of is None else await lines.of_call(who.tenant_id, sid, body.retry_of)
-    asked = await context_request(body, who, line, feedback)
+        return await _again(services.recordings, who, kept)
+    check_alone(body)
     try:
-        if body.messages is None:
-            check_alone(body)
-            made = context_body(await assembly.context(who.tenant_id, line, asked, keep=once.response_to_store(_kept)))
-        else:
-            made = await _reconciled(reconcile, who, sid, body, asked, once)
+        made = await _make(services, who, sid, body, once)
     except AlreadyAnswered:
-        return await _again(recordings, who, await once.concurrent_response())
+        return await _again(services.recordings, who, await once.concurrent_response())
     return Response(made.json(), media_type="application/json")
 
 
-async def _kept(answer: ContextAnswer) -> Mapping[str, Any]:
-    return context_body(answer).stored()
+async def _make(services: Any, who: Caller, sid: str, body: ContextIn, once: Idempotency) -> ContextBody:
+    """Make the context, after what has happened before it: in one transaction unless the context needs its commit."""
+    if body.outcome is None and body.append is None:
+        return await _make_alone(services, who, sid, body, once)
+    _check_ingest(who, "outcome and append")
+    step = Step()
+    try:
+        step = _happened(services, who, body, once.claim)
+        if body.messages is None and body.retry_of is None and body.wait_ms is None and not body.force:
+            step = replace(step, context=await context_request(body, who, sid, services.feedback))
+            keep = once.response_to_store(partial(_stored_step, sid, step))
+            return _step_body(sid, step, await services.steps.take(who.tenant_id, sid, step, keep))
+        done = await services.steps.take(who.tenant_id, sid, step)
+        with failing_part("context", done):
+            return await _make_alone(services, who, sid, body, once, _results(sid, step, done))
+    except StepFailed as failed:
+        error, index = failed.error, failed.error.fields.get("index")
+        error.fields = {**error.fields, "part": failed.part, **_results(sid, step, failed.done)}
+        if failed.part == "append" and "field" in error.fields and index is None:
+            error.fields["field"] = f"append.{error.fields['field']}".rstrip(".")
+        raise error from None
 
 
-async def _kept_reconciled(done: Reconciled) -> Mapping[str, Any]:
-    return reconciled_body(done).stored()
+async def _make_alone(
+    services: Any,
+    who: Caller,
+    sid: str,
+    body: ContextIn,
+    once: Idempotency,
+    results: Mapping[str, Json] = NO_RESULTS,
+) -> ContextBody:
+    """Make the context; the response also has `results`, of what was recorded before it."""
+    line = sid if body.retry_of is None else await services.lines.of_call(who.tenant_id, sid, body.retry_of)
+    asked = await context_request(body, who, line, services.feedback)
+    if body.messages is None:
+        keep = once.response_to_store(partial(_stored_context, results))
+        return context_body(await services.assembly.context(who.tenant_id, line, asked, keep=keep), results)
+    _check_ingest(who, "messages")
+    none = body.system is not None and not body.system
+    sent = ClientList(asked.format, body.messages, body.system, body.tools, all_prompts=none)
+    given = await services.reconcile.read(who.tenant_id, sid, sent)
+    keep_list = once.response_to_store(partial(_stored_reconciled, results))
+    return reconciled_body(await services.reconcile.context(who.tenant_id, sid, given, asked, keep_list), results)
+
+
+def _happened(services: Any, who: Caller, body: ContextIn, claim: KeyClaim | None) -> Step:
+    """Return the outcome and the append of a request. Raises StepFailed."""
+    outcome = None if body.outcome is None else (body.outcome.call_id, body.outcome.report())
+    if body.append is None:
+        return Step(outcome)
+    with failing_part("append"):
+        model = MessagesIn if body.append.keys() & {"format", "messages"} else EventsIn
+        append = append_request(body.append, model, None, b"")
+        services.event_rates.take(who.tenant_id, len(append.drafts))
+    if claim is not None:
+        append = replace(append, key=claim.for_append.key, request_sha256=claim.request_sha256)
+    return Step(outcome, append)
+
+
+def _step_body(sid: str, step: Step, done: StepDone) -> ContextBody:
+    """Return the response to a step with a context."""
+    if done.answer is None:
+        raise RuntimeError("a step with a context has made none")
+    return context_body(done.answer, _results(sid, step, done))
+
+
+async def _stored_step(sid: str, step: Step, done: StepDone) -> Mapping[str, Json]:
+    return _step_body(sid, step, done).stored()
+
+
+async def _stored_context(results: Mapping[str, Json], answer: ContextAnswer) -> Mapping[str, Json]:
+    return context_body(answer, results).stored()
+
+
+async def _stored_reconciled(results: Mapping[str, Json], done: Reconciled) -> Mapping[str, Json]:
+    return reconciled_body(done, results).stored()
+
+
+def _results(sid: str, step: Step, done: StepDone) -> dict[str, Any]:
+    """Return the results of a step's outcome and append, as their own operations return them."""
+    results: dict[str, Any] = {}
+    if step.append is not None and done.appended is not None:
+        results["appended"] = appended_json(step.append, done.appended)
+    if done.verdict is not None:
+        results["outcome"] = outcome_out(session_of(sid), done.verdict).model_dump(mode="json", exclude_none=True)
+    return results
 
 
 def check_alone(body: ContextIn) -> None:
-    """Raise InvalidRequest for fields that require messages."""
+    """Raise InvalidRequest for fields that require messages, and for an append with fields that exclude it."""
     for field in ("system", "tools"):
         if body.messages is None and getattr(body, field) is not None:
             raise InvalidRequest(f"{field} requires messages", field=field)
+    for field in ("messages", "at"):
+        if body.append is not None and getattr(body, field) is not None:
+            raise InvalidRequest(f"append excludes {field}", field=field)
+
+
+def _check_ingest(who: Caller, what: str) -> None:
+    if not who.has_scope("ingest"):
+        raise Forbidden(f"this key lacks the scope 'ingest', which {what} require")
 
 
 async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -> Response:
@@ -148,18 +236,6 @@ async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -
     head, tail = kept["head"], kept["tail"]
     found = await recordings.context(who.tenant_id, head["line"], UUID(head["call_id"]))
     return Response(ContextBody(head, found.replayed.request, tail).json(), media_type="application/json")
-
-
-async def _reconciled(
-    reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest, once: Idempotency
-) -> ContextBody:
-    if not who.has_scope("ingest"):
-        raise Forbidden("this key lacks the scope 'ingest', which messages require")
-    none = body.system is not None and not body.system
-    sent = ClientList(asked.format, body.messages or [], body.system, body.tools, all_prompts=none)
-    given = await reconcile.read(who.tenant_id, sid, sent)
-    done = await reconcile.context(who.tenant_id, sid, given, asked, once.response_to_store(_kept_reconciled))
-    return reconciled_body(done)
 
 
 _REQUESTED: Final = frozenset(field.name for field in fields(ContextRequest))

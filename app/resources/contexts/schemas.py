@@ -1,9 +1,11 @@
 """Context requests and their responses."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from app.core.render.formats import FormatName
 from app.http.fields import (
@@ -18,7 +20,6 @@ from app.http.fields import (
     LineName,
     Reducer,
     RequestSha256,
-    Seq,
     SessionName,
     StrictRequest,
     SummaryId,
@@ -26,8 +27,10 @@ from app.http.fields import (
     ViewName,
     ViewOf,
 )
-from app.resources.events.schemas import LoggedEvent
+from app.resources.events.schemas import AppendedOut, EventsIn, MessagesIn
+from app.resources.feedback.schemas import OutcomeIn, OutcomeOut
 from app.resources.policies.routes import PolicyGiven, PolicyRef
+from app.resources.reconcile.schemas import InsertedOut, MessagePlanOut, ReconciledEvent
 from app.resources.summaries.routes import CompactionOut
 
 ProviderRequest = Annotated[
@@ -39,6 +42,16 @@ ProviderRequest = Annotated[
         "(blocks). Fields without content are absent."
     ),
 ]
+
+
+class _BodyOfAppend:
+    """Describes an object as the body of an append, which validates it."""
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(model.__pydantic_core_schema__) for model in (EventsIn, MessagesIn)]}
+
+
+AppendIn = Annotated[dict[str, Any], _BodyOfAppend()]
 
 
 class InjectionIn(StrictRequest):
@@ -113,6 +126,18 @@ class ContextQuery(StrictRequest):
     )
 
 
+class StepOutcomeIn(OutcomeIn):
+    """Outcome of an earlier call of the session."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"call_id": "019373a1-0000-7000-8000-000000000000", "usage": {"input_tokens": 1200}}]
+        }
+    )
+
+    call_id: UUID = Field(description="Id of the recorded call.")
+
+
 class ContextIn(ContextQuery):
     """Parameters of a context request, including those that need a body."""
 
@@ -121,7 +146,7 @@ class ContextIn(ContextQuery):
         json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000}]},
     )
 
-    unchecked_text = frozenset({"policy", "messages", "system", "tools"})
+    unchecked_text = frozenset({"policy", "messages", "system", "tools", "append", "outcome"})
 
     messages: list[dict[str, Any]] | None = Field(
         None,
@@ -140,6 +165,16 @@ class ContextIn(ContextQuery):
         None,
         description="Tools that the client sends with `messages`; appended if they differ from the current ones. "
         "Empty: none. Default: the current ones stay.",
+    )
+    outcome: StepOutcomeIn | None = Field(
+        None,
+        description="Outcome of an earlier call, reported before anything else, as the operation `report_outcome` does "
+        "it. Requires the scope `ingest`.",
+    )
+    append: AppendIn | None = Field(
+        None,
+        description="Events, or messages in a provider's format, appended after the outcome and before the context, as "
+        "`append_events` and `append_messages` do it. Requires the scope `ingest`; excludes `messages` and `at`.",
     )
     policy: PolicyGiven = None
     force: bool = Field(
@@ -263,65 +298,6 @@ class CacheOut(BaseModel):
     prefix_tokens: int = Field(description="Estimated size of that prefix, in the model's tokens.")
 
 
-class ReconciledEvent(LoggedEvent):
-    """Place in the log of an event that was appended from a client's messages."""
-
-    index: int | None = Field(
-        description="Index, from 0, of the message that it came from; null for the request's `system` and `tools`."
-    )
-
-
-ActionOf = Annotated[
-    Literal["keep", "replace", "drop"],
-    Field(description="`keep`: shown as the client sent it. `replace`: shown with other content. `drop`: not shown."),
-]
-NewText = Annotated[
-    str | None,
-    Field(description="Content shown instead, for a tool call its arguments as JSON; present if it is replaced."),
-]
-
-
-class PartPlanOut(BaseModel):
-    """Plan for one event of a message: its text, a tool call, or a tool result."""
-
-    seq: Seq
-    call_id: str | None = Field(None, description="Id of the tool call; absent for text.")
-    action: ActionOf
-    text: NewText = None
-
-
-class MessagePlanOut(BaseModel):
-    """Plan for one of the client's messages."""
-
-    index: int = Field(description="Index of the message, from 0.")
-    action: ActionOf
-    text: NewText = None
-    parts: list[PartPlanOut] | None = Field(
-        None,
-        description="Plan for each of the message's events; present if there are several and they are neither all kept "
-        "nor all dropped.",
-    )
-    seqs: list[int] = Field(description="Seqs of the message's events; empty if it has only reasoning.")
-
-
-class InsertedOut(BaseModel):
-    """A message that the context has and the client does not."""
-
-    before: int = Field(
-        description="Index of the client's message that it precedes; at the end, the number of messages."
-    )
-    kind: Literal["summary", "note", "layer", "injection", "pending"] = Field(
-        description="Kind: `summary` (of events that are left out), `note` (text of the server or of the log), "
-        "`layer`, `injection`, or `pending` (placeholder for the result of a tool call that has none yet)."
-    )
-    role: Literal["system", "user", "tool"] = Field(description="Role of the message; `tool` for a result.")
-    text: str = Field(description="Text of the message.")
-    id: str | None = Field(
-        None, description="Id of the summary (the newest, if several), or name of the layer or injection."
-    )
-    call_id: str | None = Field(None, description="Id of the tool call that the result is pending for.")
-
-
 EXAMPLE: Final[dict[str, Any]] = {
     "call_id": "019373a1-0000-7000-8000-000000000000",
     "session": "demo",
@@ -379,9 +355,12 @@ class ContextOut(BaseModel):
     evictions: list[EvictionOut] = Field(description="Events that are not shown verbatim, in the order of the log.")
     cache: CacheOut = Field(description="Part of the request that the provider can cache.")
     compaction: CompactionOut = Field(description="Whether summaries are being written for the session.")
-    appended: list[ReconciledEvent] | None = Field(
-        None, description="Events that were new; present if the request had `messages`."
+    appended: AppendedOut | list[ReconciledEvent] | None = Field(
+        None,
+        description="Result of the append, if the request had one; with `messages`, the list of the events that were "
+        "new. Otherwise absent.",
     )
+    outcome: OutcomeOut | None = Field(None, description="Verdict on the outcome; present if the request reported one.")
     plan: list[MessagePlanOut] | None = Field(
         None, description="Plan for each of the client's messages; present if the request had `messages`."
     )

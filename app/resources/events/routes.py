@@ -15,7 +15,8 @@ from app.http import paging
 from app.http.auth import session_in_path
 from app.http.body import read_json
 from app.http.fields import Cursor, Limit, Sid
-from app.http.openapi import KEY_CHARS_MAX, append_operation
+from app.http.idempotency import idempotency_key
+from app.http.openapi import body_of_model
 from app.http.operation import Resource, Who, service
 from app.resources.events.appends import Appended, AppendRequest, events_request, messages_request
 from app.resources.events.reading import Reading, Redaction
@@ -49,16 +50,14 @@ _APPEND_PROBLEMS = (
     status=201,
     also=(200,),
     problems=_APPEND_PROBLEMS,
-    openapi_extra=append_operation(EventsIn),
+    openapi_extra=body_of_model(EventsIn),
 )
 async def append_events(request: Request, who: Who) -> Response:
     """Append 1 to 1,000 events to the log, all or none. A session that does not exist is created.
 
     If the same request, or events with the same ids, were sent before, the first response is returned with 200.
     """
-    sid = session_in_path(request)
-    body, terms = await _read(request, EventsIn)
-    return await _append(request, who, sid, events_request(body.get("events"), *terms))
+    return await _append(request, who, EventsIn)
 
 
 @router.operation(
@@ -70,7 +69,7 @@ async def append_events(request: Request, who: Who) -> Response:
     status=201,
     also=(200,),
     problems=(*_APPEND_PROBLEMS, "invalid-message"),
-    openapi_extra=append_operation(MessagesIn),
+    openapi_extra=body_of_model(MessagesIn),
 )
 async def append_messages(request: Request, who: Who) -> Response:
     """Append 1 to 1,000 messages in a provider's own format, all or none. A session that does not exist is created.
@@ -78,14 +77,7 @@ async def append_messages(request: Request, who: Who) -> Response:
     Contexts in the same format show the messages unchanged. If the same request was sent before, the first response is
     returned with 200.
     """
-    sid = session_in_path(request)
-    body, terms = await _read(request, MessagesIn)
-    if body.get("format") not in get_args(NativeFormat):
-        raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
-        raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")
-    return await _append(request, who, sid, messages_request(body["format"], messages, *terms))
+    return await _append(request, who, MessagesIn)
 
 
 @router.operation("GET", "/v1/sessions/{sid}/events", scope="read", returns=EventPage, problems=("not-found",))
@@ -152,25 +144,43 @@ async def redact_event(
     await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id, who.session_prefix)
 
 
-async def _read(
-    request: Request, model: type[BaseModel]
-) -> tuple[Mapping[str, Any], tuple[int | None, str | None, bytes]]:
-    """Return the body of an append, and apart its expected head, its idempotency key, and the body's bytes."""
-    key = request.headers.get("idempotency-key")
-    if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
-        raise InvalidRequest(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters", field="Idempotency-Key")
-    body, raw = await read_json(request, frozenset(model.model_fields))
-    head = body.get("expected_head")
-    if head is not None and (isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < 2**63):
-        raise InvalidRequest("expected_head must be a whole number of 0 or more", field="expected_head")
-    return body, (head, key, raw)
-
-
-async def _append(request: Request, who: Caller, sid: str, asked: AppendRequest) -> Response:
+async def _append(request: Request, who: Caller, model: type[BaseModel]) -> Response:
+    sid, key = session_in_path(request), idempotency_key(request)
+    body, raw = await read_json(request)
+    asked = append_request(body, model, key, raw)
     services = request.state.services
     services.event_rates.take(who.tenant_id, len(asked.drafts))
     appended: Appended = await services.ingest.append(who.tenant_id, sid, asked)
-    body = {
+    status = 201 if appended.created else 200
+    return Response(canonical_json(appended_json(asked, appended)), status, media_type="application/json")
+
+
+def append_request(
+    body: Mapping[str, Any], model: type[BaseModel], key: str | None, request_bytes: bytes
+) -> AppendRequest:
+    """Return the append that a body of EventsIn or MessagesIn asks for. `request_bytes` identify equal requests.
+
+    Raises InvalidRequest, InvalidEvent or InvalidMessage.
+    """
+    for name in body:
+        if name not in model.model_fields:
+            raise InvalidRequest(f"unknown field {name!r}", field=name)
+    head = body.get("expected_head")
+    if head is not None and (isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < 2**63):
+        raise InvalidRequest("expected_head must be a whole number of 0 or more", field="expected_head")
+    if model is EventsIn:
+        return events_request(body.get("events"), head, key, request_bytes)
+    if body.get("format") not in get_args(NativeFormat):
+        raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
+        raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")
+    return messages_request(body["format"], messages, head, key, request_bytes)
+
+
+def appended_json(asked: AppendRequest, appended: Appended) -> dict[str, Any]:
+    """Return the response to an append."""
+    return {
         "session": session_of(appended.session),
         "line": appended.line,
         "head": appended.head,
@@ -180,8 +190,6 @@ async def _append(request: Request, who: Caller, sid: str, asked: AppendRequest)
         ],
         "pressure": appended.pressure._asdict(),
     }
-    status = 201 if appended.created else 200
-    return Response(canonical_json(body), status, media_type="application/json")
 
 
 def _json(value: Any) -> Response:

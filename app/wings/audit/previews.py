@@ -111,8 +111,9 @@ async def preview_context(
     Nothing is recorded or changed, and `wait_ms` has no effect.
     """
     check_alone(body)
-    if body.messages is not None:
-        raise InvalidRequest("a preview appends nothing, so it cannot have messages", field="messages")
+    for field in ("messages", "append", "outcome"):
+        if getattr(body, field) is not None:
+            raise InvalidRequest(f"a preview records nothing, so it cannot have {field}", field=field)
     asked = await context_request(body, who, sid, feedback)
     answer = await preview.context(who.tenant_id, sid, asked, diff_with)
     return Response(_json(sid, answer), media_type="application/json")

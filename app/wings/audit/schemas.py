@@ -34,7 +34,7 @@ from app.resources.contexts.schemas import (
     SummaryRef,
     TokensOut,
 )
-from app.resources.feedback.routes import MatchedOut
+from app.resources.feedback.schemas import MatchedOut
 from app.resources.layers.routes import LayerKind
 from app.resources.policies.routes import PolicyRef
 

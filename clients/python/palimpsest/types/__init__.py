@@ -29,10 +29,7 @@ from palimpsest.types.contexts import (
     ContextOut,
     EvictionOut,
     InjectionIn,
-    InsertedOut,
-    MessagePlanOut,
-    PartPlanOut,
-    ReconciledEvent,
+    StepOutcomeIn,
     SummaryRef,
     TokensOut,
 )
@@ -77,6 +74,7 @@ from palimpsest.types.ledger import (
 from palimpsest.types.lines import ForkOut, LeftOutOut, LineOut, LinePage, RewindOut
 from palimpsest.types.policies import PolicyDocument, PolicyOut, PolicyPage, PolicyRef
 from palimpsest.types.recall import RecallItem, RecallOut
+from palimpsest.types.reconcile import InsertedOut, MessagePlanOut, PartPlanOut, ReconciledEvent
 from palimpsest.types.retention import (
     DueOut,
     ErasedSessionOut,
@@ -208,6 +206,7 @@ __all__ = [
     "SessionOut",
     "SessionPage",
     "SessionTokens",
+    "StepOutcomeIn",
     "SumMoney",
     "SummaryOut",
     "SummaryPage",

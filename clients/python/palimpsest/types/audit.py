@@ -5,17 +5,11 @@ from datetime import datetime
 from typing import Any, Literal
 
 from palimpsest._model import Model
-from palimpsest.types.contexts import (
-    CacheOut,
-    EvictionOut,
-    InsertedOut,
-    MessagePlanOut,
-    ReconciledEvent,
-    SummaryRef,
-    TokensOut,
-)
-from palimpsest.types.feedback import MatchedOut
+from palimpsest.types.contexts import CacheOut, EvictionOut, SummaryRef, TokensOut
+from palimpsest.types.events import AppendedOut
+from palimpsest.types.feedback import MatchedOut, OutcomeOut
 from palimpsest.types.policies import PolicyRef
+from palimpsest.types.reconcile import InsertedOut, MessagePlanOut, ReconciledEvent
 from palimpsest.types.summaries import CompactionOut
 
 
@@ -515,8 +509,12 @@ class PreviewOut(Model):
     """Part of the request that the provider can cache."""
     compaction: CompactionOut
     """Whether summaries are being written for the session."""
-    appended: list[ReconciledEvent] | None = None
-    """Events that were new; present if the request had `messages`."""
+    appended: AppendedOut | list[ReconciledEvent] | None = None
+    """Result of the append, if the request had one; with `messages`, the list of the events that were new.
+    Otherwise absent.
+    """
+    outcome: OutcomeOut | None = None
+    """Verdict on the outcome; present if the request reported one."""
     plan: list[MessagePlanOut] | None = None
     """Plan for each of the client's messages; present if the request had `messages`."""
     inserted: list[InsertedOut] | None = None

@@ -79,6 +79,76 @@ EventType = Literal[
 """Type of an event. The set is closed and part of the public contract."""
 
 
+class _EventInRequired(TypedDict):
+    type: EventType
+    """Type of the event: `system.prompt` and `tools` (the newest of each begins every context), `user.message`,
+    `assistant.message`, `tool.call`, `tool.result`, `system.message` (within the conversation), `agent.note`,
+    `announce`, `turn.start` and `turn.end` (mark turns and are never shown).
+    """
+
+
+class EventIn(_EventInRequired, total=False):
+    """An event to append. A `tool.call` requires `call_id` and `tool`, a `tool.result` requires `call_id`; all
+    other types except `turn.start` and `turn.end` require `content`.
+    """
+
+    id: str | None
+    """Client's own id of the event, unique in the session. Appending the event again with the same content changes
+    nothing. If omitted, the server generates one.
+    """
+    turn_id: str | None
+    """Client's own name of the turn. A user message with the name of the running turn continues that turn instead
+    of beginning a new one.
+    """
+    author: str | None
+    """Name of the agent that said or did it, by which a policy's `authors` selects events. Events without an
+    author are never excluded by it.
+    """
+    content: str | list[dict[str, Any]] | None
+    """Text, or a list of parts: objects with a `type` such as `text`, `image` or `reasoning`; a provider's own
+    parts are kept unchanged. For `tools`: the tool definitions, as a list or its JSON text.
+    """
+    call_id: str | None
+    """Id of the tool call; on a `tool.result`, the id of an earlier call without a result."""
+    tool: str | None
+    """Name of the tool. Default on a `tool.result`: that of the call."""
+    arguments: Any
+    """Arguments of a `tool.call`: an object, or the JSON text of one. Any text that a model wrote is accepted,
+    valid or not.
+    """
+    is_error: bool | None
+    """Whether a tool result reports a failure."""
+    path: str | None
+    """Path of the file that the event concerns; recall, hiding and `supersedes` find the event by it."""
+    mime: str | None
+    """Media type of that file, such as `text/csv`."""
+    pinned: bool | None
+    """Whether every context must show the event, whatever the budget."""
+    ttl_turns: int | None
+    """Number of turns, counting its own, after which the event expires. Default: it does not expire by turns."""
+    ttl_seconds: int | None
+    """Number of seconds after `occurred_at` at which the event expires. Default: it does not expire by time."""
+    replacement: str | None
+    """Text to show and summarize instead of the event once it has expired; ignored on a `tool.call`. Default: a
+    stub replaces an expired tool result, and other expired events are left out.
+    """
+    supersedes: str | None
+    """Key of the events that this one replaces: earlier events with the same `supersedes`, or whose `id` or `path`
+    it is, expire.
+    """
+    occurred_at: str | datetime | str | float | None
+    """Time at which it happened, in ISO 8601. A value that is not a time is stored but not used. Default: the time
+    of the append.
+    """
+    metadata: dict[str, Any] | None
+    """Client's own data about the event; it is stored and never shown to a model."""
+    native: dict[str, Any] | None
+    """Parts of a provider's message that only its format can express, kept so that rendering in that format
+    restores the message. Present if the event was appended as a message. Send it only to restore a log, as it
+    was read; to append a provider's messages, use the messages operation.
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class EventOut(Model):
     """An event as logged, with its place in the log. If it was redacted, a notice replaces its content."""
@@ -177,73 +247,3 @@ class LoggedEvent(Model):
     """Number of the turn, counted from 1; 0 before the first turn."""
     tokens: int
     """Size of the event as appended, in tokens by the session's estimator."""
-
-
-class _EventInRequired(TypedDict):
-    type: EventType
-    """Type of the event: `system.prompt` and `tools` (the newest of each begins every context), `user.message`,
-    `assistant.message`, `tool.call`, `tool.result`, `system.message` (within the conversation), `agent.note`,
-    `announce`, `turn.start` and `turn.end` (mark turns and are never shown).
-    """
-
-
-class EventIn(_EventInRequired, total=False):
-    """An event to append. A `tool.call` requires `call_id` and `tool`, a `tool.result` requires `call_id`; all
-    other types except `turn.start` and `turn.end` require `content`.
-    """
-
-    id: str | None
-    """Client's own id of the event, unique in the session. Appending the event again with the same content changes
-    nothing. If omitted, the server generates one.
-    """
-    turn_id: str | None
-    """Client's own name of the turn. A user message with the name of the running turn continues that turn instead
-    of beginning a new one.
-    """
-    author: str | None
-    """Name of the agent that said or did it, by which a policy's `authors` selects events. Events without an
-    author are never excluded by it.
-    """
-    content: str | list[dict[str, Any]] | None
-    """Text, or a list of parts: objects with a `type` such as `text`, `image` or `reasoning`; a provider's own
-    parts are kept unchanged. For `tools`: the tool definitions, as a list or its JSON text.
-    """
-    call_id: str | None
-    """Id of the tool call; on a `tool.result`, the id of an earlier call without a result."""
-    tool: str | None
-    """Name of the tool. Default on a `tool.result`: that of the call."""
-    arguments: Any
-    """Arguments of a `tool.call`: an object, or the JSON text of one. Any text that a model wrote is accepted,
-    valid or not.
-    """
-    is_error: bool | None
-    """Whether a tool result reports a failure."""
-    path: str | None
-    """Path of the file that the event concerns; recall, hiding and `supersedes` find the event by it."""
-    mime: str | None
-    """Media type of that file, such as `text/csv`."""
-    pinned: bool | None
-    """Whether every context must show the event, whatever the budget."""
-    ttl_turns: int | None
-    """Number of turns, counting its own, after which the event expires. Default: it does not expire by turns."""
-    ttl_seconds: int | None
-    """Number of seconds after `occurred_at` at which the event expires. Default: it does not expire by time."""
-    replacement: str | None
-    """Text to show and summarize instead of the event once it has expired; ignored on a `tool.call`. Default: a
-    stub replaces an expired tool result, and other expired events are left out.
-    """
-    supersedes: str | None
-    """Key of the events that this one replaces: earlier events with the same `supersedes`, or whose `id` or `path`
-    it is, expire.
-    """
-    occurred_at: str | datetime | str | float | None
-    """Time at which it happened, in ISO 8601. A value that is not a time is stored but not used. Default: the time
-    of the append.
-    """
-    metadata: dict[str, Any] | None
-    """Client's own data about the event; it is stored and never shown to a model."""
-    native: dict[str, Any] | None
-    """Parts of a provider's message that only its format can express, kept so that rendering in that format
-    restores the message. Present if the event was appended as a message. Send it only to restore a log, as it
-    was read; to append a provider's messages, use the messages operation.
-    """

@@ -1,0 +1,207 @@
+"""A step in one request: the outcome of an earlier call, what has happened since, and the next context.
+
+One transaction does all three in this order, so an agent's step is one commit. A context that cannot be made leaves the
+outcome and the append recorded.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+from uuid import UUID
+
+import asyncpg
+
+from app.core.assembly.inputs import ContextRequest
+from app.core.errors import ContextError, LineChanged, NotFound
+from app.core.log.segments import is_line
+from app.resources.contexts.loading import Asked
+from app.resources.contexts.service import Assembly, ContextAnswer, MadeContext
+from app.resources.contexts.view_cache import CachedView, with_events, with_report
+from app.resources.events.appends import Appended, AppendRequest
+from app.resources.events.service import Appending, Ingest, PreparedAppend
+from app.resources.feedback.service import Feedback, Report, Reporting, Verdict
+from app.resources.lines.service import Lines
+from app.services.idempotency import ResponseToStore
+from app.store import lines
+from app.store.engine import Connection, Database
+from app.store.ids import SessionRef, session_ref
+
+Part = Literal["outcome", "append", "context"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The parts of a step, None for those that it does not have: the report of a call's outcome, with the call's id, an
+    append, and a context. The context must not wait for a summary or force one: a worker must see the append."""
+
+    outcome: tuple[UUID, Report] | None = None
+    append: AppendRequest | None = None
+    context: ContextRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """The results of a step's parts."""
+
+    verdict: Verdict | None = None
+    appended: Appended | None = None
+    answer: ContextAnswer | None = None
+
+
+class StepFailed(Exception):
+    """A part of a step failed with an expected error; `done` are the results of the parts that stay recorded."""
+
+    def __init__(self, part: Part, error: ContextError, done: StepDone) -> None:
+        super().__init__(part, error)
+        self.part = part
+        self.error = error
+        self.done = done
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A step on a line of the session `name`, with what could be done before its transaction."""
+
+    name: str
+    line: str
+    outcome: tuple[UUID, Report] | None
+    append: PreparedAppend | None
+    context: Asked | None
+    keep: ResponseToStore[StepDone] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The parts of a step as its transaction has made them, or the error of its context."""
+
+    reporting: Reporting | None = None
+    appending: Appending | None = None
+    context: MadeContext | None = None
+    error: ContextError | None = None
+
+    @property
+    def done(self) -> StepDone:
+        return StepDone(
+            None if self.reporting is None else self.reporting.verdict,
+            None if self.appending is None else self.appending.appended,
+            None if self.context is None else self.context.answer,
+        )
+
+
+class Steps:
+    """Takes agents' steps."""
+
+    def __init__(
+        self, database: Database, ingest: Ingest, assembly: Assembly, feedback: Feedback, lines: Lines
+    ) -> None:
+        self._database = database
+        self._ingest = ingest
+        self._assembly = assembly
+        self._feedback = feedback
+        self._lines = lines
+
+    async def take(
+        self, tenant_id: UUID, name: str, step: Step, keep: ResponseToStore[StepDone] | None = None
+    ) -> StepDone:
+        """Take a step on the line that a session's name means.
+
+        `keep`: the response is stored with the context's record, or neither is. Raises StepFailed; nothing is recorded
+        unless its part is the context. Raises AlreadyAnswered if the key of `keep` has been used.
+        """
+        key = None if step.append is None else step.append.key
+        line = await self._lines.resolve_remembered(tenant_id, name, key)
+        try:
+            return await self._take(tenant_id, name, line, step, keep)
+        except LineChanged as moved:
+            line = await self._lines.remember_moved(tenant_id, name, moved.line, key)
+        return await self._take(tenant_id, name, line, step, keep)
+
+    async def _take(
+        self, tenant_id: UUID, name: str, line: str, step: Step, keep: ResponseToStore[StepDone] | None
+    ) -> StepDone:
+        ref = session_ref(tenant_id, line)
+        with failing_part("append"):
+            append = None if step.append is None else await self._ingest.prepare(tenant_id, line, step.append)
+        with failing_part("context"):
+            context = None if step.context is None else await self._assembly.asked(tenant_id, line, step.context)
+        prepared = _Prepared(name, line, step.outcome, append, context, keep)
+        async with nullcontext() if append is None else self._ingest.turn(ref):
+            try:
+                made = await self._database.run_in_transaction(partial(self._make, ref, prepared))
+            except asyncpg.UniqueViolationError:  # the key or an event's id has been used
+                made = await self._database.run_in_transaction(partial(self._make, ref, prepared, locked=True))
+            if made.context is not None:
+                await self._assembly.hold(made.context)
+            if made.appending is not None:
+                self._ingest.finish(made.appending)
+        if made.reporting is not None:
+            await self._feedback.finish(made.reporting)
+        if made.error is not None:
+            raise StepFailed("context", made.error, made.done)
+        return made.done
+
+    async def _make(self, ref: SessionRef, step: _Prepared, tx: Connection, *, locked: bool = False) -> _Made:
+        """Make the parts of a step. Raises StepFailed, which must roll the transaction back."""
+        made = _Made()
+        if step.outcome is not None:
+            with failing_part("outcome"):
+                made = replace(made, reporting=await self._report(tx, ref, step.name, *step.outcome))
+        if step.append is not None:
+            with failing_part("append"):
+                appending = None if locked else await self._ingest.append_unlocked(tx, step.append)
+                made = replace(made, appending=appending or await self._ingest.append_locked(tx, step.append))
+        if step.context is None:
+            return made
+        held = self._assembly.held(step.context)
+        if held is not None:
+            held = _brought_up(held, step.context.request.view, made)
+        keep = None
+        if step.keep is not None:
+            done = made.done
+
+            async def with_answer(answer: ContextAnswer) -> StepDone:
+                return replace(done, answer=answer)
+
+            keep = step.keep.composed_with(with_answer)
+        try:
+            return replace(made, context=await self._assembly.context_in(tx, step.context, held, keep))
+        except LineChanged:
+            raise
+        except ContextError as error:
+            return replace(made, error=error)
+
+    async def _report(self, tx: Connection, ref: SessionRef, name: str, call_id: UUID, report: Report) -> Reporting:
+        """Record a report of a call on this line, or on the line of the session that made the call."""
+        try:
+            return await self._feedback.report_in(tx, ref, name, call_id, report)
+        except NotFound:
+            if is_line(name):
+                raise
+            line = await lines.of_call(tx, ref.tenant_id, name, call_id)
+            if line is None:
+                raise
+            return await self._feedback.report_in(tx, session_ref(ref.tenant_id, line), name, call_id, report)
+
+
+@contextmanager
+def failing_part(part: Part, done: StepDone = StepDone()) -> Iterator[None]:
+    """Raise the block's expected errors as those of a part; `done` are the parts that stay recorded."""
+    try:
+        yield
+    except LineChanged:
+        raise
+    except ContextError as error:
+        raise StepFailed(part, error, done) from error
+
+
+def _brought_up(held: CachedView, view: str, made: _Made) -> CachedView:
+    """Return a held view with what a step has reported and appended, to be used within its transaction."""
+    results = None if made.reporting is None else made.reporting.results
+    if results is not None:
+        held = with_report(held, view, results)
+    added = None if made.appending is None else made.appending.added
+    if added is None:
+        return held
+    return with_events(held, added) or replace(held, is_current=False)
