@@ -82,7 +82,8 @@ SUITE_kubernetes = $(PYTEST) -rs -n 0 tests/unit/repository/test_kubernetes.py t
 SUITE_monitoring = $(PYTEST) -m monitoring -rs tests/acceptance/test_monitoring.py ## alert rules and dashboard against a real Prometheus (needs Debian's prometheus)
 
 # A benchmark is a folder of bench/. `make bench` lists those whose docstring begins with `make bench NAME=folder`.
-BENCH = $(if $(wildcard bench/$(NAME)/__main__.py),$(BIN)/python -m bench.$(NAME) $(RECORDINGS:%=--data %) $(ARGS))
+BENCH = $(if $(wildcard bench/$(NAME)/__main__.py),$(BIN)/python -m bench.interpreter && \
+  $(BIN)/python -m bench.$(NAME) $(RECORDINGS:%=--data %) $(ARGS))
 
 # What `make bench NAME=peers` compares with.
 PEERS := openai-agents google-adk langgraph

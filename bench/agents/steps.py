@@ -42,16 +42,20 @@ class Call:
         return f'"usage":{json.dumps(usage)},"latency_ms":{LATENCY_MS}'.encode()
 
 
-def next_call(answer: bytes, form: str, last: Call | None) -> Call:
+NO_CALL: Final = Call("", -1, -1, 0, 0)
+"""The last call of a session that has had none."""
+
+
+def next_call(answer: bytes, form: str, last: Call) -> Call:
     """Return the call that a context response is for; what its provider caches is the last call, in the same epoch."""
     called, epoch = _CALL_ID.search(answer, 0, 4_000), EPOCH.search(answer, 0, 4_000)
     assert called is not None
     assert epoch is not None
-    count = 0 if last is None else last.number + 1
+    count = last.number + 1
     least, most = BYTES_PER_TOKEN.get(form, OTHER_BYTES_PER_TOKEN)
     tokens = int(len(answer) / (least + (most - least) * (count * GOLDEN % 1)))
-    same = last is not None and last.epoch == int(epoch[1])
-    return Call(called[1].decode(), int(epoch[1]), count, tokens, min(last.tokens, tokens) if last and same else 0)
+    cached = min(last.tokens, tokens) if last.epoch == int(epoch[1]) else 0
+    return Call(called[1].decode(), int(epoch[1]), count, tokens, cached)
 
 
 @dataclass(slots=True)
@@ -69,7 +73,7 @@ class InThreeRequests(Ours):
 
     async def context(self, http: Http | Spread, session: str) -> bytes:
         answer = await Ours.context(self, http, session)
-        self._calls[session] = next_call(answer, self.ask.form, self._calls.get(session))
+        self._calls[session] = next_call(answer, self.ask.form, self._calls.get(session, NO_CALL))
         return answer
 
 
@@ -90,7 +94,7 @@ class InOneRequest(InThreeRequests):
         if last is not None:
             parts.append(b'"outcome":{"call_id":"%b",%b}' % (last.id.encode(), last.outcome(self.ask.form)))
         answer = await http.request("POST", f"/v1/sessions/{session}/context", b"{%b}" % b",".join(parts))
-        self._calls[session] = next_call(answer, self.ask.form, last)
+        self._calls[session] = next_call(answer, self.ask.form, last or NO_CALL)
         return answer
 
 

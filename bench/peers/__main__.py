@@ -29,6 +29,7 @@ LEAST: Final = 5
 """Calls of a side at a size after which PATIENCE_SECONDS ends the size early."""
 RESTARTS: Final = 3
 FIRST: Final = "ours, first of a new process"
+STEP: Final = "both (ours: one request)"
 
 
 class Run:
@@ -38,6 +39,7 @@ class Run:
         self.sides, self.count = list(sides), count
         self.appends = {side.name: Line() for side in sides}
         self.contexts = {side.name: Line() for side in sides} | {FIRST: Line()}
+        self.steps = {side.name: Line() for side in sides}
 
     async def at(self, size: int) -> None:
         """Fill all sides, and call each in turn; the first round warms up."""
@@ -62,7 +64,9 @@ class Run:
     async def _ask(self, side: Side, size: int, *, counted: bool) -> None:
         appended = await side.append()
         asked, messages = await side.context()
+        step = await side.step()
         if counted:
+            self.steps[side.name].add(size, appended + asked if step is None else step)
             self.appends[side.name].add(size, appended)
             self.contexts[side.name].add(size, asked, messages)
 
@@ -111,7 +115,8 @@ def main() -> None:
     print(f"{cores()} cores; {given.count} of each call at each size", end="\n\n", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         run = runner.run(play(given))
-    print(f"{times_table(run.appends, run.contexts, given.sizes, given.count)}\n\n{messages_table(run.contexts)}")
+    times = {"append": run.appends, "context": run.contexts, STEP: run.steps}
+    print(f"{times_table(times, given.sizes, given.count)}\n\n{messages_table(run.contexts)}")
     given.picture.write_text(svg(run.appends, run.contexts), encoding="utf-8")
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from app.store.embedded import EmbeddedPostgres
 from app.version import VERSION
 from bench.agents.sides import ContextParameters, Ours, database, ours
+from bench.agents.steps import InOneRequest
 from bench.agents.traffic import BULK_EVENTS, Life
 from bench.http import Http
 from bench.peers.conversation import message
@@ -51,12 +52,19 @@ class Side(Protocol):
     async def context(self) -> tuple[float, int]:
         """Request a context; return the seconds it took, and the number of its messages."""
 
+    async def step(self) -> float | None:
+        """Append the next event and request a context, both in one call; return the seconds, None if it has none."""
+
 
 @dataclass(slots=True)
 class Served:
-    """Our server. Its worker runs while sessions are filled and in our own turns, and is suspended in others'."""
+    """Our server. Its worker runs while sessions are filled and in our own turns, and is suspended in others'.
+
+    `stepping` is the same server for clients that append with the request for a context.
+    """
 
     side: Ours
+    stepping: InOneRequest
     http: Http
     name: str = "ours, over HTTP"
     versions: Mapping[str, str] = field(default_factory=lambda: {"palimpsest": VERSION})
@@ -91,17 +99,29 @@ class Served:
         self.side.suspend_worker()
         return seconds, len(json.loads(answer)["request"]["messages"])
 
+    async def step(self) -> float:
+        self.side.resume_worker()
+        await self.stepping.append(self.http, SESSION, self._next(1))
+        begun = time.perf_counter()
+        await self.stepping.context(self.http, SESSION)
+        seconds = time.perf_counter() - begun
+        self.side.suspend_worker()
+        return seconds
+
     async def restarted(self) -> float:
         """Return the seconds of the first context of a new API process."""
         await self.side.restart()
         return (await self.context())[0]
 
     async def _post(self, events: int) -> float:
-        messages = [json.dumps(message(number)) for number in range(self.held, self.held + events)]
-        self.held += events
+        messages = self._next(events)
         begun = time.perf_counter()
         await self.side.append(self.http, SESSION, messages)
         return time.perf_counter() - begun
+
+    def _next(self, events: int) -> list[str]:
+        self.held += events
+        return [json.dumps(message(number)) for number in range(self.held - events, self.held)]
 
 
 @dataclass(slots=True)
@@ -132,6 +152,9 @@ class InProcess:
 
     async def context(self) -> tuple[float, int]:
         return await self._ask("context")
+
+    async def step(self) -> None:
+        return None
 
     async def _ask(self, *command: str | int) -> tuple[float, int]:
         assert self.process.stdin is not None
@@ -180,7 +203,8 @@ async def started(postgres: EmbeddedPostgres, folder: Path) -> AsyncIterator[tup
             process = await _process(peer, url)
             stack.push_async_callback(_end, process)
             peers.append(InProcess(peer.name, url, process, await _line(process, peer.name)))
-        yield Served(served, await Http.connect(served.port)), peers
+        stepping = InOneRequest(served.name, served.url, served.stack, served.ask)
+        yield Served(served, stepping, await Http.connect(served.port)), peers
 
 
 async def _process(peer: Peer, url: str) -> Process:

@@ -26,10 +26,25 @@ class Line:
 Lines = Mapping[str, Line]
 
 
-def times_table(appends: Lines, contexts: Lines, sizes: Sequence[int], count: int) -> str:
-    """Return a table of median and longest in ms; the number of calls is in brackets where it is not `count`."""
+def times_table(times: Mapping[str, Lines], sizes: Sequence[int], count: int) -> str:
+    """Return a table of median and longest in ms; the number of calls is in brackets where it is not `count`.
+
+    The last row has the ratio of the first side's median of the last call to the fastest other side's.
+    """
     head = f"| call | side | {' | '.join(f'{size:,}' for size in sizes)} |\n|---|---|{'---:|' * len(sizes)}"
-    return "\n".join([head, *_rows("append", appends, sizes, count), *_rows("context", contexts, sizes, count)])
+    rows = [row for call, lines in times.items() for row in _rows(call, lines, sizes, count)]
+    call, lines = list(times.items())[-1]
+    first, *others = lines.values()
+    ratios = [_ratio(first, [line for line in others if size in line.seconds], size) for size in sizes]
+    return "\n".join(
+        [head, *rows, f"| {call} | {next(iter(lines))}, against the fastest other | {' | '.join(ratios)} |"]
+    )
+
+
+def _ratio(line: Line, others: Sequence[Line], size: int) -> str:
+    if not others or size not in line.seconds:
+        return ""
+    return f"{line.p50(size) / min(other.p50(size) for other in others):.2f} ×"
 
 
 def _rows(call: str, lines: Lines, sizes: Sequence[int], count: int) -> Iterator[str]:

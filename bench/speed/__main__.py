@@ -13,7 +13,7 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,17 +23,23 @@ from app.runtime.settings import Settings
 from app.services.tenants import Tenants
 from app.store import embedded, migrate
 from app.store.engine import Database
+from bench.agents import steps
 from bench.http import Http
 from bench.speed import floor
 from bench.speed.servers import dsn, serve
 
-MODEL = "gpt-4o"
+MODEL, FORM = "gpt-4o", "openai"
 WINDOW_TOKENS = 9_070  # a target of 8,003 after a tenth for the reserve and the estimator's margin
 WORDS = "the quick brown fox jumps over the lazy dog and reads another line of the log before it answers again "
 EVENT_TEXT = WORDS * 4
 TENANTS = 16
-AFTER_APPEND = "context: ours, after an append"
-"""The context alone is timed, so its row has no rate."""
+APPEND, AFTER_APPEND = "append: ours", "context: ours, after an append"
+OUTCOME, STEP = "outcome: ours, after a context", "step: ours, outcome, append and context in one request"
+UNRATED = (AFTER_APPEND, OUTCOME)
+"""Operations with others between them, which are not timed."""
+CPU_COUNT = 100
+SETTLE_SECONDS = 0.002
+"""Pause before a process's CPU time is read, in which it finishes its last response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class Figures:
 
 
 Call = Callable[[], Awaitable[object]]
+Results = dict[tuple[str, int], Figures]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,25 @@ async def closed_loop(make: Callable[[], Awaitable[Operation]], clients: int, co
     return times
 
 
+async def cpu_times(operation: Operation, pid: int, count: int = CPU_COUNT) -> list[float]:
+    """Return the CPU seconds of a process for each operation, of one client."""
+    spent = []
+    for _ in range(count):
+        if operation.before is not None:
+            await operation.before()
+        await asyncio.sleep(SETTLE_SECONDS)
+        begun = _cpu_seconds(pid)
+        await operation.call()
+        await asyncio.sleep(SETTLE_SECONDS)
+        spent.append(_cpu_seconds(pid) - begun)
+    return spent
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of another process from its clock, since /proc counts in hundredths of a second."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
 def figures(times: Sequence[float], wall: float) -> Figures:
     """Return the figures of all rounds together."""
     ordered = sorted(times)
@@ -95,8 +121,8 @@ async def _ready(port: int) -> Http:
 class Bench:
     """The operations to compare, on one database. `keys` belong to a tenant each; most operations use the first."""
 
-    def __init__(self, dsn: str, floor_port: int, our_port: int, keys: Sequence[str]) -> None:
-        self.dsn, self.floor_port, self.our_port, self.keys = dsn, floor_port, our_port, keys
+    def __init__(self, dsn: str, floor_port: int, our_port: int, our_pid: int, keys: Sequence[str]) -> None:
+        self.dsn, self.floor_port, self.our_port, self.our_pid, self.keys = dsn, floor_port, our_port, our_pid, keys
         self.turns = itertools.cycle(keys)
         self.event = json.dumps({"type": "user.message", "content": EVENT_TEXT})
         self.batch = json.dumps({"events": [json.loads(self.event)]}).encode()
@@ -189,6 +215,38 @@ class Bench:
             before=lambda: http.request("POST", f"/v1/sessions/{session}/events", self.batch),
         )
 
+    async def our_outcome(self) -> Operation:
+        """Return the report of an outcome, after an append and a context, in a new session."""
+        http, session = await Http.connect(self.our_port, self.keys[0]), f"reports{next(self.sessions)}"
+        await self.fill(100, session)
+        path, calls = f"/v1/sessions/{session}", [steps.NO_CALL]
+
+        async def another() -> None:
+            await http.request("POST", f"{path}/events", self.batch)
+            answer = await http.request("GET", f"{path}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}")
+            calls.append(steps.next_call(answer, FORM, calls[-1]))
+
+        async def post() -> None:
+            await http.request("POST", f"{path}/calls/{calls[-1].id}/outcome", b"{%b}" % calls[-1].outcome(FORM))
+
+        return Operation(post, another)
+
+    async def our_step(self) -> Operation:
+        """Return a step in one request: the last call's outcome, an append and a context, in a new session."""
+        http, session = await Http.connect(self.our_port, self.keys[0]), f"steps{next(self.sessions)}"
+        await self.fill(100, session)
+        path = f"/v1/sessions/{session}/context"
+        first = await http.request("GET", f"{path}?max_tokens={WINDOW_TOKENS}&model={MODEL}")
+        calls = [steps.next_call(first, FORM, steps.NO_CALL)]
+        asked = b'"max_tokens":%d,"model":"%b","append":%b' % (WINDOW_TOKENS, MODEL.encode(), self.batch)
+
+        async def step() -> None:
+            outcome = b'"call_id":"%b",%b' % (calls[-1].id.encode(), calls[-1].outcome(FORM))
+            answer = await http.request("POST", path, b'{%b,"outcome":{%b}}' % (asked, outcome))
+            calls.append(steps.next_call(answer, FORM, calls[-1]))
+
+        return Operation(step)
+
     async def context_in_turn(self) -> Operation:
         """Return a context request for the next tenant, in a session of its own."""
         http = await Http.connect(self.our_port, next(self.turns))
@@ -199,23 +257,26 @@ class Bench:
         return Operation(lambda: http.request("GET", path))
 
 
-async def measure(bench: Bench, rounds: int, count: int) -> dict[tuple[str, int], Figures]:
-    """Run all operations with 1 and 16 clients, in turn, `rounds` times."""
+async def measure(bench: Bench, rounds: int, count: int) -> tuple[Results, dict[str, float]]:
+    """Run all operations with 1 and 16 clients, in turn, `rounds` times; return also the median CPU ms of some."""
     operations: dict[str, Callable[[], Awaitable[Operation]]] = {
         "append: raw asyncpg": bench.raw_append,
         "append: composite floor": bench.floor_append,
-        "append: ours": bench.our_append,
+        APPEND: bench.our_append,
         "append: ours, tenants in turn": bench.append_in_turn,
         "context: raw tail read": bench.raw_tail("s1000"),
         "context: composite floor": bench.floor_context("s1000"),
         "context: floor and one row": bench.recorded_context("s1000"),
         "context: ours": bench.our_context("s1000"),
         AFTER_APPEND: bench.our_next_context,
+        OUTCOME: bench.our_outcome,
+        STEP: bench.our_step,
         "context: ours, tenants in turn": bench.context_in_turn,
         "context: ours, 100,000 events": bench.our_context("s100000"),
     }
     times: dict[tuple[str, int], list[float]] = {}
     walls: dict[tuple[str, int], float] = {}
+    spent: dict[str, list[float]] = {}
     for number in range(rounds + 1):
         for clients in (1, 16):
             for name, make in operations.items():
@@ -224,21 +285,29 @@ async def measure(bench: Bench, rounds: int, count: int) -> dict[tuple[str, int]
                 if number:  # the first round warms up
                     times.setdefault((name, clients), []).extend(batch)
                     walls[name, clients] = walls.get((name, clients), 0.0) + time.perf_counter() - started
-    return {key: figures(values, walls[key]) for key, values in times.items()}
+        for name in (APPEND, AFTER_APPEND, OUTCOME, STEP):
+            spent.setdefault(name, []).extend(await cpu_times(await operations[name](), bench.our_pid))
+    cpu = {name: statistics.median(values) * 1e3 for name, values in spent.items()}
+    return {key: figures(values, walls[key]) for key, values in times.items()}, cpu
 
 
-def report(results: dict[tuple[str, int], Figures]) -> str:
+def report(results: Results, cpu: Mapping[str, float]) -> str:
     """Return a Markdown table; ratios are to the composite floor of the same kind and number of clients."""
     lines = [
-        "| operation | clients | p50 ms | p99 ms | per second | p50 against the floor |",
-        "|---|---|---|---|---|---|",
+        "| operation | clients | p50 ms | p99 ms | per second | p50 against the floor | API CPU ms |",
+        "|---|---|---|---|---|---|---|",
     ]
     for (name, clients), row in results.items():
-        base = results[f"{name.split(':')[0]}: composite floor", clients]
-        rate = "" if name == AFTER_APPEND else f"{row.per_second:.0f}"
-        lines.append(f"| {name} | {clients} | {row.p50:.2f} | {row.p99:.2f} | {rate} | {row.p50 / base.p50:.2f} |")
+        base = results.get((f"{name.split(':')[0]}: composite floor", clients))
+        rate = "" if name in UNRATED else f"{row.per_second:.0f}"
+        ratio = "" if base is None else f"{row.p50 / base.p50:.2f}"
+        used = f"{cpu[name]:.2f}" if clients == 1 and name in cpu else ""
+        lines.append(f"| {name} | {clients} | {row.p50:.2f} | {row.p99:.2f} | {rate} | {ratio} | {used} |")
     growth = results["context: ours, 100,000 events", 1].p50 / results["context: ours", 1].p50
     lines.append(f"\nContext at 100,000 events against 1,000, one client: {growth:.2f}")
+    for name, against in ((OUTCOME, APPEND), (STEP, AFTER_APPEND)):
+        p50, spent = results[name, 1].p50 / results[against, 1].p50, cpu[name] / cpu[against]
+        lines.append(f"\n({name}) against ({against}), one client: p50 {p50:.2f}, API CPU {spent:.2f}")
     return "\n".join(lines)
 
 
@@ -275,11 +344,13 @@ async def main(rounds: int, count: int) -> None:
             try:
                 for port in ports.values():
                     await _ready(port)
-                bench = Bench(dsn(postgres.url), ports["floor"], ports["ours"], await _tenants(postgres.url))
+                pid = servers[1].pid
+                assert pid is not None
+                bench = Bench(dsn(postgres.url), ports["floor"], ports["ours"], pid, await _tenants(postgres.url))
                 await bench.fill(1_000, "s1000")
                 await bench.fill(100_000, "s100000")
                 await bench.idle()
-                print(report(await measure(bench, rounds, count)))
+                print(report(*await measure(bench, rounds, count)))
             finally:
                 for server in servers:
                     server.terminate()

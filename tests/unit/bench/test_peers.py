@@ -73,13 +73,15 @@ LEFT_OUT = a_line({100: [0.01, 0.01, 0.02]}, 80)
 
 def test_a_table_has_median_and_longest_and_marks_fewer_calls_and_none() -> None:
     lines = {"ours": OURS, "peer": PEERS_OWN, "slow": LEFT_OUT}
-    assert times_table({"ours": OURS}, lines, (100, 1_000), 3).splitlines() == [
+    times = {"append": {"ours": OURS}, "context": lines}
+    assert times_table(times, (100, 1_000), 3).splitlines() == [
         "| call | side | 100 | 1,000 |",
         "|---|---|---:|---:|",
         "| append | ours | 2.0 / 9.0 | 2.0 / 4.0 |",
         "| context | ours | 2.0 / 9.0 | 2.0 / 4.0 |",
         "| context | peer | 10.0 / 20.0 | 4,500 / 5,000 (2) |",
         "| context | slow | 10.0 / 20.0 | not filled in time |",
+        "| context | ours, against the fastest other | 0.20 × | 0.00 × |",
     ]
     assert messages_table(lines).splitlines()[2:] == ["| ours | 90 | 90 |", "| peer | 100 | 100 |", "| slow | 80 |  |"]
 
