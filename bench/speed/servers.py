@@ -7,6 +7,7 @@ import uvicorn
 from sqlalchemy.engine import make_url
 
 from app.main import create_app
+from app.runtime import logs
 from app.runtime.serve import run_worker
 from app.runtime.settings import Settings
 from bench.speed import floor
@@ -19,13 +20,15 @@ FLOOR_PAGE_ROWS = 100
 def serve(kind: str, url: str, port: int, cache_dir: str) -> None:
     """Serve `floor` or `ours`, or run our `worker`, until killed."""
     os.environ["TIKTOKEN_CACHE_DIR"] = cache_dir
+    settings = Settings(pool_size=16, log_level="warning")
+    logs.configure(settings)
     if kind == "worker":
-        run_worker(Settings(log_level="warning"), url, quiet=True)
+        run_worker(settings, url, quiet=True)
         return
     if kind == "floor":
         app = floor.create_app(dsn(url), tiktoken.get_encoding("o200k_base"), TAIL_TOKENS, FLOOR_PAGE_ROWS)
     else:
-        app = create_app(Settings(pool_size=16), url)
+        app = create_app(settings, url)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False, ws="none")
 
 
