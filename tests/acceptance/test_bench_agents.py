@@ -12,6 +12,7 @@ import pytest
 from bench.agents.driver import Agent, a_fleet, a_slice
 from bench.agents.replay import AgentResults, Background
 from bench.agents.sides import ContextParameters, Floor, Ours, execute
+from bench.agents.steps import COUNTED_STEPS, InOneRequest, InThreeRequests, commits_a_step
 from bench.agents.tables import lived_table
 from bench.agents.traffic import lives_of, load
 from bench.quality.servers import Stack
@@ -77,6 +78,24 @@ async def test_agents_are_served_at_a_fair_share_of_the_floors_pace(sides: tuple
     ]
     figures = [row.split(" | ")[2] for row in lived_table(seen).splitlines()[2:]]
     assert figures[2] == f"{statistics.median(shares):.2f} ×"
+
+
+@pytest.mark.wing("audit", "telemetry")
+async def test_a_step_in_one_request_reports_every_outcome_in_fewer_transactions(sides: tuple[Floor, Ours]) -> None:
+    _, ours = sides
+    lives = lives_of(load(SAMPLES), ASK.form)
+    commits = []
+    for kind in (InOneRequest, InThreeRequests):
+        side = kind(ours.name, ours.url, ours.stack, ASK)
+        (agent,) = await a_fleet(side, lives, 1, kind.__name__, lambda _: PLACE)
+        await side.idle()
+        commits.append(await commits_a_step(side, agent))
+        calls = await ours.stack.all(f"/v1/sessions/{agent.session}/calls")
+        usage = [call["outcome"] and call["outcome"]["usage"] for call in calls]
+        assert len(calls) > COUNTED_STEPS
+        assert usage.count(None) == 1, "of the newest call alone"
+        assert any(one["cache_read_tokens"] for one in usage if one), "no call has read a prefix of the last"
+    assert 1 <= commits[0] <= commits[1] - 1.5, commits
 
 
 def last_posted(agent: Agent) -> str:
