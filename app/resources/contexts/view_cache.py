@@ -151,7 +151,7 @@ def with_events(held: CachedView, added: AddedEvents) -> CachedView | None:
         events=held.loaded.events + events,
         compaction="scheduled" if added.applied.compaction_enqueued else held.loaded.compaction,
     )
-    return replace(held, loaded=loaded, chars=held.chars + events_chars(events))
+    return replace(held, loaded=loaded, chars=held.chars + sum(len(body) + EVENT_CHARS for body in added.bodies))
 
 
 def with_report(held: CachedView, view: str, report: ReportResults) -> CachedView:

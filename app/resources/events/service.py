@@ -98,20 +98,17 @@ class Ingest:
             prepared = await self.prepare(tenant_id, line, request)
             try:
                 async with self.turn(prepared.ref):
-                    return self.finish(await self._append(prepared))
+                    try:
+                        appending = await self.append_unlocked(self._database, prepared)
+                    except asyncpg.UniqueViolationError:
+                        appending = None
+                    if appending is None:
+                        async with self._database.transaction() as tx:
+                            appending = await self.append_locked(tx, prepared)
+                    return self.finish(appending)
             except LineChanged as moved:
                 line = await self._lines.remember_moved(tenant_id, external_id, moved.line, request.key)
         raise LineChanged(line)
-
-    async def _append(self, prepared: PreparedAppend) -> Appending:
-        try:
-            appending = await self.append_unlocked(self._database, prepared)
-        except asyncpg.UniqueViolationError:
-            appending = None
-        if appending is None:
-            async with self._database.transaction() as tx:
-                appending = await self.append_locked(tx, prepared)
-        return appending
 
     async def prepare(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> PreparedAppend:
         """Count the events for a session row. Raises InvalidEvent."""
