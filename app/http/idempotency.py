@@ -106,7 +106,7 @@ def _to_json(model: type[BaseModel], made: Any) -> Mapping[str, Any]:
     return response
 
 
-def _idempotent(request: Request, who: Who, key: Key = None) -> Callable[[BaseModel], Idempotency]:
+async def _idempotent(request: Request, who: Who, key: Key = None) -> Callable[[BaseModel], Idempotency]:
     return lambda body: Idempotency(request, who, body, key)
 
 

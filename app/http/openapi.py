@@ -135,14 +135,17 @@ def security_of(scope: str) -> list[dict[str, list[str]]]:
     return [{KEY_SCHEME: [scope]}]
 
 
-def body_of_model(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """Return the parameters and the body of a session's operation whose endpoint parses them itself."""
+def body_of_model(model: type[BaseModel], *parameters: dict[str, Any], required: bool = True) -> dict[str, Any]:
+    """Return the parameters and the body of a session's operation whose endpoint parses them itself.
+
+    `parameters` are those besides the session and the idempotency key.
+    """
     reference = {"$ref": f"#/components/schemas/{model.__name__}"}
     key = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
     described = {"description": KEY_DESCRIPTION}
     header = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": key, **described}
     return {
-        "parameters": [_sid(), header],
+        "parameters": [_sid(), *parameters, header],
         "requestBody": {"required": required, "content": {"application/json": {"schema": reference}}},
     }
 

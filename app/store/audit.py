@@ -15,11 +15,12 @@ from app.core.memory.cover import Summary
 from app.core.plan.state.frontier import START, Frontier, from_json
 from app.core.record.evictions import Eviction, eviction_of
 from app.core.record.manifest import from_json as manifest_of
-from app.store import event_log, summaries, texts
+from app.store import calibrations, event_log, summaries, texts
+from app.store.calibrations import CalibrationSamples
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.ids import SessionRef
-from app.store.outcomes import OUTCOME, ReportedOutcome, outcome_of
+from app.store.outcomes import OUTCOME, VIEW, ReportedOutcome, ReportedView, outcome_of, reported_view
 from app.store.rows import decode
 
 
@@ -90,11 +91,44 @@ async def find(connection: Connection | Database, ref: SessionRef, call_id: UUID
     return None if row is None else decode_call(row)
 
 
-async def lock(tx: Connection, ref: SessionRef, call_id: UUID) -> CallRow | None:
+LOCK_CALL: Final = f"{_FIND} FOR NO KEY UPDATE"
+_KNOWN: Final = (
+    "JOIN calibrations c ON c.tenant_id = :tenant_id AND c.model = call.model AND c.estimator = call.counter"
+)
+# Rows are locked in this order, the calibration only if it is free. A sealed manifest names no estimator here.
+LOCK: Final = f"""
+WITH call AS ({_FIND.replace(" FROM", ", manifest ->> 'estimator' AS counter FROM", 1)} FOR NO KEY UPDATE
+), own AS (
+    SELECT {VIEW} FROM call JOIN views v ON v.session_id = :session_id AND v.view = call.view FOR NO KEY UPDATE OF v
+), taken AS (
+    SELECT {calibrations.FIELDS} FROM call LEFT JOIN own ON true {_KNOWN} FOR UPDATE OF c SKIP LOCKED
+), known AS (
+    SELECT taken.*, true AS locked FROM taken
+    UNION ALL SELECT {calibrations.FIELDS}, false FROM call {_KNOWN} WHERE NOT EXISTS (SELECT FROM taken)
+)
+SELECT call.*, own.*, known.* FROM call LEFT JOIN own ON true LEFT JOIN known ON true
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LockedCall:
+    """A call, locked with its view and, unless it is in use, its model's calibration.
+
+    `view` is None if no epoch of it was opened; `calibration` if it is unknown whether there is one.
+    """
+
+    call: CallRow
+    view: ReportedView | None
+    calibration: CalibrationSamples | None
+
+
+async def lock(tx: Connection, ref: SessionRef, call_id: UUID) -> LockedCall | None:
     """Return one call, locked against other reports until the transaction ends. Raises UnknownVersion."""
-    sql = f"{_FIND} FOR NO KEY UPDATE"
-    row = await tx.fetchrow(sql, **ref._asdict(), call_id=call_id)
-    return None if row is None else decode_call(row)
+    row = await tx.fetchrow(LOCK, **ref._asdict(), call_id=call_id)
+    if row is None:
+        return None
+    known = None if row["locked"] is None else calibrations.with_samples(row, locked=row["locked"])
+    return LockedCall(decode_call(row), reported_view(row), known)
 
 
 async def page(

@@ -1,8 +1,8 @@
 """Calibrations learned from reported usage: by tenant, model and estimator, and by view."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -11,7 +11,7 @@ from app.core.log.events import Json, canonical_json
 from app.core.tokens.calibration import Calibration, Claim, Sample
 from app.core.tokens.learned import Learned, Point
 from app.store.engine import Connection, Database
-from app.store.rows import decode, parameters
+from app.store.rows import Row, decode, parameters
 
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"
 
@@ -32,9 +32,9 @@ async def of_model(connection: Connection | Database, tenant_id: UUID, model: st
     return tuple(map(calibration, rows))
 
 
-_FIELDS: Final = f"{COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples"
+FIELDS: Final = f"{COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples"
 _READ: Final = (
-    f"SELECT {_FIELDS} FROM calibrations c "
+    f"SELECT {FIELDS} FROM calibrations c "
     "WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator"
 )
 LOCK: Final = f"{_READ} FOR UPDATE"
@@ -43,7 +43,7 @@ _ADD: Final = (
     "INSERT INTO calibrations AS c (tenant_id, model, estimator, samples, reported, ratio, margin) "
     "VALUES (:tenant_id, :model, :estimator, '[]', 0, 1, :margin) "
     "ON CONFLICT (tenant_id, model, estimator) DO UPDATE SET updated_at = c.updated_at "
-    f"RETURNING {_FIELDS}"
+    f"RETURNING {FIELDS}"
 )
 
 
@@ -72,14 +72,25 @@ async def lock(
         row, locked = await tx.fetchrow(_ADD, **key, margin=own_margin), True
     if row is None:
         raise RuntimeError("a calibration was deleted")
-    *applied, accepted, accepted_at, claims, samples = row
-    known = replace(
-        calibration(applied),
-        accepted=accepted,
-        accepted_at=accepted_at,
-        claims=tuple(Claim(*one) for one in json.loads(claims)),
+    return with_samples(row, locked=locked)
+
+
+def with_samples(row: Row, *, locked: bool) -> CalibrationSamples:
+    """Decode a row of FIELDS."""
+    known = Calibration(
+        row["estimator"],
+        row["ratio"],
+        row["margin"],
+        row["reported"],
+        row["window_tokens"],
+        row["window_asked"],
+        row["version"],
+        row["window_at"],
+        row["accepted_tokens"],
+        row["accepted_at"],
+        tuple(Claim(*one) for one in json.loads(row["claims"])),
     )
-    return CalibrationSamples(known, tuple(_sample(*one) for one in json.loads(samples)), locked)
+    return CalibrationSamples(known, tuple(_sample(*one) for one in json.loads(row["samples"])), locked)
 
 
 def _sample(counted: int, reported: int, least: int = 0, at: float = 0.0, source: str = "") -> Sample:
@@ -87,18 +98,23 @@ def _sample(counted: int, reported: int, least: int = 0, at: float = 0.0, source
     return Sample(counted, reported, bool(least), at, source)
 
 
-async def save(tx: Connection, tenant_id: UUID, model: str, known: Calibration, samples: Sequence[Sample]) -> None:
-    """Store a calibration, which this transaction must have locked."""
-    await tx.execute(
-        "UPDATE calibrations SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
-        "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
-        "accepted_tokens = :accepted, accepted_at = :accepted_at, claims = :claims, updated_at = now() "
-        "WHERE tenant_id = :tenant_id AND model = :model AND estimator = :estimator",
-        tenant_id=tenant_id,
-        model=model,
-        learned_from=canonical_json([[s.counted, s.reported, int(s.least), s.at, s.source] for s in samples]),
-        **parameters(known) | {"claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in known.claims])},
-    )
+SAVE: Final = (
+    "UPDATE calibrations SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
+    "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
+    "accepted_tokens = :accepted, accepted_at = :accepted_at, claims = :claims, updated_at = now() "
+    "WHERE tenant_id = :tenant_id AND model = :model AND estimator = :estimator"
+)
+
+
+def values(tenant_id: UUID, model: str, now: CalibrationSamples) -> dict[str, object]:
+    """Return the parameters of SAVE."""
+    return {
+        "tenant_id": tenant_id,
+        "model": model,
+        "learned_from": canonical_json([[s.counted, s.reported, int(s.least), s.at, s.source] for s in now.samples]),
+        **parameters(now.known),
+        "claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in now.known.claims]),
+    }
 
 
 async def forget(database: Database, tenant_id: UUID, model: str | None, estimator: str | None) -> int:

@@ -7,13 +7,13 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.assembly.assemble import CallRecord
 from app.core.log.events import Json
 from app.core.tokens.calibration import Reported
-from app.core.tokens.learned import Learned
 from app.store import calibrations, texts
+from app.store.calibrations import CalibrationSamples
 from app.store.engine import Connection
-from app.store.rows import columns, decode, parameters
+from app.store.ids import SessionRef
+from app.store.rows import Row, columns, decode, parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,62 +45,96 @@ STORE: Final = (
     "output_tokens = :output_tokens, latency_ms = :latency_ms, error = :error, overflow = :overflow "
     "WHERE session_id = :session_id AND call_id = :call_id"
 )
-LEARNED: Final = "SELECT learned FROM views WHERE session_id = :session_id AND view = :view FOR NO KEY UPDATE"
-TEACH: Final = (
-    "UPDATE views SET learned = :learned, learned_version = learned_version + 1 "
-    "WHERE session_id = :session_id AND view = :view RETURNING learned_version"
-)
-SEEN: Final = (
-    "UPDATE views SET reported_call = :call_id, reported_epoch = :epoch, reported_head = :head, "
-    "reported_tokens = :tokens, reported_counted = :counted, reported_outside = :outside "
-    "WHERE session_id = :session_id AND view = :view AND (reported_call IS NULL OR reported_call < :call_id) "
-    "RETURNING view"
-)
-SET_TARGET: Final = (
-    "UPDATE views SET target = :target WHERE session_id = :session_id AND view = :view "
-    "AND policy_name = :policy_name AND policy_version = :policy_version "
-    "AND model IS NOT DISTINCT FROM :model AND window_tokens = :window_tokens AND target <> :target"
-)
 
 
-async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: ReportedOutcome) -> None:
-    """Store the outcome of a call."""
-    await tx.execute(
-        STORE,
-        session_id=session_id,
-        call_id=call_id,
-        **parameters(outcome) | {"error": None if outcome.error is None else texts.dumps(outcome.error)},
+@dataclass(frozen=True, slots=True)
+class ReportedView:
+    """The settings of a view, and the values that reports change: its target, its learned calibration as stored JSON,
+    and the usage of its last call with a report."""
+
+    policy: tuple[str, int]
+    model: str | None
+    window_tokens: int
+    target: int
+    learned: str | None
+    learned_version: int
+    reported: Reported | None
+
+    @property
+    def settings(self) -> tuple[tuple[str, int], str | None, int]:
+        """The policy, the model and the window that the target is for."""
+        return self.policy, self.model, self.window_tokens
+
+
+_USAGE: Final = {
+    "reported_call": "call_id",
+    "reported_epoch": "epoch",
+    "reported_head": "head",
+    "reported_tokens": "tokens",
+    "reported_counted": "counted",
+    "reported_outside": "outside",
+}
+"""The columns of a view's reported usage, with the fields of Reported."""
+_CHANGED: Final = ("target", "learned", "learned_version", *_USAGE)
+VIEW: Final = ", ".join(
+    (
+        *(f"v.{name} AS view_{name}" for name in ("policy_name", "policy_version", "model", "window_tokens", "target")),
+        *(f"v.{name}" for name in _CHANGED if name != "target"),
+    )
+)
+"""The columns of a ReportedView, from the view `v`."""
+LOCK_VIEW: Final = f"SELECT {VIEW} FROM views v WHERE v.session_id = :session_id AND v.view = :view FOR NO KEY UPDATE"
+CHANGE_VIEW: Final = (
+    f"UPDATE views SET {', '.join(f'{name} = :{name}' for name in _CHANGED)} "
+    "WHERE session_id = :session_id AND view = :view"
+)
+_VIEW_CHANGED: Final = f"changed AS ({CHANGE_VIEW})"
+_MODEL_TAUGHT: Final = f"taught AS ({calibrations.SAVE})"
+STORES: Final = {
+    (False, False): STORE,
+    (True, False): f"WITH {_VIEW_CHANGED} {STORE}",
+    (False, True): f"WITH {_MODEL_TAUGHT} {STORE}",
+    (True, True): f"WITH {_VIEW_CHANGED}, {_MODEL_TAUGHT} {STORE}",
+}
+"""Statements that store an outcome, by whether they change the view, and whether they change the calibration."""
+
+
+def reported_view(row: Row) -> ReportedView | None:
+    """Decode a row of VIEW; None if there is no view."""
+    if row["view_window_tokens"] is None:
+        return None
+    reported = None
+    if row["reported_call"] is not None:
+        reported = Reported(**{name: row[column] for column, name in _USAGE.items()})
+    return ReportedView(
+        (row["view_policy_name"], row["view_policy_version"]),
+        row["view_model"],
+        row["view_window_tokens"],
+        row["view_target"],
+        row["learned"],
+        row["learned_version"],
+        reported,
     )
 
 
-async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned | None, bool]:
-    """Lock a view; return the calibration it has learned, None if none yet, and whether the view exists."""
-    row = await tx.fetchrow(LEARNED, session_id=session_id, view=view)
-    return (None, False) if row is None else (calibrations.learned(row["learned"]), True)
+async def store(
+    tx: Connection,
+    ref: SessionRef,
+    call_id: UUID,
+    outcome: ReportedOutcome,
+    view: tuple[str, ReportedView] | None,
+    model: tuple[str, CalibrationSamples] | None,
+) -> None:
+    """Store the outcome of a call, and the changed view and calibration of its model, each with its name.
 
-
-async def store_learned(tx: Connection, session_id: UUID, view: str, now: Learned) -> int:
-    """Store the calibration that a view has learned; return its new version, 0 if the view is gone."""
-    row = await tx.fetchrow(TEACH, session_id=session_id, view=view, learned=calibrations.learned_json(now))
-    return 0 if row is None else int(row["learned_version"])
-
-
-async def store_usage(tx: Connection, session_id: UUID, view: str, reported: Reported) -> bool:
-    """Store the usage of a view's last call; return False if a later call has reported already."""
-    row = await tx.fetchrow(SEEN, session_id=session_id, view=view, **parameters(reported))
-    return row is not None
-
-
-async def set_target(tx: Connection, session_id: UUID, call: CallRecord, window: int, target: int) -> None:
-    """Store the new target of a call's view, if the view still has the call's settings."""
-    policy_name, policy_version = call.policy
-    await tx.execute(
-        SET_TARGET,
-        session_id=session_id,
-        view=call.view,
-        policy_name=policy_name,
-        policy_version=policy_version,
-        model=call.model,
-        window_tokens=window,
-        target=target,
-    )
+    This transaction must have locked all of them.
+    """
+    stored_error = None if outcome.error is None else texts.dumps(outcome.error)
+    values = {"session_id": ref.session_id, "call_id": call_id} | parameters(outcome) | {"error": stored_error}
+    if view is not None:
+        name, changed = view
+        values |= {"view": name} | {column: getattr(changed, column) for column in _CHANGED if column not in _USAGE}
+        values |= {column: getattr(changed.reported, field, None) for column, field in _USAGE.items()}
+    if model is not None:
+        values |= calibrations.values(ref.tenant_id, *model)
+    await tx.execute(STORES[view is not None, model is not None], **values)

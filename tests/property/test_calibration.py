@@ -189,6 +189,20 @@ def test_a_single_calls_sample_changes_no_model(stream: list[Sample], odd: Sampl
     assert {alone, again} <= set(corroborated([*steady, alone, again], NOW))
 
 
+refusals = st.builds(replace, samples, least=st.booleans(), source=st.sampled_from("ab"))
+
+
+@given(st.lists(refusals, max_size=20))
+def test_a_sample_counts_if_another_agrees_with_it(stream: list[Sample]) -> None:
+    def agree(one: Sample, other: Sample) -> bool:
+        if one is other or (one.least and one.source == other.source):
+            return False
+        return max(one.ratio, other.ratio) <= calibration.AGREE * min(one.ratio, other.ratio)
+
+    expected = [one for one in stream if any(agree(one, other) for other in stream)]
+    assert list(corroborated(stream, NOW)) == expected
+
+
 @given(st.lists(samples, min_size=2, max_size=20), st.floats(min_value=0, max_value=10 * DAYS))
 def test_old_samples_stop_counting(stream: list[Sample], age: float) -> None:
     steady = [Sample(one.counted, one.counted * 2, at=NOW - age) for one in stream]

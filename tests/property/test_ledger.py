@@ -11,6 +11,7 @@ from app.core.policy.summarize import Prices
 from app.core.tokens.models import ANTHROPIC, OPENAI, OPENAI_PAID, Bill
 from app.wings.ledger.cache_use import (
     TOLERANCE_TOKENS,
+    Caches,
     CountedCall,
     CountedEpoch,
     LedgerBreakpoint,
@@ -161,6 +162,17 @@ def test_the_expected_bill_equals_the_simulations(happens: list[Step]) -> None:
     made = lines(world.calls, world.epochs)
     assert [parts(line.expected) for line in made] == [parts(bill) for bill in world.bills]
     assert sum((line.actual for line in made), Bill()).billed == pytest.approx(sum(b.billed for b in world.bills))
+
+
+@given(steps)
+@settings(max_examples=examples(150), deadline=None)
+def test_lines_made_call_by_call_equal_those_made_at_once(happens: list[Step]) -> None:
+    world, caches, made, opened = play(happens), Caches(), list[LedgerLine](), 0
+    for call in world.calls:
+        new = [epoch for epoch in world.epochs if opened < epoch.number <= call.epoch]
+        made += caches.lines([call], new)
+        opened = max(opened, call.epoch)
+    assert tuple(made) == lines(world.calls, world.epochs)
 
 
 @given(steps, st.sampled_from([0.8, 1.0, 1.55, 4.0]))

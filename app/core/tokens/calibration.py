@@ -18,6 +18,7 @@ used only until a call has reported.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 from uuid import UUID
 
@@ -179,13 +180,22 @@ def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, n
 def corroborated(samples: Sequence[Sample], now: float) -> tuple[Sample, ...]:
     """Return the samples that are not too old and that another agrees with, for a refusal one of another source."""
     fresh = [sample for sample in samples if not _is_old(sample.at, now, SAMPLE_DAYS)]
-    return tuple(sample for sample in fresh if any(_agrees(sample, other) for other in fresh if other is not sample))
+    ratios = [sample.ratio for sample in fresh]
+    confirmed = set[int]()  # whoever agrees with any agrees with the next in order
+    for low, high in pairwise(sorted(range(len(fresh)), key=ratios.__getitem__)):
+        if ratios[high] <= AGREE * ratios[low]:
+            confirmed |= {low, high}
+    return tuple(
+        sample
+        for index, sample in enumerate(fresh)
+        if (any(_agrees(sample, other) for other in fresh) if sample.least else index in confirmed)
+    )
 
 
-def _agrees(sample: Sample, other: Sample) -> bool:
-    if sample.least and sample.source == other.source:
+def _agrees(refusal: Sample, other: Sample) -> bool:
+    if refusal.source == other.source:
         return False
-    return max(sample.ratio, other.ratio) <= AGREE * min(sample.ratio, other.ratio)
+    return max(refusal.ratio, other.ratio) <= AGREE * min(refusal.ratio, other.ratio)
 
 
 def _is_old(at: float, now: float, days: int) -> bool:

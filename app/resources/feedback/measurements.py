@@ -1,6 +1,10 @@
-"""Measurements from a report: its usage, a point for the estimator, and the window that an error states or implies."""
+"""Measurements from a report: its usage, a point for the estimator, and the window that an error states or implies.
+
+With them, what a view and a model learn.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from app.core.policy.overflow import Overflow
 from app.core.tokens import calibration
@@ -11,11 +15,13 @@ from app.core.tokens.calibration import (
     Sample,
     accepted_lately,
     believable,
+    consistent,
     with_accepted,
     with_claim,
 )
-from app.core.tokens.learned import Point
+from app.core.tokens.learned import Learned, Point, with_point
 from app.store.audit import CallRow
+from app.store.calibrations import CalibrationSamples
 from app.store.outcomes import ReportedOutcome
 
 
@@ -110,3 +116,39 @@ def with_window_evidence(
     if overflow is None:
         known = with_accepted(known, point.reported, point.at)
     return known if claim is None else with_claim(known, claim, believed=believed)
+
+
+def own_lessons(
+    before: Learned, call: CallRow, point: Point, claim: Claim | None, overflow: Overflow | None, margin: float
+) -> Learned:
+    """Return the state of a call's view after its report; `margin` is the estimator's own."""
+    own = with_point(before, point, margin) if is_sane(point, call) else before
+    return replace(own, known=with_window_evidence(own.known, claim, point, overflow, believed=True))
+
+
+def shared_lessons(
+    taken: CalibrationSamples,
+    before: Learned,
+    own: Learned,
+    point: Point,
+    claim: Claim | None,
+    overflow: Overflow | None,
+    margin: float,
+    source: str,
+) -> CalibrationSamples:
+    """Return a model's calibration after the report that changed a view's state from `before` to `own`."""
+    outside = own.tokens_outside(point)
+    sample = Sample(point.counted, point.reported - outside, point.least, point.at, source)
+    if own.outside != before.outside:  # from now on this session's samples exclude these tokens
+        samples = (*(one for one in taken.samples if one.source != source), *own.samples(source))
+        samples = samples[-calibration.SAMPLES_MAX :]
+    else:
+        samples = calibration.with_sample(taken.samples, sample)
+    known = calibration.relearn(taken.known, samples, margin, point.at)
+    if sample.sensible and not sample.least:
+        known = replace(known, samples=known.samples + 1)
+    expected = point.counted * known.ratio + outside
+    sent = None if overflow is None else overflow.tokens
+    borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
+    known = with_window_evidence(known, claim, point, overflow, believed=borne_out)
+    return replace(taken, known=known, samples=samples)

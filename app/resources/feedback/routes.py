@@ -1,16 +1,19 @@
 """Feedback: outcomes of calls, and the calibrations learned from them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from uuid import UUID
 
-from fastapi import Depends, Path, Query
+from fastapi import Depends, Query, Request, Response
 
+from app.core.errors import InvalidRequest
 from app.core.log.segments import session_of
 from app.http import paging
-from app.http.auth import PrefixAccess
-from app.http.fields import Cursor, Limit, Sid
-from app.http.idempotency import Idempotent
+from app.http.auth import PrefixAccess, session_in_path
+from app.http.body import read_model
+from app.http.fields import Cursor, Limit
+from app.http.idempotency import Idempotency, idempotency_key
+from app.http.openapi import body_of_model
 from app.http.operation import Resource, Who, service
 from app.resources.contexts.schemas import ContextIn
 from app.resources.feedback.schemas import (
@@ -23,35 +26,48 @@ from app.resources.feedback.schemas import (
 )
 from app.resources.feedback.service import Feedback, Verdict
 
-router = Resource("feedback")
+router = Resource("feedback", schemas=(OutcomeIn,))
 
 
 Service = Annotated[Feedback, Depends(service(Feedback))]
-Id = Annotated[UUID, Path(description="Id of the recorded call.")]
+_CALL_ID: Final[dict[str, Any]] = {
+    "name": "call_id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "format": "uuid"},
+    "description": "Id of the recorded call.",
+}
 
 
 @router.operation(
     "POST",
     "/v1/sessions/{sid}/calls/{call_id}/outcome",
     scope="ingest",
+    resolves_line=False,
     returns=OutcomeOut,
     problems=("not-found", "conflict", "idempotency-conflict"),
-    response_model_exclude_none=True,
+    openapi_extra=body_of_model(OutcomeIn, _CALL_ID),
 )
-async def report_outcome(
-    sid: Sid, call_id: Id, body: OutcomeIn, who: Who, feedback: Service, idempotent: Idempotent
-) -> Mapping[str, Any] | OutcomeOut:
+async def report_outcome(request: Request, who: Who) -> Response:
     """Report the outcome of a call: its token usage, its duration, or its error. The response says what to do next.
 
     Repeating a report returns the same response. A different report is accepted only after an error that was not an
     overflow, since a client may have sent such a request again.
     """
+    sid, key = session_in_path(request), idempotency_key(request)
+    try:
+        call_id = UUID(request.path_params["call_id"])
+    except ValueError:
+        raise InvalidRequest("call_id must be a UUID", field="call_id") from None
+    body = await read_model(request, OutcomeIn)
+    feedback: Feedback = request.state.services.feedback
 
     async def reported() -> OutcomeOut:
         return outcome_out(session_of(sid), await feedback.report(who.tenant_id, sid, call_id, body.report()))
 
-    out: Mapping[str, Any] | OutcomeOut = await idempotent(body).run_repeatable(OutcomeOut, reported)
-    return out
+    out = await Idempotency(request, who, body, key).run_repeatable(OutcomeOut, reported)
+    text = OutcomeOut.model_validate(out).model_dump_json(exclude_none=True)
+    return Response(text, media_type="application/json")
 
 
 @router.operation("GET", "/v1/calibrations", scope="read", access=PrefixAccess.TENANT, returns=CalibrationPage)

@@ -13,34 +13,29 @@ from app.core.assembly.budget import budget_of, real_window
 from app.core.assembly.inputs import ContextRequest, Injection, Retry, ViewRow, ViewSettings
 from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
 from app.core.log.events import Json
+from app.core.log.segments import is_line
 from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
-from app.core.tokens import calibration
 from app.core.tokens.budget import Budget
-from app.core.tokens.calibration import (
-    Calibration,
-    Reported,
-    Sample,
-    consistent,
-)
-from app.core.tokens.learned import Learned, initial_state, with_cache, with_point
+from app.core.tokens.calibration import Calibration, Reported
+from app.core.tokens.learned import Learned, initial_state, with_cache
 from app.core.tokens.models import CacheProfile, profile_name
 from app.resources.contexts.view_cache import ReportResults, ViewCache
 from app.resources.feedback.measurements import (
     claim_of,
     estimate_error,
     is_believable,
-    is_sane,
+    own_lessons,
     point_of,
+    shared_lessons,
     usage_of,
-    with_window_evidence,
 )
 from app.resources.policies.service import Policies
 from app.services.counting import Counting
-from app.store import audit, calibrations, compactions, outcomes
-from app.store.audit import CallRow
-from app.store.calibrations import KnownModel
+from app.store import audit, calibrations, compactions, lines, outcomes
+from app.store.audit import CallRow, LockedCall
+from app.store.calibrations import CalibrationSamples, KnownModel
 from app.store.compactions import WaitingContext
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, overflow_run, session_ref
@@ -153,15 +148,25 @@ class Feedback:
         self._policies = policies
         self._view_cache = view_cache
 
-    async def report(self, tenant_id: UUID, external_id: str, call_id: UUID, report: Report) -> Verdict:
+    async def report(self, tenant_id: UUID, address: str, call_id: UUID, report: Report) -> Verdict:
         """Record a report, learn from it, and return the next action: nothing, retry with less, or stop.
 
-        Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
+        `address` is the session's id or a line's. Raises NotFound, InvalidRequest for an empty report, or Conflict if
+        another outcome was reported before.
         """
-        ref = session_ref(tenant_id, external_id)
-        return await self.finish(
-            await self._database.run_in_transaction(lambda tx: self.report_in(tx, ref, external_id, call_id, report))
-        )
+
+        async def reporting(name: str) -> Reporting:
+            ref = session_ref(tenant_id, name)
+            return await self._database.run_in_transaction(lambda tx: self.report_in(tx, ref, name, call_id, report))
+
+        try:
+            reported = await reporting(address)
+        except NotFound:  # most calls are made on a session's first line
+            line = None if is_line(address) else await lines.of_call(self._database, tenant_id, address, call_id)
+            if line in (None, address):
+                raise
+            reported = await reporting(str(line))
+        return await self.finish(reported)
 
     async def report_in(
         self, tx: Connection, ref: SessionRef, external_id: str, call_id: UUID, report: Report
@@ -170,26 +175,32 @@ class Feedback:
 
         Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
         """
-        call = await audit.lock(tx, ref, call_id)
-        if call is None:
+        found = await audit.lock(tx, ref, call_id)
+        if found is None:
             raise _no_call(external_id, call_id)
+        call, view = found.call, found.view
         policy = await self._policies.get(ref.tenant_id, call.policy, tx)
         outcome, overflow = _outcome(call, policy, report)
         if call.outcome is not None and _same_report(call.outcome, outcome):
             return Reporting(ref, call, policy, call.outcome, repeated=True)
         if call.outcome is not None and (call.outcome.error is None or call.outcome.overflow):
             raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
-        parent = None if call.retry_of is None else await audit.find(tx, ref, call.retry_of)
-        await outcomes.store(tx, ref.session_id, call_id, outcome)
-        lessons = await self._learn(tx, ref, call, parent, outcome, overflow)
+        lessons, taught = await self._learn(tx, ref, found, outcome, overflow)
         reported = usage_of(call, outcome)
-        if reported is not None and not await outcomes.store_usage(tx, ref.session_id, call.view, reported):
+        if view is None or (view.reported is not None and view.reported.call_id >= call_id):
             reported = None
-        # After a later call's report, the target follows from that one.
-        if lessons is not None and (reported is not None or outcome.error is not None):
-            budget = self._budget(policy, call, lessons, reported)
-            target = 1 if budget is None else max(1, budget.target)
-            await outcomes.set_target(tx, ref.session_id, call, call.manifest.window, target)
+        changed = view if view is None or reported is None else replace(view, reported=reported)
+        if changed is not None and lessons is not None:
+            if lessons.own is not None:
+                learned = calibrations.learned_json(lessons.own)
+                changed = replace(changed, learned=learned, learned_version=lessons.version)
+            settings = (call.policy, call.model, call.manifest.window)
+            # After a later call's report, the target follows from that one.
+            if (reported is not None or outcome.error is not None) and settings == changed.settings:
+                budget = self._budget(policy, call, lessons, reported)
+                changed = replace(changed, target=1 if budget is None else max(1, budget.target))
+        stored = None if changed is None or changed == view else (call.view, changed)
+        await outcomes.store(tx, ref, call_id, outcome, stored, taught)
         return Reporting(ref, call, policy, outcome, overflow, lessons, reported)
 
     async def finish(self, reporting: Reporting) -> Verdict:
@@ -270,58 +281,44 @@ class Feedback:
         self,
         tx: Connection,
         ref: SessionRef,
-        call: CallRow,
-        parent: CallRow | None,
+        found: LockedCall,
         outcome: ReportedOutcome,
         overflow: Overflow | None,
-    ) -> Lessons | None:
-        """Learn from an outcome about the view and its model; None if it teaches nothing.
+    ) -> tuple[Lessons | None, tuple[str, CalibrationSamples] | None]:
+        """Learn from an outcome about the view and its model; return the lessons and the model's changed calibration.
 
-        Reports of one model's calls do not wait for each other: a report that arrives while another updates the model
-        updates only its view, unless the call was refused. So the model learns from a sample of its calls.
+        Both are None if there is nothing to learn. Reports of one model's calls do not wait for each other: a report
+        that arrives while another updates the model updates only its view, unless the call was refused. So the model
+        learns from a sample of its calls.
         """
         now = time.time()
+        call, view, taken = found.call, found.view, found.calibration
         estimator = call.manifest.estimator
         margin = self._counting.session_counter(estimator, call.model).estimator.margin
         point = point_of(call, outcome, overflow, now)
         if point is None:
-            return None
-        shared: Calibration | None = None
-        samples: tuple[Sample, ...] = ()
-        locked = False
-        if call.model is not None:
-            wait = overflow is not None
+            return None, None
+        wait = overflow is not None
+        if call.model is not None and (taken is None or (wait and not taken.locked)):
             taken = await calibrations.lock(tx, ref.tenant_id, call.model, estimator, margin, wait=wait)
-            shared, samples, locked = taken.known, taken.samples, taken.locked
-        before, exists = await outcomes.learned(tx, ref.session_id, call.view)
+        shared = None if taken is None else taken.known
+        before = None if view is None else calibrations.learned(view.learned)
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
             before = initial_state(call.model, estimator, margin)
+        parent = None if call.retry_of is None else await audit.find(tx, ref, call.retry_of)
         source = ref.session_id.hex
         claim = claim_of(call, parent, point, overflow, source)
         if claim is not None and not is_believable(claim, point, overflow, (before.known, shared), now):
             claim = None
-        own = with_point(before, point, margin) if is_sane(point, call) else before
-        own = replace(own, known=with_window_evidence(own.known, claim, point, overflow, believed=True))
+        own = own_lessons(before, call, point, claim, overflow, margin)
         counts = (outcome.input_tokens, outcome.cache_read_tokens, outcome.cache_write_tokens)
         own = with_cache(own, *counts, known=profile_name(call.model, self._caches) is not None)
-        version = await outcomes.store_learned(tx, ref.session_id, call.view, own) if exists and own != before else 0
-        if call.model is None or shared is None or not locked:
-            return Lessons(shared, own if version else None, version)
-        sample = Sample(point.counted, point.reported - own.tokens_outside(point), point.least, now, source)
-        if own.outside != before.outside:  # from now on this session's samples exclude these tokens
-            samples = (*(one for one in samples if one.source != source), *own.samples(source))
-            samples = samples[-calibration.SAMPLES_MAX :]
-        else:
-            samples = calibration.with_sample(samples, sample)
-        known = calibration.relearn(shared, samples, margin, now)
-        if sample.sensible and not sample.least:
-            known = replace(known, samples=known.samples + 1)
-        expected = point.counted * known.ratio + own.tokens_outside(point)
-        sent = None if overflow is None else overflow.tokens
-        borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
-        known = with_window_evidence(known, claim, point, overflow, believed=borne_out)
-        await calibrations.save(tx, ref.tenant_id, call.model, known, samples)
-        return Lessons(known, own if version else None, version)
+        version = 0 if view is None or own == before else view.learned_version + 1
+        kept = own if version else None
+        if call.model is None or taken is None or not taken.locked:
+            return Lessons(shared, kept, version), None
+        taught = shared_lessons(taken, before, own, point, claim, overflow, margin, source)
+        return Lessons(taught.known, kept, version), (call.model, taught)
 
     def _budget(
         self,

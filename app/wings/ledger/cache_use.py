@@ -14,6 +14,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from app.core.policy.summarize import Prices
@@ -136,34 +137,48 @@ Common = Callable[[int, int], float]
 
 def lines(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> tuple[LedgerLine, ...]:
     """Return a line for each call of a view, in the order of the calls. `epochs` are the view's, in order."""
-    held: dict[tuple[str | None, str], tuple[_Entry, ...]] = {}
-    scales: dict[tuple[str | None, str], float] = {}
-    common = common_prefix(calls, epochs)
-    known = {epoch.number: epoch for epoch in epochs}
-    made: list[LedgerLine] = []
-    before: LedgerLine | None = None
-    for call in calls:
-        scale = _scale(call, scales.get(call.provider))
+    return Caches().lines(calls, epochs)
+
+
+class Caches:
+    """The providers' caches as the calls of a view leave them."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, CountedEpoch] = {}
+        self._fronts: dict[int, tuple[int, int]] = {}
+        self._common: Common = common_prefix({}, ())
+        self._held: dict[tuple[str | None, str], tuple[_Entry, ...]] = {}
+        self._scales: dict[tuple[str | None, str], float] = {}
+        self._before: LedgerLine | None = None
+
+    def lines(self, calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> tuple[LedgerLine, ...]:
+        """Return the lines of the next calls, and add what they leave. `epochs` are those opened since, in order."""
+        if epochs:
+            self.epochs |= {epoch.number: epoch for epoch in epochs}
+            self._fronts |= {call.epoch: (call.tools, call.system) for call in calls}
+            self._common = common_prefix(self._fronts, tuple(self.epochs.values()))
+        return tuple(map(self._next_line, calls))
+
+    def _next_line(self, call: CountedCall) -> LedgerLine:
+        scale = _scale(call, self._scales.get(call.provider))
         if call.failed:
-            made.append(LedgerLine(call, scale, Bill(), Bill(), 0, None, None, _idle(call, before)))
-            continue
+            return LedgerLine(call, scale, Bill(), Bill(), 0, None, None, _idle(call, self._before))
         if call.usage is not None:
-            scales[call.provider] = scale
-        entries = held.get(call.provider, ())
-        found = _cached_prefix(call, scale, entries, common)
+            self._scales[call.provider] = scale
+        entries = self._held.get(call.provider, ())
+        found = _cached_prefix(call, scale, entries, self._common)
         expected = _expected_bill(call, scale, found)
-        before = _line(call, scale, expected, found, before, common, known)
-        made.append(before)
-        held[call.provider] = _entries_after(call, scale, entries, found, common)
-    return tuple(made)
+        self._before = _line(call, scale, expected, found, self._before, self._common, self.epochs)
+        self._held[call.provider] = _entries_after(call, scale, entries, found, self._common)
+        return self._before
 
 
-def common_prefix(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> Common:
+def common_prefix(fronts: Mapping[int, tuple[int, int]], epochs: Sequence[CountedEpoch]) -> Common:
     """Return a function that returns the number of tokens that the contexts of two epochs begin with in common.
 
-    An epoch planned from scratch records no common prefix; its tools and system prompt are compared instead.
+    `fronts` are the tokens of each epoch's tools and system prompt. These are compared for an epoch planned from
+    scratch, which records no common prefix.
     """
-    fronts = {call.epoch: (call.tools, call.system) for call in calls}
     numbers = [epoch.number for epoch in epochs]
     stable = [0] * len(epochs)
     for index, epoch in enumerate(epochs[1:], start=1):
@@ -172,9 +187,12 @@ def common_prefix(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) 
         same_system = same_tools and epoch.system_seq == epochs[index - 1].system_seq
         stable[index] = max(epoch.stable, tools * same_tools + system * same_system)
 
+    @lru_cache(maxsize=1_024)
     def common(one: int, other: int) -> float:
+        if one == other:
+            return math.inf
         first, last = bisect_right(numbers, min(one, other)), bisect_right(numbers, max(one, other))
-        return min(stable[first:last], default=math.inf if one == other else 0)
+        return min(stable[first:last], default=0)
 
     return common
 
@@ -199,9 +217,9 @@ def _cached_prefix(call: CountedCall, scale: float, entries: Sequence[_Entry], c
     best: _Entry | None = None
     stored = _cached_marks(call, scale)
     for entry in reversed(entries):
-        shared = common(entry.epoch, call.epoch)
         if entry.until <= call.at or (best is not None and entry.tokens <= best.tokens):
             continue
+        shared = common(entry.epoch, call.epoch)
         if call.rules.lookback_blocks is None:
             tokens = int(min(entry.tokens, shared, call.stable))
             if best is None or tokens > best.tokens:
@@ -241,8 +259,9 @@ def _entries_after(
     for entry in entries:
         if entry.until <= call.at or (entry.epoch == call.epoch and (entry.tokens, entry.blocks) in places):
             continue
-        used = entry.tokens <= min(read, common(entry.epoch, call.epoch)) + ROUNDING
-        older.append(replace(entry, until=max(entry.until, until)) if used else entry)
+        used = entry.tokens <= read + ROUNDING and entry.tokens <= common(entry.epoch, call.epoch) + ROUNDING
+        kept = max(entry.until, until) if used else entry.until
+        older.append(_Entry(entry.epoch, entry.tokens, entry.blocks, entry.scale, kept))
     new = [_Entry(call.epoch, mark.tokens, mark.blocks, scale, until) for mark in stored]
     return tuple([*older, *new][-ENTRIES_MAX:])
 

@@ -1,8 +1,9 @@
 """The ledger of a session's view, and the sums of a tenant's calls, with their bills."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Final
@@ -19,7 +20,14 @@ from app.store import sessions
 from app.store.engine import Database
 from app.store.ids import SessionRef
 from app.wings.ledger import store
-from app.wings.ledger.cache_use import CountedCall, CountedEpoch, LedgerBreakpoint, LedgerLine, Usage, lines
+from app.wings.ledger.cache_use import (
+    Caches,
+    CountedCall,
+    CountedEpoch,
+    LedgerBreakpoint,
+    LedgerLine,
+    Usage,
+)
 from app.wings.ledger.totals import Account, Totals, accounts, totals
 
 CALLS_MAX: Final = 5_000
@@ -27,6 +35,10 @@ CALLS_MAX: Final = 5_000
 DAYS_MAX: Final = 31
 CALLS_LOOKED_BACK: Final = 16
 """Calls of a view that are read to compute the expected cache reads of the last one."""
+FOLLOWED_MAX: Final = 1_000
+"""Views whose caches are kept in memory: the expected reads of a call then follow from its own row."""
+EPOCHS_FOLLOWED_MAX: Final = 64
+"""Epochs of a view after which its caches are computed from its last calls again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,17 @@ class TenantLedger:
     sums: Sequence[BilledSums]
 
 
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """The caches that a view's calls have left, up to the call `last` in `epoch`, and the tokens outside their
+    requests."""
+
+    caches: Caches
+    outside: _Outside
+    last: UUID
+    epoch: int
+
+
 class Ledger:
     """Makes the ledgers of views and tenants."""
 
@@ -85,6 +108,7 @@ class Ledger:
         self._database = database
         self._policies = policies
         self._caches = caches
+        self._followed: OrderedDict[tuple[UUID, str], _Followed] = OrderedDict()
 
     async def view_ledger(
         self, tenant_id: UUID, external_id: str, view: str, before: UUID | None, limit: int
@@ -125,21 +149,56 @@ class Ledger:
         found: Sequence[store.EpochRow],
         used: Mapping[tuple[str, int], Policy],
     ) -> tuple[Sequence[LedgerLine], Sequence[CountedEpoch]]:
+        calls, epochs = self._counted(rows, found, used, _outside(rows))
+        return Caches().lines(calls, epochs), epochs
+
+    def _counted(
+        self,
+        rows: Sequence[store.LedgerRow],
+        found: Sequence[store.EpochRow],
+        used: Mapping[tuple[str, int], Policy],
+        outside: _Outside,
+    ) -> tuple[Sequence[CountedCall], Sequence[CountedEpoch]]:
         openings = {row.epoch: row for row in reversed(rows)}
-        outside = _outside(rows)
         epochs = [_epoch(row, openings.get(row.epoch), outside) for row in found]
-        return lines([self._call(row, used[row.policy], outside) for row in rows], epochs), epochs
+        return [self._call(row, used[row.policy], outside) for row in rows], epochs
 
     async def cache_reads(self, ref: SessionRef, view: str, call_id: UUID) -> CacheReads | None:
-        """Return the expected and actual cache reads of a reported call; None if the call is gone."""
-        rows = await store.calls(self._database, ref, view, CALLS_LOOKED_BACK, call_id)
+        """Return the expected and actual cache reads of a reported call; None if the call is gone.
+
+        They follow from what the calls before it have left in the caches, which is kept for the views last reported.
+        """
+        known = self._followed.get((ref.session_id, view))
+        if known is None or known.last >= call_id or len(known.caches.epochs) > EPOCHS_FOLLOWED_MAX:
+            known = None
+        after, epoch = (None, None) if known is None else (known.last, known.epoch)
+        rows = await store.calls(self._database, ref, view, CALLS_LOOKED_BACK, call_id, after)
         if not rows or rows[-1].call_id != call_id:
             return None
-        found = await store.epochs(self._database, ref, view, min(row.epoch for row in rows))
+        found: Sequence[store.EpochRow] = ()
+        if epoch is None:
+            found = await store.epochs(self._database, ref, view, min(row.epoch for row in rows))
+        elif rows[-1].epoch != epoch:
+            found = await store.epochs(self._database, ref, view, epoch + 1)
         used = {row.policy: await self._policies.get(ref.tenant_id, row.policy) for row in rows}
-        line = self._lines(rows, found, used)[0][-1]
+        if known is None:
+            known = _Followed(Caches(), _outside(rows), call_id, rows[-1].epoch)
+        elif known.last != after:  # another report of this view was faster
+            return await self.cache_reads(ref, view, call_id)
+        opened = [row for row in found if epoch is None or row.epoch > epoch]
+        line = known.caches.lines(*self._counted(rows, opened, used, known.outside))[-1]
+        self._keep((ref.session_id, view), replace(known, last=call_id, epoch=rows[-1].epoch))
         profile = profile_name(line.call.model, self._caches)
         return CacheReads(profile or "other", line.expected.read, line.actual.read, line.actual.tokens)
+
+    def _keep(self, key: tuple[UUID, str], known: _Followed) -> None:
+        """Keep a view's caches, unless those after a later call are kept."""
+        held = self._followed.get(key)
+        if held is None or held.last < known.last:
+            self._followed[key] = known
+        self._followed.move_to_end(key)
+        if len(self._followed) > FOLLOWED_MAX:
+            self._followed.popitem(last=False)
 
     def _call(self, row: store.LedgerRow, policy: Policy, outside: _Outside) -> CountedCall:
         own = row.counted / row.estimate if row.estimate else 1.0

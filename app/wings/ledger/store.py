@@ -89,6 +89,7 @@ SELECT call_id, created_at, head, epoch, policy_name, policy_version, format, mo
        CASE WHEN window_tokens IS NULL THEN manifest END AS manifest
 FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view
   AND call_id <= CASE WHEN :last::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :last END
+  AND call_id > CASE WHEN :after::uuid IS NULL THEN '00000000-0000-0000-0000-000000000000' ELSE :after END
 ORDER BY call_id DESC LIMIT :limit
 """
 
@@ -123,10 +124,10 @@ def _call(row: asyncpg.Record) -> LedgerRow:
 
 
 async def calls(
-    database: Database, ref: SessionRef, view: str, limit: int, last: UUID | None = None
+    database: Database, ref: SessionRef, view: str, limit: int, last: UUID | None = None, after: UUID | None = None
 ) -> list[LedgerRow]:
-    """Return a view's newest calls up to the call `last`, oldest first."""
-    rows = await database.fetch(_CALLS, **ref._asdict(), view=view, limit=limit, last=last)
+    """Return a view's newest calls after the call `after` and up to the call `last`, oldest first."""
+    rows = await database.fetch(_CALLS, **ref._asdict(), view=view, limit=limit, last=last, after=after)
     return [_call(row) for row in reversed(rows)]
 
 

@@ -17,7 +17,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.lexicon.times import to_seconds
-from app.store import answers, audit, calibrations, calls, chain, compactions, jobs, lines, log
+from app.store import answers, audit, calibrations, calls, chain, compactions, jobs, lines, log, outcomes
 from app.store.driver import numbered
 from app.store.engine import LOCK_MS, Connection, Database
 from app.store.ids import SessionRef
@@ -69,6 +69,8 @@ class Shards:
             chain.ADD_AND_EXTEND: _add_and_extend,
             lines.OF_CALL: _lines_of_call,
             **dict.fromkeys((calibrations.LOCK, calibrations.LOCK_IF_FREE), _lock_calibration),
+            audit.LOCK: _lock_call,
+            **dict.fromkeys(outcomes.STORES.values(), _store_outcome),
         }
         """Statements of the store that are executed in another way."""
 
@@ -236,6 +238,22 @@ async def _lock_calibration(tx: Connection, method: str, sql: str, values: Value
     turn = "pg_advisory_xact_lock(:key) IS NOT NULL" if sql == calibrations.LOCK else "pg_try_advisory_xact_lock(:key)"
     row = await tx.fetchrow(f"SELECT {turn} AS mine", key=_ON_NODES)
     return await tx.send(method, sql, values) if row is not None and row["mine"] else None
+
+
+async def _lock_call(tx: Connection, method: str, sql: str, values: Values) -> Row | None:
+    """Lock a call and its view in the session's shard; its model's calibration, which is elsewhere, is left out."""
+    call = await tx.fetchrow(audit.LOCK_CALL, **values)
+    if call is None:
+        return None
+    view = await tx.fetchrow(outcomes.LOCK_VIEW, session_id=values["session_id"], view=call["view"])
+    return {**call, **(view or {"view_window_tokens": None}), "locked": None}
+
+
+async def _store_outcome(tx: Connection, method: str, sql: str, values: Values) -> None:
+    """Store an outcome and what it changes, one table after the other."""
+    for part in (outcomes.STORE, outcomes.CHANGE_VIEW, calibrations.SAVE):
+        if part in sql:
+            await tx.execute(part, **_parameters(part, values))
 
 
 async def notify_epoch_opened(tx: Connection, session_id: UUID, view: str, epoch: int) -> None:

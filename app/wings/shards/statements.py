@@ -171,10 +171,9 @@ HOT: Final[Mapping[str, str]] = {
     "a whole list: its line": chain.LONGEST,
     "a whole list: a line's tip": chain.TIP,
     "an outcome: its call's session": OWN_CALL,
+    "an outcome: its call": audit.LOCK_CALL,
+    "an outcome: the view": outcomes.LOCK_VIEW,
     "an outcome": outcomes.STORE,
-    "an outcome: the view's calibration": outcomes.LEARNED,
-    "an outcome: the new calibration": outcomes.TEACH,
-    "an outcome: its usage": outcomes.SEEN,
-    "an outcome: the view's target": outcomes.SET_TARGET,
+    "an outcome: the changed view": outcomes.CHANGE_VIEW,
 }
 """The statements that appends and contexts execute, at least once per request, by purpose."""

@@ -6,7 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
+from app.runtime.settings import Settings
 from app.store.engine import Database
+from tests.conftest import serving
+from tests.support.statements import ServerLog
 
 TOO_LONG = {"error": {"status": 400, "message": "prompt is too long: 215000 tokens > 200000 maximum"}}
 BUSY = {"error": {"status": 529, "message": "Overloaded"}}
@@ -157,6 +160,23 @@ async def test_after_another_error_the_call_may_be_reported_again(
     row = await stored(database, call)
     assert (row["input_tokens"], row["error"]) == (1_000, None)
     await report(client, call, BUSY, 409)
+
+
+async def test_a_report_is_two_statements_in_a_transaction(database_url: str) -> None:
+    """And one for the expected cache reads, which follow from the call's own row."""
+    log = await ServerLog.begin(database_url)
+    usage = {"input_tokens": 200, "cache_read_tokens": 4_000, "output_tokens": 77}
+    async with (
+        serving(Settings(), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
+    ):
+        for number in range(3):
+            await append(http, {"type": "user.message", "content": f"question {number}"})
+            made = await context(http, format="anthropic", model="claude-x")
+            before = len(log.statements())
+            await report(http, made, {"usage": usage})
+        asked = [one.sql for one in log.statements()[before:] if not one.sql.startswith("SET")]
+    assert [sql.split()[0].strip(";") for sql in asked] == ["BEGIN", "WITH", "WITH", "COMMIT", "SELECT"], asked
 
 
 @pytest.mark.parametrize(
