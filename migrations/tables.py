@@ -484,7 +484,8 @@ calibrations = Table(
     Column("claims", JSON, nullable=False, server_default="[]"),
 )
 
-# Built from the log when a search needs it. Terms are hashes of a word and the session.
+# Built from the log when a search needs it. Terms are hashes of a word and the session. The events from `start` to
+# `head` are indexed.
 search_heads = Table(
     "search_heads",
     metadata,
@@ -494,6 +495,7 @@ search_heads = Table(
     Column("entries", Integer, nullable=False, server_default="0"),
     Column("length", BigInteger, nullable=False, server_default="0"),
     Column("version", SmallInteger, nullable=False, server_default="1"),
+    Column("start", BigInteger, nullable=False, server_default="1"),
 )
 
 search = Table(

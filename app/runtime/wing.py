@@ -126,6 +126,14 @@ def observers() -> Observers:
     return next((wing.observers() for wing in installed() if wing.observers is not None), Observers())
 
 
+def ciphers(settings: Any, database: "Database") -> "ContentCiphers":
+    """Return the ciphers of tenants' contents, of the wing that has any."""
+    from app.store.texts import ContentCiphers
+
+    made = (wing.ciphers(settings, database) for wing in installed() if wing.ciphers is not None)
+    return next(made, ContentCiphers())
+
+
 async def find_placement(driver: "Driver", database: "Database") -> "Placement | None":
     """Return the placement that a wing finds for a database, given a connection to it."""
     for wing in installed():

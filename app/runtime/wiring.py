@@ -36,7 +36,7 @@ from app.resources.summaries.summarizing import Summarizing
 from app.resources.turns.service import Turns
 from app.resources.visibility.service import Visibility
 from app.runtime.settings import Settings
-from app.runtime.wing import Observers, find_placement, installed, observers
+from app.runtime.wing import Observers, ciphers, find_placement, installed, observers
 from app.services.counting import Counting
 from app.services.idempotency import IdempotencyKeys
 from app.services.tenants import Tenants
@@ -132,12 +132,6 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         observers=observe,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
-
-
-def ciphers(settings: Settings, database: Database) -> ContentCiphers:
-    """Return the ciphers of tenants' contents, of the wing that has any."""
-    made = (wing.ciphers(settings, database) for wing in installed() if wing.ciphers is not None)
-    return next(made, ContentCiphers())
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:

@@ -94,7 +94,7 @@ async def _erase(tx: Connection, ref: SessionRef) -> None:
     )
     await tx.execute(
         "DELETE FROM pgqueuer WHERE dedupe_key = ANY(:jobs::text[]) AND status <> 'picked'",
-        jobs=[f"compact:{ref.session_id}", *(f"deliver:{row['id']}" for row in deliveries)],
+        jobs=[f"compact:{ref.session_id}", f"index:{ref.session_id}", *(f"deliver:{row['id']}" for row in deliveries)],
     )
     for table in WITHOUT_KEYS:
         await tx.execute(

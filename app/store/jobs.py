@@ -9,8 +9,8 @@ from uuid import UUID
 from app.store.engine import Connection, Database
 from app.store.rows import decode
 
-KINDS: Final = ("compact", "deliver", "erase")
-"""Kinds of jobs: compaction of a session, delivery of a webhook, an erasure."""
+KINDS: Final = ("compact", "deliver", "erase", "index")
+"""Kinds of jobs: compaction of a session, delivery of a webhook, an erasure, indexing of a session for search."""
 
 
 @dataclass(frozen=True, slots=True)

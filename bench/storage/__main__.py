@@ -149,7 +149,7 @@ async def _log(database: asyncpg.Connection, written: Written) -> str:
         "events": "an event, appended",
         "contexts": f"a context, {epochs:,} of them with an epoch",
         "outcomes": "a reported outcome",
-        "worker": "a summary, with the queue and the index of the search",
+        "worker": "a summary, with the queue",
     }
     lines = ["| what | number | bytes of log each | bytes an event |", "|---|---:|---:|---:|"]
     for what, name in names.items():

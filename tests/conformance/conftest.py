@@ -16,7 +16,7 @@ from app.resources.policies.service import Policies
 from app.resources.summaries.service import Compaction
 from app.resources.summaries.spending import Spending
 from app.resources.summaries.summarizing import Summarizing
-from app.runtime import wiring
+from app.runtime import wing
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
 from app.services.counting import Counting
@@ -68,7 +68,7 @@ async def running_worker(
     work = run.Work(
         lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9)),
         find_placement=find_placement,
-        ciphers=lambda database: wiring.ciphers(Settings(), database),
+        ciphers=lambda database: wing.ciphers(Settings(), database),
     )
     stop = asyncio.Event()
     running = asyncio.create_task(run.run(database_url, stop, work))

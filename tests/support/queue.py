@@ -1,4 +1,4 @@
-"""Waits until no compaction is left to a worker, by notifications of its queue."""
+"""Waits until no work on a session is left to a worker, by notifications of its queue."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,17 +17,17 @@ WORKING_SECONDS: Final = 120
 
 @dataclass(frozen=True)
 class WorkerQueue:
-    """A worker's queue; calling it waits until no compaction job is left."""
+    """A worker's queue; calling it waits until no job of a session is left."""
 
     connection: "asyncpg.Connection[asyncpg.Record]"
     changed: asyncio.Event
 
     async def __call__(self) -> None:
-        """Wait until no compaction job is queued or running."""
+        """Wait until no compaction and no indexing is queued or running."""
         async with asyncio.timeout(WORKING_SECONDS):
             while True:
                 self.changed.clear()
-                if not await self.connection.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
+                if not await self.connection.fetch("SELECT FROM pgqueuer WHERE entrypoint IN ('compact', 'index')"):
                     return
                 await self.changed.wait()
 
@@ -40,7 +40,7 @@ async def worker_queue(database_url: str) -> AsyncIterator[WorkerQueue]:
 
 
 async def wait_until_idle(database: Database) -> None:
-    """Wait until no compaction job is queued or running."""
+    """Wait until no compaction and no indexing is queued or running."""
     async with _listening(await database.open_connection("idle")) as done:
         await done()
 

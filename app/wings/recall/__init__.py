@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.runtime.wing import MakeFollowUp, Wing
+from app.runtime.wing import MakeFollowUp, MakeJobs, Wing, ciphers
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -27,7 +27,19 @@ def _routes(_: Any) -> "Sequence[Resource | BaseRoute]":
 def _after_compaction(_: Any) -> Sequence[MakeFollowUp]:
     from app.wings.recall.service import Indexing
 
-    return [lambda database: Indexing(database).index_to]  # the agent may soon search what is summarized
+    return [lambda database: Indexing(database).update]  # the agent may soon search what is summarized
 
 
-WING = Wing(services=_services, routes=_routes, after_compaction=_after_compaction, tables=("search", "search_heads"))
+def _jobs(settings: Any) -> Sequence[MakeJobs]:
+    from app.wings.recall.jobs import IndexJobs
+
+    return [lambda database: IndexJobs(database, ciphers(settings, database))]
+
+
+WING = Wing(
+    services=_services,
+    routes=_routes,
+    jobs=_jobs,
+    after_compaction=_after_compaction,
+    tables=("search", "search_heads"),
+)

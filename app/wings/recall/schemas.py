@@ -172,6 +172,12 @@ class RecallOut(BaseModel):
         "that it shows, and last the question of the running turn; then requested seqs and paths that do not exist."
     )
     omitted: int = Field(description="Number of further events that were requested or match, but exceed the limits.")
+    unsearched: int | None = Field(
+        None,
+        description="Number of events that the search left out because they are not indexed yet, as a rule the oldest "
+        "ones of a long log that is searched for the first time. A worker is indexing them: search again later. Absent "
+        "if all were searched.",
+    )
     tokens: int = Field(description="Size of all contents and snippets, in tokens by the session's estimator.")
     call_id: Id | None = Field(
         None, description="Id of the call that `visible` refers to; absent if the session has no calls."

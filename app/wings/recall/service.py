@@ -26,6 +26,9 @@ from app.wings.recall.search import IndexEntry, entry, files, path_term, query_t
 BATCH_EVENTS: Final = 200
 BATCH_TOKENS: Final = 50_000
 """Most events and tokens indexed in one transaction, which bounds how long a redaction waits."""
+SEARCH_EVENTS: Final = 5_000
+SEARCH_TOKENS: Final = 1_000_000
+"""Most events and tokens that a search indexes before it answers. A worker indexes the rest."""
 LOOKED_AT: Final = 200
 """Ranked hits, in addition to four times the limit, that are checked for events that are not visible."""
 
@@ -57,9 +60,9 @@ class Recall:
         session = await sessions.get(self._database, tenant_id, external_id)
         call_id, seen = await self._find_seen_call(session, asked.call_id)
         counter = self._counting.session_counter(session.estimator, session.model)
-        found = _Found()
+        found, unsearched = _Found(), 0
         if asked.query or asked.paths:
-            await self._index(session)
+            unsearched = await self._index(session)
             found = await self._search(session, asked)
         wanted = tuple(dict.fromkeys((*asked.seqs, *found.seqs)))
         outline = await event_log.with_calls(self._database, session.log, wanted, bodies=False)
@@ -80,7 +83,13 @@ class Recall:
         reported = sum(one.event.seq not in direct for one in bounded.given)
         lost_direct = len(direct) - (len(bounded.given) - reported)
         omitted = max(0, found.matched - reported) + lost_direct
-        return RecallOut(items=[*items, *missing], omitted=omitted, tokens=bounded.tokens, call_id=call_id)
+        return RecallOut(
+            items=[*items, *missing],
+            omitted=omitted,
+            unsearched=unsearched or None,
+            tokens=bounded.tokens,
+            call_id=call_id,
+        )
 
     async def _find_seen_call(self, session: SessionRow, call_id: UUID | None) -> tuple[UUID | None, answer.SeenCall]:
         call = await store.call(self._database, session.ref, call_id)
@@ -92,11 +101,22 @@ class Recall:
         policy = await self._policies.get(session.tenant_id, call.policy)
         return call.call_id, answer.SeenCall(call.head, call.frontier, policy.shows)
 
-    async def _index(self, session: SessionRow) -> None:
-        """Index a session up to its head. Raises NotFound if it is erased meanwhile."""
-        for part in await event_log.owners(self._database, session.log, session.state.head):
-            if not await self._indexing.index_to(SessionRef(part.session_id, session.tenant_id), part.to_seq):
+    async def _index(self, session: SessionRow) -> int:
+        """Index a session from its head down, within the bound of a search; return how many events are not indexed.
+
+        A worker indexes these. Raises NotFound if the session is erased meanwhile.
+        """
+        allowance = Allowance(SEARCH_EVENTS, SEARCH_TOKENS)
+        unsearched = 0
+        for part in reversed(await event_log.owners(self._database, session.log, session.state.head)):
+            ref = SessionRef(part.session_id, session.tenant_id)
+            left = await self._indexing.index(ref, part.from_seq, part.to_seq, allowance)
+            if left is None:
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)
+            if left:
+                await store.queue(self._database, ref, part.from_seq, part.to_seq)
+            unsearched += left
+        return unsearched
 
     async def _question(self, session: SessionRow) -> frozenset[int]:
         """Return the seqs of the running turn's user messages and of the calls without a result.
@@ -186,6 +206,17 @@ def _item(given: answer.RecallPart, events: Mapping[int, Event], scores: Mapping
     )
 
 
+@dataclass(slots=True)
+class Allowance:
+    """The events and tokens that may still be indexed; the last event may exceed the tokens."""
+
+    events: int
+    tokens: int
+
+    def __bool__(self) -> bool:
+        return self.events > 0 and self.tokens > 0
+
+
 class Indexing:
     """Indexes sessions for search. Concurrent requests for one session index it once."""
 
@@ -193,31 +224,56 @@ class Indexing:
         self._database = database
         self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
-    async def index_to(self, ref: SessionRef, head: int | None = None) -> bool:
-        """Index a session up to `head` (None: its end); return False if there is no such session."""
-        if head is not None and await store.indexed_head(self._database, ref.session_id) >= head:
-            return True
+    async def update(self, ref: SessionRef, head: int | None) -> None:
+        """Index the new events up to `head` of a session that was searched before."""
+        indexed = None if head is None else await store.indexed_range(self._database, ref.session_id)
+        if head is not None and indexed is not None:
+            await self.index(ref, indexed.start, head)
+
+    async def index(self, ref: SessionRef, first: int, last: int, allowance: Allowance | None = None) -> int | None:
+        """Index a session's own events `first` to `last`, newer ones before older ones, as far as is allowed (None: all
+        of them). Return how many are not indexed; None if there is no such session."""
+        indexed = await store.indexed_range(self._database, ref.session_id)
+        left = last - first + 1 if indexed is None else indexed.missing(first, last)
+        if not left:
+            return 0
         lock = self._locks.setdefault(ref.session_id, asyncio.Lock())
         async with lock:  # only one of the waiting tasks holds a connection
-            while True:
-                at = await self._batch(ref)
-                if at is None:
-                    return False
-                if at == 0 or (head is not None and at >= head):
-                    return True
+            while left and (allowance is None or allowance):
+                indexed = await self._batch(ref, first, last, allowance)
+                if indexed is None:
+                    return None
+                left = indexed.missing(first, last)
+        return left
 
-    async def _batch(self, ref: SessionRef) -> int | None:
-        """Index one batch; return its last seq, 0 if nothing is left, None if there is no such session."""
+    async def _batch(
+        self, ref: SessionRef, first: int, last: int, allowance: Allowance | None
+    ) -> store.IndexedRange | None:
+        """Index one batch; return the seqs that are indexed, None if there is no such session."""
+        most = allowance or Allowance(BATCH_EVENTS, BATCH_TOKENS)
         async with self._database.transaction() as tx:
-            indexed_to = await store.lock(tx, ref)
-            if indexed_to is None:
-                return None
-            events = await store.unindexed_events(tx, ref.session_id, indexed_to, BATCH_EVENTS, BATCH_TOKENS)
+            indexed = await store.lock(tx, ref, last)
+            if indexed is None or not indexed.missing(first, last):
+                return indexed
+            events = await store.unindexed_events(
+                tx,
+                ref.session_id,
+                indexed,
+                first,
+                last,
+                min(BATCH_EVENTS, most.events),
+                min(BATCH_TOKENS, most.tokens),
+            )
             if not events:
-                return 0
+                return store.IndexedRange(first, last)  # the session was erased, and a shorter one has its name
             entries = await asyncio.to_thread(_entries, events)
-            await store.add(tx, ref, entries, events[-1].seq)
-        return events[-1].seq
+            seqs = [event.seq for event in events]
+            indexed = store.IndexedRange(min(indexed.start, *seqs), max(indexed.head, *seqs))
+            await store.add(tx, ref, entries, indexed)
+        if allowance is not None:
+            allowance.events -= len(events)
+            allowance.tokens -= sum(event.tokens for event in events)
+        return indexed
 
 
 def _entries(events: Sequence[Event]) -> list[IndexEntry]:

@@ -1,8 +1,9 @@
 """The search index, built from the log when a search needs it, so that appends have no additional cost.
 
-`search_heads` has the seq up to which a session is indexed; its row is the lock for changes of that index. A term is
-stored as a hash of the term and the session (wings/recall/search.py), so that a search reads only its own session's
-entries of the single index on terms. A fork's index has its own events; shared events are searched under the ancestors.
+`search_heads` has the seqs between which a session is indexed; its row is the lock for changes of that index. A session
+without a row was never searched. A term is stored as a hash of the term and the session (wings/recall/search.py), so
+that a search reads only its own session's entries of the single index on terms. A fork's index has its own events;
+shared events are searched under the ancestors.
 """
 
 import math
@@ -40,51 +41,76 @@ def _keys(session_id: UUID, words: Iterable[str]) -> list[int]:
     return keys(session_id.bytes if cipher is None else cipher.salt(session_id), words)
 
 
-async def indexed_head(database: Database, session_id: UUID) -> int:
-    """Return the seq up to which a session is indexed; 0 if its index is of another version."""
+@dataclass(frozen=True, slots=True)
+class IndexedRange:
+    """The seqs `start` to `head`, all indexed; empty if `head` is less than `start`."""
+
+    start: int
+    head: int
+
+    def missing(self, first: int, last: int) -> int:
+        """Return how many of the seqs `first` to `last` are not indexed."""
+        indexed = min(last, self.head) - max(first, self.start) + 1
+        return max(0, last - first + 1) - max(0, indexed)
+
+
+async def indexed_range(database: Database, session_id: UUID) -> IndexedRange | None:
+    """Return the seqs that are indexed, none if the index is of another version; None if it was never searched."""
     row = await database.fetchrow(
-        "SELECT head FROM search_heads WHERE session_id = :session_id AND version = :version",
+        "SELECT start, head, version FROM search_heads WHERE session_id = :session_id AND version > 0",
         session_id=session_id,
-        version=_version(),
-    )
-    return 0 if row is None else int(row["head"])
-
-
-async def lock(tx: Connection, ref: SessionRef) -> int | None:
-    """Lock a session's index until the transaction ends; return the seq up to which it is indexed. Returns None if
-    there is no such session. An index of another version is emptied."""
-    row = await tx.fetchrow(
-        "INSERT INTO search_heads (session_id, tenant_id, version) "
-        "SELECT session_id, tenant_id, :version FROM sessions "
-        "WHERE session_id = :session_id AND tenant_id = :tenant_id FOR KEY SHARE "
-        "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head RETURNING head, version",
-        **ref._asdict(),
-        version=_version(),
     )
     if row is None:
         return None
-    if row["version"] != _version():
-        await tx.execute("DELETE FROM search WHERE session_id = :session_id", session_id=ref.session_id)
-        await tx.execute(
-            "UPDATE search_heads SET head = 0, entries = 0, length = 0, version = :version "
-            "WHERE session_id = :session_id",
-            session_id=ref.session_id,
-            version=_version(),
-        )
-        return 0
-    return int(row["head"])
+    return IndexedRange(row["start"], row["head"] if row["version"] == _version() else row["start"] - 1)
+
+
+async def lock(tx: Connection, ref: SessionRef, last: int) -> IndexedRange | None:
+    """Lock a session's index until the transaction ends; return the seqs that are indexed. Returns None if there is no
+    such session. A new index ends at `last`, and grows in both directions; one of another version is replaced."""
+    row = await tx.fetchrow(
+        "INSERT INTO search_heads (session_id, tenant_id, version, start, head) "
+        "SELECT session_id, tenant_id, :version, :last::bigint + 1, :last FROM sessions "
+        "WHERE session_id = :session_id AND tenant_id = :tenant_id FOR KEY SHARE "
+        "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head RETURNING start, head, version",
+        **ref._asdict(),
+        version=_version(),
+        last=last,
+    )
+    if row is None:
+        return None
+    if row["version"] == _version() and (row["head"] >= row["start"] or row["head"] == last):
+        return IndexedRange(row["start"], row["head"])
+    await tx.execute("DELETE FROM search WHERE session_id = :session_id", session_id=ref.session_id)
+    await tx.execute(
+        "UPDATE search_heads SET start = :last::bigint + 1, head = :last, entries = 0, length = 0, version = :version "
+        "WHERE session_id = :session_id",
+        session_id=ref.session_id,
+        version=_version(),
+        last=last,
+    )
+    return IndexedRange(last + 1, last)
+
+
+_NEXT_EVENTS: Final = """
+SELECT {columns} FROM (
+    SELECT *, sum(tokens) OVER (ORDER BY seq {order}) - tokens AS before FROM events
+    WHERE session_id = :session_id AND seq BETWEEN :first AND :last ORDER BY seq {order} LIMIT :events_max
+) e WHERE before < :tokens_max ORDER BY seq {order}
+"""
 
 
 async def unindexed_events(
-    tx: Connection, session_id: UUID, after: int, events_max: int, tokens_max: int
+    tx: Connection, session_id: UUID, indexed: IndexedRange, first: int, last: int, events_max: int, tokens_max: int
 ) -> list[Event]:
-    """Return at most `events_max` of the session's own events after `after` that begin within `tokens_max` tokens."""
+    """Return the session's own events that extend the indexed ones to `last`, in order; if there are none, those that
+    extend them to `first`, newest first. At most `events_max`, which begin within `tokens_max` tokens."""
+    newer = indexed.head < last
     rows = await tx.fetch(
-        f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after "
-        "AND cum_tokens - tokens - :tokens_max < (SELECT cum_tokens - tokens FROM events "
-        "WHERE session_id = :session_id AND seq > :after ORDER BY seq LIMIT 1) ORDER BY seq LIMIT :events_max",
+        _NEXT_EVENTS.format(columns=EVENT_COLUMNS, order="ASC" if newer else "DESC"),
         session_id=session_id,
-        after=after,
+        first=indexed.head + 1 if newer else first,
+        last=last if newer else indexed.start - 1,
         events_max=events_max,
         tokens_max=tokens_max,
     )
@@ -98,14 +124,14 @@ WITH added AS (
     FROM json_to_recordset(:entries) AS e(seq bigint, length int, terms bigint[], counts smallint[])
     RETURNING length
 )
-UPDATE search_heads SET head = :head, entries = entries + (SELECT count(*) FROM added),
+UPDATE search_heads SET start = :start, head = :head, entries = entries + (SELECT count(*) FROM added),
     length = length + (SELECT coalesce(sum(length), 0) FROM added)
 WHERE session_id = :session_id
 """
 
 
-async def add(tx: Connection, ref: SessionRef, entries: Sequence[IndexEntry], head: int) -> None:
-    """Index all remaining entries up to `head`. The transaction must hold the index's lock."""
+async def add(tx: Connection, ref: SessionRef, entries: Sequence[IndexEntry], indexed: IndexedRange) -> None:
+    """Add the entries with which the index covers `indexed`. The transaction must hold the index's lock."""
     rows = [
         {
             "seq": one.seq,
@@ -115,7 +141,7 @@ async def add(tx: Connection, ref: SessionRef, entries: Sequence[IndexEntry], he
         }
         for one in entries
     ]
-    await tx.execute(_ADD, **ref._asdict(), head=head, entries=canonical_json(rows))
+    await tx.execute(_ADD, **ref._asdict(), start=indexed.start, head=indexed.head, entries=canonical_json(rows))
 
 
 # The matches, and for each term the number of matches that contain it. If there are too many, those with the rarest
@@ -156,9 +182,10 @@ async def find(database: Database, log: SessionLog, words: Sequence[str]) -> Mat
         if rows:
             holding = [one + other for one, other in zip(holding, rows[0]["holding"], strict=True)]
             matches += rows[0]["matches"]
-        if index is not None and index["head"] >= part.from_seq:
+        start = part.from_seq if index is None else max(index["start"], part.from_seq)
+        if index is not None and index["head"] >= start <= part.to_seq:
             # The owner's log may extend beyond this part, which then has its share of the owner's statistics.
-            share = (part.to_seq - part.from_seq + 1) / (index["head"] - part.from_seq + 1)
+            share = (part.to_seq - start + 1) / (index["head"] - start + 1)
             entries += math.ceil(index["entries"] * min(1.0, share))
             length += math.ceil(index["length"] * min(1.0, share))
     return Matches(hits, Corpus(entries, length, holding), matches)
@@ -179,9 +206,22 @@ async def _find(
             speaks=_keys(session_id, author_marks(words)),
         )
         index = await tx.fetchrow(
-            "SELECT head, entries, length FROM search_heads WHERE session_id = :session_id", session_id=session_id
+            "SELECT start, head, entries, length FROM search_heads WHERE session_id = :session_id",
+            session_id=session_id,
         )
     return rows, index
+
+
+async def queue(database: Database, ref: SessionRef, first: int, last: int) -> None:
+    """Queue a job that indexes a session's own events `first` to `last`, unless one for the session waits or runs."""
+    await database.execute(
+        "INSERT INTO pgqueuer (priority, entrypoint, payload, dedupe_key, status) "
+        "VALUES (0, 'index', convert_to(:payload, 'UTF8'), :dedupe_key, 'queued') ON CONFLICT (dedupe_key) "
+        "WHERE ((status = ANY (ARRAY['queued'::pgqueuer_status, 'picked'::pgqueuer_status])) "
+        "AND (dedupe_key IS NOT NULL)) DO NOTHING",
+        payload=f"{ref.session_id} {ref.tenant_id} {first} {last}",
+        dedupe_key=f"index:{ref.session_id}",
+    )
 
 
 async def seqs_with_terms(database: Database, log: SessionLog, words: Sequence[str]) -> set[int]:

@@ -180,14 +180,14 @@ async def test_a_redaction_waits_for_the_indexing_of_its_event(client: httpx.Asy
     await post(client, *turn(1, "the secret is out"))
     own = session_ref(DEFAULT_TENANT, "s")
     async with database.transaction() as tx:
-        at = await search.lock(tx, own)
-        assert at == 0
-        events = await search.unindexed_events(tx, own.session_id, at, 100, 100_000)
+        indexed = await search.lock(tx, own, 4)
+        assert indexed == search.IndexedRange(5, 4)
+        events = await search.unindexed_events(tx, own.session_id, indexed, 1, 4, 100, 100_000)
         redacting = asyncio.create_task(client.delete(f"{S}/events/3"))
         async with asyncio.timeout(20):
             while not await count_waiting(database):
                 pass
-        await search.add(tx, own, [e for e in map(entry, events) if e], events[-1].seq)
+        await search.add(tx, own, [e for e in map(entry, events) if e], search.IndexedRange(1, 4))
     assert (await redacting).status_code == 204
     assert await database.fetch("SELECT seq FROM search WHERE seq = 3") == []
 
@@ -263,10 +263,10 @@ async def test_indexing_ends_with_the_session(client: httpx.AsyncClient, databas
     await post(client, *turn(1, "x"))
     indexing = Indexing(database)
     own = session_ref(DEFAULT_TENANT, "s")
-    assert await indexing.index_to(own) is True
-    assert await indexing.index_to(own._replace(tenant_id=uuid4())) is False
+    assert await indexing.index(own._replace(tenant_id=uuid4()), 1, 4) is None
+    assert await indexing.index(own, 1, 4) == 0
     assert (await client.delete(S)).status_code == 204
-    assert await indexing.index_to(own, 4) is False
+    assert await indexing.index(own, 1, 4) is None
     assert await database.fetch("SELECT 1 FROM search UNION ALL SELECT 1 FROM search_heads") == []
 
 

@@ -278,12 +278,13 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         await spans.calls(application, own, 1, 60)
         await event_log.has_conversation(application, SessionLog(own))
         await sessions.name_of(application, ref)
+        await search.queue(application, ref, 1, 60)
         assert await lines.of_event(application, tenant_id, "s", "resp_of_nobody") is None
         assert await lines.of_call(application, tenant_id, "s", uuid4()) is None
         [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
         await compactions.reschedule(application, own, run.id, "not now")
         async with application.transaction() as tx:
-            await search.lock(tx, ref)
+            await search.lock(tx, ref, 60)
             await sessions.count(tx, tenant_id, 10)
         day = await spending.reserve(application, tenant_id, 100, 1_000)
         assert day is not None and await spending.reserve(application, tenant_id, 1_000, 1_000) is None

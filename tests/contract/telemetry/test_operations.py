@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.runtime.settings import Settings
+from app.store import jobs
 from app.store.engine import Database
 from app.wings.telemetry import SHARED_METRICS
 from app.wings.telemetry.routes import process_metrics
@@ -33,7 +34,7 @@ async def test_metrics_count_waiting_overdue_running_and_dead_jobs(
     client: httpx.AsyncClient, database: Database
 ) -> None:
     names = [("jobs", "waiting"), ("jobs", "running"), ("jobs", "dead"), ("jobs_overdue",), ("jobs_overdue_seconds",)]
-    nothing = {(name, kind, *state): 0.0 for name, *state in names for kind in ("compact", "deliver", "erase")}
+    nothing = {(name, kind, *state): 0.0 for name, *state in names for kind in jobs.KINDS}
     assert await queue(client) == nothing
     await client.put("/v1/sessions/s", json={})
     assert (await client.post("/v1/sessions/s/compactions", json={})).status_code == 202

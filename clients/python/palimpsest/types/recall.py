@@ -65,6 +65,11 @@ class RecallOut(Model):
     """
     omitted: int
     """Number of further events that were requested or match, but exceed the limits."""
+    unsearched: int | None = None
+    """Number of events that the search left out because they are not indexed yet, as a rule the oldest ones of a
+    long log that is searched for the first time. A worker is indexing them: search again later. Absent if all
+    were searched.
+    """
     tokens: int
     """Size of all contents and snippets, in tokens by the session's estimator."""
     call_id: str | None = None
