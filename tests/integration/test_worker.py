@@ -1,20 +1,24 @@
 """The worker: its schedules, several workers at the same time, and a database that becomes unavailable."""
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import NAMESPACE_URL, uuid5
 
 import asyncpg
 import httpx
 import pytest
+from pgqueuer import PgQueuer
 from pgqueuer.adapters.persistence.qb import QueryBuilderEnvironment
 from pgqueuer.domain.settings import DBSettings
+from pgqueuer.models import Job
 from structlog.testing import capture_logs
 
 from app.store import dsn, purges
 from app.store.engine import Database
 from app.worker import run as worker
+from tests.support.queue import worker_queue
 
 SECONDS_MAX = 60
 QUEUE_SQL = Path(__file__).parents[2] / "migrations" / "sql" / "pgqueuer.sql"
@@ -38,6 +42,22 @@ HOUSEKEEPING = [
     "sweep_layers",
 ]
 """Schedules that every worker announces."""
+
+
+class Counted:
+    """A group of one job that records its payloads."""
+
+    payloads: ClassVar[list[bytes | None]] = []
+
+    def __init__(self, _: Database) -> None:
+        self.payloads.clear()
+
+    async def aclose(self) -> None: ...
+
+    def register(self, queue: PgQueuer) -> None:
+        @queue.entrypoint("index")
+        async def index(job: Job) -> None:
+            self.payloads.append(job.payload)
 
 
 async def age(database: Database, keys: list[str], interval: str) -> None:
@@ -86,6 +106,34 @@ async def test_a_purge_larger_than_one_statement_by_two_workers_at_once(
     purged = await asyncio.gather(purges.purge_appends(database), purges.purge_appends(database))
     assert sum(purged) == 20
     assert await stored_keys(database) == ["first"]
+
+
+async def test_a_finished_job_leaves_the_queue_immediately_and_without_polling(
+    database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "FLUSH_TIMEOUT", timedelta(hours=5))
+    monkeypatch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(hours=1))
+    waits: list[float | None] = []
+    wait_for = asyncio.wait_for
+
+    async def counted(awaitable: Any, timeout: float | None) -> Any:  # noqa: ASYNC109 - as asyncio names it
+        waits.append(timeout)
+        return await wait_for(awaitable, timeout)
+
+    monkeypatch.setattr(asyncio, "wait_for", counted)
+    stop = asyncio.Event()
+    async with asyncio.timeout(SECONDS_MAX), worker_queue(database_url) as idle, asyncio.TaskGroup() as running:
+        running.create_task(worker.run(database_url, stop, worker.Work(jobs=[Counted])))
+        await announced_schedules(database)
+        for number in range(3):
+            await database.execute(
+                "INSERT INTO pgqueuer (priority, entrypoint, payload, status) VALUES (0, 'index', :payload, 'queued')",
+                payload=str(number).encode(),
+            )
+            await idle()
+        stop.set()
+    assert Counted.payloads == [b"0", b"1", b"2"]
+    assert any(timeout > 4 * 3_600 for timeout in waits if timeout is not None)  # the buffer of finished jobs
 
 
 async def test_workers_side_by_side_share_one_schedule_and_stop(database_url: str, database: Database) -> None:
