@@ -189,7 +189,7 @@ EVICTIONS: Final = (
     ),
     Row(
         lambda _: PinnedReducer(),
-        lambda _, done: any(map(is_pinned_stub, done.context.stubbed)),
+        lambda _, done: any(map(is_pinned_stub, done.context.pinned_stubs)),
     ),
 )
 """The rows that evict when the policy says so, the cheapest first."""

@@ -11,6 +11,7 @@ from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, PREFIX, EventType
 from app.core.memory.cover import Summary, tiling
 from app.core.plan.reducers.fold import FoldReducer, fold
+from app.core.plan.reducers.retention import EVICTABLE
 from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
 from app.core.plan.state import drops
 from app.core.plan.state.answers import PairedResult
@@ -140,7 +141,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     calls = {item.event.seq for item in items if item.event.type is EventType.TOOL_CALL}
     vars(after).update(
         answers=before.answers + answers,
-        stubbed=before.stubbed,
+        pinned_stubs=before.pinned_stubs,
         perishable=before.perishable + tuple(item for item in items if item.event.expires),
         repeats=before.repeats.extend(answers) if answers else before.repeats,
         units=before.units[:-1] + renewed,
@@ -150,6 +151,8 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     )
     if "worked_files" in vars(before):
         vars(after)["worked_files"] = before.worked_files.extend(answers) if answers else before.worked_files
+    if (known := vars(before).get(EVICTABLE)) is not None:
+        vars(after)[EVICTABLE] = known.extend(before, after)
     return after
 
 

@@ -121,6 +121,10 @@ class Retention:
             return ToolRule(self.keep_last, self.age_turns, self.min_tokens)
         return own if own.min_tokens is not None else ToolRule(own.keep_last, own.age_turns, self.min_tokens)
 
+    def rules(self) -> tuple[ToolRule, ...]:
+        """Return the general rule and those of single tools."""
+        return (ToolRule(self.keep_last, self.age_turns, self.min_tokens), *self.tools.values())
+
 
 @dataclass(frozen=True, slots=True)
 class DialogueWindow:

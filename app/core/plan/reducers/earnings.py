@@ -98,14 +98,9 @@ def _is_call(item: Item) -> bool:
 
 def _last_whole_write(context: Context, state: Frontier, cache: CacheProfile) -> int:
     """Return the last seq of the last request written as a whole: to a cold cache, or as the first of an epoch."""
-    known, rounds = max(state.began, state.earned_to, 0), context.rounds
-    for index in range(len(rounds.seqs) - 1, 0, -1):
-        last = rounds.seqs[index] - 1
-        if last <= known:
-            break
-        if rounds.times[index] - rounds.times[index - 1] >= cache.ttl_seconds:
-            return last
-    return known
+    known = max(state.began, state.earned_to, 0)
+    cold = (seq - 1 for seconds, seq in reversed(context.rounds.pauses) if seconds >= cache.ttl_seconds)
+    return max(known, next(cold, 0))
 
 
 def earnings_so_far(context: Context, state: Frontier, cache: CacheProfile) -> float:

@@ -87,7 +87,8 @@ class EconomicReducer:
         queue = candidates(context, self.retention, before=self.keep_from)
         if not queue:
             return queue
-        stays = set(ranked(context, self._working_set_calls(state)))
+        calls = self._working_set_calls(state)
+        stays = context.worked_files.seqs() if calls is None else frozenset(ranked(context, calls))
         queue = tuple(candidate for candidate in queue if candidate.item.event.seq not in stays)
         sent_seq = last_unit_seq(context)  # unsent events stay unless the budget demands it
         queue = tuple(candidate for candidate in queue if candidate.item.event.seq < sent_seq)

@@ -3,12 +3,13 @@
 Without economics they are evicted if the budget demands it, oldest first.
 """
 
-from collections import defaultdict
-from collections.abc import Collection
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from app.core.log.event import Event
+from app.core.plan.state.answers import PairedResult
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
@@ -23,6 +24,49 @@ SUPERSEDED: Final = "superseded"
 """The reason to evict a result that a newer one repeats."""
 ARGUMENTS_TOKENS_MIN: Final = 150
 """The size below which arguments are not shortened; shortened ones take about half of this."""
+EVICTABLE: Final = "evictable"
+"""The name under which a context keeps its candidates (`Evictable`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evictable:
+    """The candidates of a context without forced ones, in log order, kept with it and extended as it grows.
+
+    `results` are the seqs of the results that `keep_last` counts, by tool if it counts them separately.
+    """
+
+    retention: Retention
+    results: Mapping[str, tuple[int, ...]]
+    found: tuple[Candidate, ...]
+
+    def extend(self, before: Context, after: Context) -> "Evictable":
+        """Return the candidates of `after`, which has the items of `before` and newer ones."""
+        retention, answers = self.retention, after.answers
+        added = answers[len(before.answers) :]
+        if not added and after.turn == before.turn:
+            return self
+        results, rules = _group(added, retention, self.results), retention.rules()
+        changed = {answer.result.event.seq for answer in added}
+        if added and retention.superseded:
+            changed.update(after.repeats.changed)
+        counts = {rule.keep_last for rule in rules if rule.keep_last is not None}
+        for name, seqs in results.items():
+            known = len(self.results.get(name, ()))
+            for count in counts:
+                changed.update(seqs[max(0, known - count) : max(0, len(seqs) - count)])
+        for age in {rule.age_turns for rule in rules if rule.age_turns is not None}:
+            first, end = (bisect_right(answers, turn - age, key=_turn) for turn in (before.turn, after.turn))
+            changed.update(answer.result.event.seq for answer in answers[first:end])
+        found = list(self.found)
+        for seq in sorted(changed):
+            answer = answers[bisect_left(answers, seq, key=_result_seq)]
+            for item in filter(None, (answer.result, answer.call)):
+                at = bisect_left(found, item.event.seq, key=_seq)
+                if at < len(found) and _seq(found[at]) == item.event.seq:
+                    del found[at]
+            for candidate in _candidates_of(answer, after, retention, results):
+                insort(found, candidate, key=_seq)
+        return Evictable(retention, results, tuple(found))
 
 
 def candidates(
@@ -40,50 +84,97 @@ def candidates(
     events, results of `never_evict` tools and their calls, open calls, and events that are stubs already, except
     results that are only shortened.
     """
-    newer = context.repeats.newer if retention.superseded else {}
-    later_results: defaultdict[str, list[int]] = defaultdict(list)
-    rules: dict[str, ToolRule | None] = {}
-    found: list[Candidate] = []
-    for answer in reversed(context.answers):
-        result, call = answer.result, answer.call
-        event = result.event
-        tool = event.tool or ""
-        if tool not in rules:
-            rules[tool] = retention.rule(tool)
-        rule = rules[tool]
-        seqs = later_results[tool if retention.per_tool else ""]
-        seqs.append(event.seq)
-        has_text = result.stub is None or result.stub.chars > 0
-        long = None if call is None or not _has_long_arguments(call, retention) else call
-        if rule is None or not (has_text or long):
-            continue
-        if event.seq in context.shown_again and not forced:
-            continue
-        why = _reason(event, rule, seqs, context.turn, newer.get(event.seq), per_tool=retention.per_tool)
-        if why is None:
-            continue
-        min_tokens = min(rule.min_tokens or 0, FORCED_TOKENS_MIN) if forced else rule.min_tokens or 0
-        if has_text and _is_evictable(result, min_tokens, why[0], retention, forced=forced):
-            found.append(Candidate(result, *why, int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS))
-        if long is not None:
-            found.append(Candidate(long, f"arguments_{why[0]}", why[1], long.tokens - ARGUMENTS_TOKENS_MIN // 2))
-    found = [c for c in found if c.saves > 0 and (before is None or c.item.event.seq < before)]
-    return tuple(sorted((c for c in found if c.item.event.seq not in stays), key=lambda c: c.item.event.seq))
+    found = _find(context, retention, forced=True).found if forced else _evictable(context, retention).found
+    if before is None and not stays:
+        return found
+    return tuple(c for c in found if (before is None or _seq(c) < before) and _seq(c) not in stays)
+
+
+def _evictable(context: Context, retention: Retention) -> Evictable:
+    known: Evictable | None = vars(context).get(EVICTABLE)
+    if known is None or known.retention != retention:
+        known = vars(context)[EVICTABLE] = _find(context, retention)
+    return known
+
+
+def _find(context: Context, retention: Retention, *, forced: bool = False) -> Evictable:
+    """Find the candidates of a context among all its answers."""
+    results = _group(context.answers, retention)
+    found = [
+        c for answer in context.answers for c in _candidates_of(answer, context, retention, results, forced=forced)
+    ]
+    return Evictable(retention, results, tuple(sorted(found, key=_seq)))
+
+
+def _group(
+    answers: Iterable[PairedResult], retention: Retention, known: Mapping[str, tuple[int, ...]] | None = None
+) -> Mapping[str, tuple[int, ...]]:
+    """Return the seqs of `known` results and of these answers, by tool if the rules count them separately."""
+    added: dict[str, list[int]] = {}
+    for answer in answers:
+        added.setdefault(_group_of(answer.result.event, retention), []).append(answer.result.event.seq)
+    known = known or {}
+    return {**known, **{name: (*known.get(name, ()), *seqs) for name, seqs in added.items()}}
+
+
+def _group_of(event: Event, retention: Retention) -> str:
+    return (event.tool or "") if retention.per_tool else ""
+
+
+def _candidates_of(
+    answer: PairedResult,
+    context: Context,
+    retention: Retention,
+    results: Mapping[str, tuple[int, ...]],
+    *,
+    forced: bool = False,
+) -> Iterator[Candidate]:
+    """Yield an answer's result and its call's long arguments if they are candidates, with what that saves."""
+    result, event = answer.result, answer.result.event
+    has_text = result.stub is None or result.stub.chars > 0
+    long = None if answer.call is None or not _has_long_arguments(answer.call, retention) else answer.call
+    if not (has_text or long) or (event.seq in context.shown_again and not forced):
+        return
+    rule = retention.rule(event.tool or "")
+    if rule is None:
+        return
+    superseded_by = context.repeats.newer.get(event.seq) if retention.superseded else None
+    group = results[_group_of(event, retention)]
+    why = _reason(event, rule, group, context.turn, superseded_by, per_tool=retention.per_tool)
+    if why is None:
+        return
+    min_tokens = min(rule.min_tokens or 0, FORCED_TOKENS_MIN) if forced else rule.min_tokens or 0
+    saves = int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS
+    if has_text and saves > 0 and _is_evictable(result, min_tokens, why[0], retention, forced=forced):
+        yield Candidate(result, *why, saves)
+    if long is not None and long.tokens > ARGUMENTS_TOKENS_MIN // 2:
+        yield Candidate(long, f"arguments_{why[0]}", why[1], long.tokens - ARGUMENTS_TOKENS_MIN // 2)
 
 
 def _reason(
-    event: Event, rule: ToolRule, seqs: list[int], turn: int, superseded_by: int | None, *, per_tool: bool
+    event: Event, rule: ToolRule, results: Sequence[int], turn: int, superseded_by: int | None, *, per_tool: bool
 ) -> tuple[str, int] | None:
     """Return the reason to evict a result, and the seq from which it holds; None if the result may not be evicted.
 
-    `seqs` are the results that `keep_last` counts, newest first, down to this one.
+    `results` are the seqs of all that `keep_last` counts, in log order.
     """
     if rule.age_turns is not None and turn - event.turn >= rule.age_turns:
         return f"at_least_{rule.age_turns}_turns_old", event.seq
-    if rule.keep_last is not None and len(seqs) > rule.keep_last:
-        since = seqs[-1 - rule.keep_last]
-        return f"not_among_last_{rule.keep_last}{'_of_tool' if per_tool else ''}", since
+    if rule.keep_last is not None and (after := bisect_left(results, event.seq) + rule.keep_last) < len(results):
+        return f"not_among_last_{rule.keep_last}{'_of_tool' if per_tool else ''}", results[after]
     return None if superseded_by is None else (SUPERSEDED, superseded_by)
+
+
+def _seq(candidate: Candidate) -> int:
+    return candidate.item.event.seq
+
+
+def _result_seq(answer: PairedResult) -> int:
+    return answer.result.event.seq
+
+
+def _turn(answer: PairedResult) -> int:
+    return answer.result.event.turn
 
 
 def _is_evictable(item: Item, min_tokens: int, reason: str, retention: Retention, *, forced: bool) -> bool:

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from posixpath import normpath
 from typing import TYPE_CHECKING, Final
 
@@ -37,26 +38,30 @@ class PairedResult:
 class Repeats:
     """The tool results that later ones repeat, by the same call or by showing the whole file.
 
-    `newer` maps the seq of a repeated result to that of its latest repetition. `last` maps each key of a call
-    (`Event.request_keys`) to the seqs of its results that are not repeated.
+    `newer` maps the seq of a repeated result to that of its latest repetition; `changed` are those that the newest
+    answers repeat. `last` maps each key of a call (`Event.request_keys`) to the seqs of its results that are not
+    repeated.
     """
 
     newer: Mapping[int, int]
     last: Mapping[str, tuple[int, ...]]
+    changed: tuple[int, ...] = field(default=(), compare=False)
 
     def extend(self, answers: Sequence[PairedResult]) -> "Repeats":
         """Return the repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
-        newer, last = dict(self.newer), dict(self.last)
+        newer, last, changed = dict(self.newer), dict(self.last), list[int]()
         for answer in answers:
             event, call = answer.result.event, answer.call
             if call is None or call.event.body is None or event.is_error or answer.result.stub is not None:
                 continue
             asks = call.event.request_keys
             for ask in asks if call.event.has_single_argument else asks[:1]:
-                newer |= dict.fromkeys(last.pop(ask, ()), event.seq)
+                repeated = last.pop(ask, ())
+                changed += repeated
+                newer |= dict.fromkeys(repeated, event.seq)
             for ask in asks:
                 last[ask] = (*last.get(ask, ()), event.seq)
-        return Repeats(newer, last)
+        return Repeats(newer, last, tuple(changed))
 
 
 _WHOLE: Final = ("content", "contents", "file_text", "new_content")
@@ -71,15 +76,21 @@ SHARE: Final = 0.7
 class WorkedFiles:
     """The seqs of the events that show the newest content of each file, by path, the most recently used file last.
 
-    `modified` are the seqs of the calls that were the first to modify each file.
+    `modified` are the seqs of the calls that were the first to modify each file, `used` those of the results of the
+    calls that were the last to use it.
     """
 
-    shown_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shown_by: dict[str, tuple[int, ...]] = field(default_factory=dict)
     modified: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)
+
+    def seqs(self) -> frozenset[int]:
+        """Return the seqs that show the newest content of any file."""
+        return frozenset(chain.from_iterable(self.shown_by.values()))
 
     def extend(self, answers: Sequence[PairedResult]) -> "WorkedFiles":
         """Return the files after these calls and their results. Calls that failed or were rejected are ignored."""
-        shown_by, modified = dict(self.shown_by), dict(self.modified)
+        shown_by, modified, used = dict(self.shown_by), dict(self.modified), dict(self.used)
         for answer in answers:
             if answer.call is None or answer.call.event.body is None:
                 continue
@@ -90,11 +101,13 @@ class WorkedFiles:
             for path in map(normpath, use.read):
                 before = shown_by.pop(path, ())
                 shown_by[path] = (result.seq,) if _reads_all(call) else (*before, result.seq)
+                used[path] = result.seq
             for path in map(normpath, use.modified):
                 before = shown_by.pop(path, ())
                 shown_by[path] = (call.seq,) if _writes_all(call) else (*before, call.seq)
                 modified.setdefault(path, call.seq)
-        return WorkedFiles(shown_by, modified)
+                used[path] = result.seq
+        return WorkedFiles(shown_by, modified, used)
 
 
 def use_of(call: Event) -> FileUse:
@@ -119,9 +132,13 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
     If `calls` is given, only the working set: content stays in it for `calls` tool calls after the last use of its
     file, in the next turn for half as many, and so on. Arguments of calls, which are short, stay four times as long.
     """
-    results = [answer.result.event.seq for answer in context.answers]
+    answers, files = context.answers, context.worked_files
+    newest = answers if calls is None else answers[-ARGUMENTS_TIMES * calls :]
+    results = [answer.result.event.seq for answer in newest]
     ranks: dict[int, int] = {}
-    for seqs in context.worked_files.shown_by.values() if calls != 0 else ():
+    for path, seqs in reversed(files.shown_by.items()) if calls != 0 else ():
+        if files.used[path] < results[0]:
+            break  # it was used too long ago, and so were all before it
         age = len(results) + 1 - bisect_left(results, seqs[-1])
         for item in filter(None, map(context.item, seqs)):
             rank = age * (1 + context.turn - item.event.turn) * (1 if item.event.call_seq is None else ARGUMENTS_TIMES)

@@ -29,21 +29,24 @@ class Rounds:
     """The units of a context in order: `firsts` are their first seqs, `tokens_before` the tokens of all units before
     each.
 
-    `seqs` and `times` are the first seq and the time of each of the model's answers; consecutive units of the model are
-    one answer. `last` is the first seq of the last such unit, `ends` whether it is the last unit and has no results.
-    `shown` are the tokens of all units, `read` the sum over all answers of the tokens before each. `late` is the seq of
-    the last late result.
+    `seqs` are the first seqs of the model's answers; consecutive units of the model are one answer. `last` is the first
+    seq of the last such unit, `ends` whether it is the last unit and has no results. `shown` are the tokens of all
+    units, `read` the sum over all answers of the tokens before each. `late` is the seq of the last late result.
+
+    `answered_at` is the time of the last answer. `pauses` are the seconds between an answer and the one before it, with
+    the answer's seq, in order, without those that a later pause equals or exceeds.
     """
 
     firsts: tuple[int, ...] = ()
     tokens_before: tuple[int, ...] = ()
     seqs: tuple[int, ...] = ()
-    times: tuple[float, ...] = ()
     shown: int = 0
     read: int = 0
     late: int = 0
     last: int = 0
     ends: bool = False
+    answered_at: float | None = None
+    pauses: tuple[tuple[float, int], ...] = ()
 
     def extend(self, units: Iterable[UnitSize]) -> "Rounds":
         """Return the rounds after appending these units."""
@@ -51,12 +54,18 @@ class Rounds:
         in_front: list[int] = []
         answers: list[Event] = []
         shown, read, last, ends = self.shown, self.read, self.last, self.ends
+        at, pauses = self.answered_at, list(self.pauses)
         for unit in added:
             in_front.append(shown)
             models = unit.first.type in ASSISTANT_SIDE
             if models and not ends:
                 read += shown
                 answers.append(unit.first)
+                while at is not None and pauses and pauses[-1][0] <= unit.first.at - at:
+                    pauses.pop()
+                if at is not None:
+                    pauses.append((unit.first.at - at, unit.first.seq))
+                at = unit.first.at
             last = unit.first.seq if models else last
             ends = models and not unit.results
             shown += unit.tokens
@@ -64,12 +73,13 @@ class Rounds:
             firsts=self.firsts + tuple([unit.first.seq for unit in added]),
             tokens_before=self.tokens_before + tuple(in_front),
             seqs=self.seqs + tuple([event.seq for event in answers]),
-            times=self.times + tuple([event.at for event in answers]),
             shown=shown,
             read=read,
             late=max([self.late, *[unit.late for unit in added]]),
             last=last,
             ends=ends,
+            answered_at=at,
+            pauses=tuple(pauses),
         )
 
 
@@ -197,9 +207,9 @@ class Context:
         return WorkedFiles().extend(self.answers)
 
     @lazy
-    def stubbed(self) -> tuple[Item, ...]:
-        """The items that are not shown as they were logged."""
-        return tuple(item for item in self.items if item.stub is not None)
+    def pinned_stubs(self) -> tuple[Item, ...]:
+        """The pinned items that are not shown as they were logged."""
+        return tuple(item for item in self.items if item.stub is not None and item.event.pinned)
 
     @property
     def turn_seq(self) -> int:

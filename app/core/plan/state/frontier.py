@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from app.core.log.event import lazy
 from app.core.log.events import Json
 
 
@@ -98,7 +99,7 @@ class LeftOut:
     files: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frontier:
     """The events of a view that are not shown verbatim. Sequences are in seq order, and drops do not overlap.
 
@@ -150,7 +151,7 @@ class Frontier:
         """The last seq that a fold covers; 0 without folds."""
         return self.folds[-1].to_seq if self.folds else 0
 
-    @property
+    @lazy
     def saved(self) -> int:
         """The tokens saved against showing all events."""
         return (
