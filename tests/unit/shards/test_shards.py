@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.store import answers, audit, calls, log, sessions, view_reads
+from app.store import answers, audit, calibrations, calls, log, outcomes, sessions, view_reads
 from app.store.driver import numbered
 from app.wings.shards import statements
 from app.wings.shards.placement import Shards
@@ -40,11 +40,20 @@ def test_bodies_and_contents_are_read_as_text() -> None:
         (statements.CHECK_CURRENT, calls.RECORD_EPOCH_IF_CURRENT),
         (statements.MOVE_VIEW, calls.RECORD_EPOCH),
         (statements.OPEN_EPOCH, calls.RECORD_EPOCH),
+        (audit.LOCK_CALL, audit.LOCK),
     ],
 )
 def test_parts_of_a_statement_need_no_other_parameters(ours: str, kernels: str) -> None:
     assert set(numbered(ours)[1]) <= set(numbered(kernels)[1])
     assert "pgqueuer" not in ours
+
+
+@pytest.mark.parametrize(("changes_view", "teaches"), outcomes.STORES)
+def test_an_outcome_is_stored_by_the_parts_of_its_statement(changes_view: bool, teaches: bool) -> None:
+    sql = outcomes.STORES[changes_view, teaches]
+    parts = [part for part in (outcomes.STORE, outcomes.CHANGE_VIEW, calibrations.SAVE) if part in sql]
+    assert len(parts) == 1 + changes_view + teaches
+    assert {name for part in parts for name in numbered(part)[1]} == set(numbered(sql)[1])
 
 
 def test_the_tenant_is_an_array_in_lists_of_sessions() -> None:
