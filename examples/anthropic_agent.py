@@ -22,15 +22,19 @@ OUTPUT_TOKENS_MAX = 1_024
 
 
 async def turn(memory: Memory, client: AsyncAnthropic, model: str, tools: Mapping[str, Tool], text: str) -> str:
-    """Run one turn: the user's message, the model's calls and their results, the model's response."""
-    await memory.log({"role": "user", "content": text})
+    """Run one turn: the user's message, the model's calls and their results, the model's response.
+
+    Each call takes one request, which appends what is new, reports the call before, and gets the context. So a response
+    with tool calls is appended with their results: if a tool ends the program, the log ends before that response.
+    """
+    context = await memory.context({"role": "user", "content": text})
     while True:
-        call_id, answer = await _ask(memory, client, model)
-        await memory.log(
-            {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]}
-        )
-        calls = [block for block in answer.content if block.type == "tool_use"]
+        call_id, answer = await _ask(memory, client, model, context)
+        said = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]}
+        calls, usage = [block for block in answer.content if block.type == "tool_use"], _usage(answer.usage)
         if not calls:
+            await memory.log(said)
+            await memory.report(call_id, usage=usage)
             return "".join(block.text for block in answer.content if block.type == "text")
         results = []
         for call in calls:
@@ -39,24 +43,22 @@ async def turn(memory: Memory, client: AsyncAnthropic, model: str, tools: Mappin
             else:
                 result = await tools[call.name](**call.input)
             results.append({"type": "tool_result", "tool_use_id": call.id, "content": result})
-        await memory.log({"role": "user", "content": results})
+        outcome = {"call_id": call_id, "usage": usage}
+        context = await memory.context(said, {"role": "user", "content": results}, outcome=outcome)
 
 
-async def _ask(memory: Memory, client: AsyncAnthropic, model: str) -> tuple[str, Any]:
-    """Return the model's response and its call id; after an overflow a tighter context is requested once."""
-    context = await memory.context()
+async def _ask(memory: Memory, client: AsyncAnthropic, model: str, context: Json) -> tuple[str, Any]:
+    """Return the id of the call and the model's response; after an overflow a tighter context is requested once."""
     while True:
         call_id = context["call_id"]
         try:
-            answer = await client.messages.create(model=model, max_tokens=OUTPUT_TOKENS_MAX, **context["request"])
+            given = {"model": model, "max_tokens": OUTPUT_TOKENS_MAX, **context["request"]}
+            return call_id, await client.messages.create(**given)
         except APIStatusError as error:
             outcome = await memory.report(call_id, error={"status": error.status_code, "message": str(error)})
             if outcome["action"] != "retry":
                 raise
             context = await memory.context(retry_of=call_id)
-            continue
-        await memory.report(call_id, usage=_usage(answer.usage))
-        return call_id, answer
 
 
 def _usage(usage: Any) -> Json:

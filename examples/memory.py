@@ -40,9 +40,13 @@ class Memory:
         """Append messages in the form of the provider's SDK."""
         await self._post("/messages", {"format": self._format, "messages": list(messages)})
 
-    async def context(self, **more: Any) -> Json:
-        """Return the next context: `request` is for the provider, `call_id` identifies the call."""
-        return await self._post("/context", self._asked | more)
+    async def context(self, *messages: Mapping[str, Any], **more: Any) -> Json:
+        """Append messages, and return the next context: `request` is for the provider, `call_id` identifies the call.
+
+        With `outcome`, the outcome of the call before is reported in the same request.
+        """
+        append = {"append": {"format": self._format, "messages": list(messages)}} if messages else {}
+        return await self._post("/context", self._asked | append | more)
 
     async def report(self, call_id: str, **outcome: Any) -> Json:
         """Report a call's outcome. If `action` is `retry`, a tighter context is available: post `next`'s body."""

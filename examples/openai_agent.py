@@ -21,13 +21,19 @@ Tool = Callable[..., Awaitable[str]]
 
 
 async def turn(memory: Memory, client: AsyncOpenAI, model: str, tools: Mapping[str, Tool], text: str) -> str:
-    """Run one turn: the user's message, the model's calls and their results, the model's response."""
-    await memory.log({"role": "user", "content": text})
+    """Run one turn: the user's message, the model's calls and their results, the model's response.
+
+    Each call takes one request, which appends what is new, reports the call before, and gets the context. So a response
+    with tool calls is appended with their results: if a tool ends the program, the log ends before that response.
+    """
+    context = await memory.context({"role": "user", "content": text})
     while True:
-        call_id, answer = await _ask(memory, client, model)
-        message = answer.choices[0].message
-        await memory.log(message.model_dump(exclude_none=True))
+        call_id, answer = await _ask(memory, client, model, context)
+        message, usage = answer.choices[0].message, _usage(answer.usage)
+        new: list[Json] = [message.model_dump(exclude_none=True)]
         if not message.tool_calls:
+            await memory.log(*new)
+            await memory.report(call_id, usage=usage)
             return message.content or ""
         for call in message.tool_calls:
             arguments = json.loads(call.function.arguments)
@@ -35,24 +41,21 @@ async def turn(memory: Memory, client: AsyncOpenAI, model: str, tools: Mapping[s
                 result = json.dumps(await memory.recall(arguments, call_id))
             else:
                 result = await tools[call.function.name](**arguments)
-            await memory.log({"role": "tool", "tool_call_id": call.id, "content": result})
+            new.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        context = await memory.context(*new, outcome={"call_id": call_id, "usage": usage})
 
 
-async def _ask(memory: Memory, client: AsyncOpenAI, model: str) -> tuple[str, Any]:
-    """Return the model's response and its call id; after an overflow a tighter context is requested once."""
-    context = await memory.context()
+async def _ask(memory: Memory, client: AsyncOpenAI, model: str, context: Json) -> tuple[str, Any]:
+    """Return the id of the call and the model's response; after an overflow a tighter context is requested once."""
     while True:
         call_id = context["call_id"]
         try:
-            answer = await client.chat.completions.create(model=model, **context["request"])
+            return call_id, await client.chat.completions.create(model=model, **context["request"])
         except APIStatusError as error:
             outcome = await memory.report(call_id, error={"status": error.status_code, "message": str(error)})
             if outcome["action"] != "retry":
                 raise
             context = await memory.context(retry_of=call_id)
-            continue
-        await memory.report(call_id, usage=_usage(answer.usage))
-        return call_id, answer
 
 
 def _usage(usage: Any) -> Json:

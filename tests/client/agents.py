@@ -46,9 +46,9 @@ class TurnResult:
 class Blocking:
     """A blocking agent, in a thread of its own."""
 
-    def __init__(self, url: str, provider: str, format: str, **settings: Any) -> None:
+    def __init__(self, url: str, provider: str, format: str, session: str = "s", **settings: Any) -> None:
         self.client = Palimpsest(base_url=url)
-        self.memory: Session = self.client.session("s", model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
+        self.memory: Session = self.client.session(session, model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
         self.format = format
         self.sdk: Anthropic | OpenAI | Client
         self.functions: tuple[Any, Any]
@@ -90,6 +90,22 @@ class Blocking:
                 return told
             self.memory.results(run(one) for one in reply.tool_calls)
 
+    async def turn_in_steps(self, text: str, run: Callable[[Any], Any], *, stream: bool = False) -> TurnResult:
+        return await asyncio.to_thread(self._turn_in_steps, text, run, stream)
+
+    def _turn_in_steps(self, text: str, run: Callable[[Any], Any], stream: bool) -> TurnResult:
+        told = TurnResult()
+        function, extra = self.functions[stream], EXTRA[self.format] | self.streaming[stream]
+        with self.memory.turn(text) as turn:
+            while True:
+                reply = turn.send(function, **extra)
+                told.chunks += sum(1 for _ in reply)
+                told.contents.append(reply.content)
+                told.left_out.append(len(turn.left_out))
+                if not reply.tool_calls:
+                    return told
+                turn.results(run(one) for one in reply.tool_calls)
+
     async def log(self, *messages: Any) -> None:
         await asyncio.to_thread(self.memory.log, *messages)
 
@@ -107,9 +123,9 @@ class Blocking:
 class Asynchronous:
     """An asynchronous agent."""
 
-    def __init__(self, url: str, provider: str, format: str, **settings: Any) -> None:
+    def __init__(self, url: str, provider: str, format: str, session: str = "s", **settings: Any) -> None:
         self.client = AsyncPalimpsest(base_url=url)
-        self.memory: AsyncSession = self.client.session("s", model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
+        self.memory: AsyncSession = self.client.session(session, model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
         self.format = format
         self.sdk: AsyncAnthropic | AsyncOpenAI | AsyncClient
         self.functions: tuple[Any, Any]
@@ -145,6 +161,20 @@ class Asynchronous:
             if not reply.tool_calls:
                 return told
             await self.memory.results([run(one) for one in reply.tool_calls])
+
+    async def turn_in_steps(self, text: str, run: Callable[[Any], Any], *, stream: bool = False) -> TurnResult:
+        told = TurnResult()
+        function, extra = self.functions[stream], EXTRA[self.format] | self.streaming[stream]
+        async with self.memory.turn(text) as turn:
+            while True:
+                reply = await turn.send(function, **extra)
+                async for _ in reply:
+                    told.chunks += 1
+                told.contents.append(reply.content)
+                told.left_out.append(len(turn.left_out))
+                if not reply.tool_calls:
+                    return told
+                await turn.results([run(one) for one in reply.tool_calls])
 
     async def log(self, *messages: Any) -> None:
         await self.memory.log(*messages)

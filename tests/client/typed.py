@@ -1,7 +1,18 @@
 """Types that editors and mypy infer for the client: checked by `make check`, never run."""
 
 import httpx2
-from palimpsest import AsyncPage, AsyncPalimpsest, AsyncReply, Page, Palimpsest, Reply, StreamEvent, ToolCall
+from palimpsest import (
+    AsyncPage,
+    AsyncPalimpsest,
+    AsyncReply,
+    AsyncTurn,
+    Page,
+    Palimpsest,
+    Reply,
+    StreamEvent,
+    ToolCall,
+    Turn,
+)
 from palimpsest.types import AppendedOut, CallItem, ContextOut, EventOut, SessionOut, SummaryWhole
 from typing_extensions import assert_type  # noqa: UP035 - checked as Python 3.10 sees it
 
@@ -24,6 +35,10 @@ def blocking(client: Palimpsest) -> None:
         assert_type(call.send(print, stream=True), Reply)
         assert_type(call.left_out.tokens, int)
         assert_type(call.send(print).tool_calls, list[ToolCall])
+    with memory.turn("Hello.", max_tokens=4_000) as turn:
+        assert_type(turn, Turn)
+        assert_type(turn.send(print).content, str)
+        turn.results(["text"])
     for happened in memory.stream():
         assert_type(happened, StreamEvent)
 
@@ -32,6 +47,7 @@ def wrong(client: Palimpsest) -> None:
     """Errors that are found before running."""
     memory = client.session("s", format="chat")  # type: ignore[arg-type]
     memory.get_context(max_token=8_000)  # type: ignore[call-arg]
+    memory.turn(max_token=8_000)  # type: ignore[call-arg]
     memory.get_event()  # type: ignore[call-arg]
     memory.get_event("first")  # type: ignore[arg-type]
     memory.append_events(events=[{"type": "user.massage", "content": "Hello."}])  # type: ignore[typeddict-item]
@@ -47,5 +63,7 @@ async def asynchronous(client: AsyncPalimpsest) -> None:
     assert_type((await memory.get_session.raw()).parse(), SessionOut)
     async with memory.call() as call:
         assert_type(await call.send(print), AsyncReply)
+    async with memory.turn("Hello.") as turn:
+        assert_type(turn, AsyncTurn)
     async for happened in memory.stream(types=["epoch"]):
         assert_type(happened, StreamEvent)

@@ -97,11 +97,21 @@ def events_request(raw: Json, expected_head: int | None, key: str | None, reques
 
 
 def messages_request(
-    format_name: str, raw: Sequence[Any], expected_head: int | None, key: str | None, request_bytes: bytes
+    format_name: str,
+    raw: Sequence[Any],
+    expected_head: int | None,
+    key: str | None,
+    request_bytes: bytes,
+    events: Sequence[Any] = (),
 ) -> AppendRequest:
-    """Parse provider-native messages. Raises InvalidRequest, InvalidMessage or InvalidEvent."""
-    groups = FORMATS[format_name].reader(raw)
+    """Parse provider-native messages, and `events` that follow them. Their indices are counted on from the messages'.
+
+    Raises InvalidRequest, InvalidMessage or InvalidEvent.
+    """
+    groups = [*FORMATS[format_name].reader(raw), *([event] for event in events)]
     drafts = parse_batch([event for group in groups for event in group], native=True)
+    for index, draft in enumerate(drafts[len(drafts) - len(events) :], len(drafts) - len(events)):
+        check_native(draft, index)
     indices = [index for index, group in enumerate(groups) for _ in group]
     return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest(), indices)
 

@@ -175,7 +175,10 @@ def append_request(
     messages = body.get("messages")
     if not isinstance(messages, list) or not 1 <= len(messages) <= EVENTS_PER_BATCH_MAX:
         raise InvalidRequest(f"messages must be a list of 1 to {EVENTS_PER_BATCH_MAX}", field="messages")
-    return messages_request(body["format"], messages, head, key, request_bytes)
+    following = body.get("events") or []
+    if not isinstance(following, list):
+        raise InvalidRequest("events must be a list", field="events")
+    return messages_request(body["format"], messages, head, key, request_bytes, following)
 
 
 def appended_json(asked: AppendRequest, appended: Appended) -> dict[str, Any]:

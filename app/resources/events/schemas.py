@@ -145,6 +145,12 @@ class MessagesIn(StrictRequest):
         description="Messages as they were sent to the provider or received from it. For `openai-responses` they are "
         "items; for `gemini` they are contents, with the system instruction as a content of the role `system`.",
     )
+    events: list[EventIn] | None = Field(
+        None,
+        max_length=EVENTS_PER_BATCH_MAX,
+        description="Events that follow the messages, such as the results of the tools that a reply called. Their "
+        "`index` in the response is counted on from the messages'.",
+    )
     expected_head: ExpectedHead = None
 
 

@@ -4,7 +4,7 @@ Start with `Palimpsest().session("your-session-id", model="…", format="openai"
 """
 
 from palimpsest._version import VERSION as __version__
-from palimpsest.call import AsyncCall, Call
+from palimpsest.call import AsyncCall, AsyncTurn, Call, Turn
 from palimpsest.client import AsyncPalimpsest, Palimpsest
 from palimpsest.errors import (
     AuthenticationError,
@@ -57,6 +57,7 @@ __all__ = [
     "AsyncPalimpsest",
     "AsyncReply",
     "AsyncSession",
+    "AsyncTurn",
     "AuthenticationError",
     "BadRequestError",
     "Call",
@@ -99,6 +100,7 @@ __all__ = [
     "TooManyLinesError",
     "TooManySessionsError",
     "ToolCall",
+    "Turn",
     "UnavailableError",
     "UnknownCallError",
     "UnreadableAnswer",

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from palimpsest._flows import END, Abandoned, Emit, Flow, Invoke, Pull, chunks_of
 from palimpsest._recall_tool import RECALL
 from palimpsest._request import Request, path
-from palimpsest.errors import InvalidRequestError, PalimpsestError, RecallLoop, ReplyNotLogged
+from palimpsest.errors import InvalidRequestError, PalimpsestError, RecallLoop, ReplyNotLogged, StatusError
 from palimpsest.formats import FORMATS, ProviderFormat, as_dict
 from palimpsest.operations import contexts, events
+from palimpsest.operations.names import AppendIn
 from palimpsest.reply import LoggedAnswer, ParsedAnswer, ToolCall
-from palimpsest.types import ContextOut, ErrorIn, EventIn, OutcomeOut
+from palimpsest.types import ContextOut, ErrorIn, EventIn, OutcomeOut, StepOutcomeIn
 
 HTTP_STATUSES = range(100, 1_000)
 RECALL_ROUNDS_MAX = 8
@@ -25,13 +26,30 @@ RECALL_ROUNDS_MAX = 8
 _log = logging.getLogger("palimpsest")
 
 
-class CallState:
-    """A call in progress: its context and its open tool calls."""
+@dataclass
+class UnloggedAnswer:
+    """An answer that is to be logged, with its outcome, by the request for the next context."""
 
-    def __init__(self, session: str, context: ContextOut, asked: Mapping[str, Any], recalls: bool) -> None:
-        self.session, self.context, self.asked, self.recalls = session, context, asked, recalls
+    reply: LoggedAnswer
+    latency_ms: int
+    results: list[EventIn] = field(default_factory=list)
+    """Results of the recall tool."""
+
+
+class CallState:
+    """A call in progress: its context, its open tool calls, and the answer that is not logged yet, if any.
+
+    In a turn (`in_turn`), an answer with tool calls is logged together with their results.
+    """
+
+    def __init__(
+        self, session: str, context: ContextOut, asked: Mapping[str, Any], *, recalls: bool, in_turn: bool
+    ) -> None:
+        self.session, self.context, self.asked = session, context, asked
+        self.recalls, self.in_turn = recalls, in_turn
         self.began = time.monotonic()
         self.open: list[ToolCall] = []
+        self.unlogged: UnloggedAnswer | None = None
         self.abandoned = False
 
     @property
@@ -46,18 +64,59 @@ class CallState:
 
 
 def send(state: CallState, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[LoggedAnswer]:
-    """Send the context to the provider's function until an answer does more than recall; log every answer."""
+    """Send the context to the provider's function until an answer does more than recall; log every answer.
+
+    An answer that only recalls is logged by the request for the next context, and in a turn one with other tool calls
+    is left to `next_context`.
+    """
     for _ in range(RECALL_ROUNDS_MAX):
         response = yield from _call_provider(state, function, extra)
-        reply = yield from finish(state, response)
+        reply = yield from _read(state, response)
         recalls = [call for call in state.open if state.recalls and call.name == RECALL]
-        for call in recalls:
-            yield from _answer_recall(state, call)
-        state.open = [call for call in state.open if call not in recalls]
-        if state.open or state.abandoned or not recalls:
-            return replace(reply, tool_calls=list(state.open))
-        state.context = yield contexts.post_context(state.session, **state.asked)
+        others = [call for call in state.open if call not in recalls]
+        only_recalls = bool(recalls) and not others and not state.abandoned
+        if not only_recalls and not _awaits_results(state, others):
+            yield from log_answer(state)
+        results = yield from _answer_recalls(state, recalls)
+        state.open = others
+        if only_recalls:
+            yield from next_context(state, results)
+            continue
+        if state.unlogged is not None:
+            state.unlogged.results = results
+        elif results:
+            yield events.append_events(state.session, events=results)
+        return replace(reply, tool_calls=list(others))
     raise RecallLoop(f"{RECALL_ROUNDS_MAX} answers in a row did nothing but recall")
+
+
+def next_context(state: CallState, results: Sequence[EventIn]) -> Flow[None]:
+    """Log the answer and its results, report its outcome, and get the next context, in one request.
+
+    If the server refuses a part of it, the parts are sent one by one, so that only the refused one fails. Raises
+    ReplyNotLogged if the server was not reached.
+    """
+    unlogged, state.unlogged = state.unlogged, None
+    append: AppendIn = {"events": results}
+    outcome: StepOutcomeIn | None = None
+    if unlogged is not None:
+        reply, followed = unlogged.reply, [*unlogged.results, *results]
+        append = {"format": state.context.format, "messages": reply.messages, "events": followed}
+        outcome = {"call_id": reply.call_id, "usage": reply.usage, "latency_ms": unlogged.latency_ms}
+    try:
+        state.context = yield contexts.post_context(state.session, **state.asked, append=append, outcome=outcome)
+    except PalimpsestError as error:
+        refused = isinstance(error, StatusError) and error.status < 500
+        if unlogged is None or (isinstance(error, StatusError) and error.part == "context"):
+            raise  # there is no answer to log, or it is logged
+        if not refused:
+            raise ReplyNotLogged(unlogged.reply, error) from error
+    else:
+        return
+    state.unlogged = unlogged
+    yield from log_answer(state)
+    yield events.append_events(state.session, events=results)
+    state.context = yield contexts.post_context(state.session, **state.asked)
 
 
 def arguments(context: ContextOut, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +235,21 @@ def _log_partial(state: CallState, text: str, error: Exception | None) -> Flow[N
 
 
 def finish(state: CallState, response: Any) -> Flow[LoggedAnswer]:
-    """Log an answer and report its usage."""
+    """Log an answer and report its usage; in a turn, one with tool calls is left to `next_context`."""
+    reply = yield from _read(state, response)
+    if not _awaits_results(state, state.open):
+        yield from log_answer(state)
+    return reply
+
+
+def _awaits_results(state: CallState, calls: Sequence[ToolCall]) -> bool:
+    """Return whether an answer with these tool calls is logged together with their results."""
+    return state.in_turn and bool(calls) and not state.abandoned
+
+
+def _read(state: CallState, response: Any) -> Flow[LoggedAnswer]:
+    """Parse an answer that is to be logged, after the one before it."""
+    yield from log_answer(state)
     parsed: ParsedAnswer = state.format.read(as_dict(response))
     reply = LoggedAnswer(
         parsed.content,
@@ -188,20 +261,41 @@ def finish(state: CallState, response: Any) -> Flow[LoggedAnswer]:
         parsed.messages,
     )
     state.open = list(parsed.tool_calls)
-    if parsed.failure is not None:
-        return reply  # the failure was reported already
+    if parsed.failure is None:  # otherwise it was reported already
+        state.unlogged = UnloggedAnswer(reply, state.latency_ms)
+    return reply
+
+
+def log_answer(state: CallState) -> Flow[None]:
+    """Log the answer that is not logged yet, if there is one, and report its usage."""
+    unlogged, state.unlogged = state.unlogged, None
+    if unlogged is None:
+        return
+    reply = unlogged.reply
     try:
-        if parsed.messages:
-            yield events.append_messages(state.session, format=state.context.format, messages=parsed.messages)
+        if reply.messages:
+            yield events.append_messages(
+                state.session,
+                format=state.context.format,
+                messages=reply.messages,
+                events=unlogged.results or None,
+            )
     except PalimpsestError as error:
         raise ReplyNotLogged(reply, error) from error
     try:
-        yield contexts.report_outcome(
-            state.session, state.context.call_id, usage=parsed.usage, latency_ms=state.latency_ms
-        )
+        yield contexts.report_outcome(state.session, reply.call_id, usage=reply.usage, latency_ms=unlogged.latency_ms)
     except PalimpsestError as error:  # the next estimates are a little worse, and nothing else
-        _log.warning("the usage of call %s was not reported: %s", state.context.call_id, error)
-    return reply
+        _log.warning("the usage of call %s was not reported: %s", reply.call_id, error)
+
+
+def leave_turn(state: CallState, *, failing: bool) -> Flow[None]:
+    """Log the answer that is not logged yet. An error that ends the turn (`failing`) is not replaced by another."""
+    try:
+        yield from log_answer(state)
+    except ReplyNotLogged as error:
+        if not failing:
+            raise
+        _log.warning("%s", error)
 
 
 def failed(state: CallState, error: BaseException) -> Flow[Request[ContextOut] | None]:
@@ -241,12 +335,24 @@ def _report_error(state: CallState, error: ErrorIn) -> Flow[Request[ContextOut] 
     return Request(outcome.next.method, outcome.next.path, ContextOut, body=outcome.next.body)
 
 
-def _answer_recall(state: CallState, call: ToolCall) -> Flow[None]:
-    """Answer a call of the recall tool; errors in its arguments are returned to the model."""
+def _answer_recalls(state: CallState, calls: Sequence[ToolCall]) -> Flow[list[EventIn]]:
+    """Return the results of calls of the recall tool. If the server fails, the answer is logged without them."""
+    results: list[EventIn] = []
+    try:
+        for call in calls:
+            results.append((yield from _answer_recall(state, call)))  # noqa: PERF401
+    except PalimpsestError:
+        yield from log_answer(state)
+        raise
+    return results
+
+
+def _answer_recall(state: CallState, call: ToolCall) -> Flow[EventIn]:
+    """Return the result of a call of the recall tool; errors in its arguments are returned to the model."""
     event: EventIn = {"type": "tool.result", "call_id": call.id}
     try:
         body = {**call.arguments, "call_id": state.context.call_id}
         event["content"] = json.dumps((yield Request("POST", path("sessions", state.session, RECALL), dict, body=body)))
     except (InvalidRequestError, ValueError) as error:
         event["content"], event["is_error"] = str(error), True
-    yield events.append_events(state.session, events=[event])
+    return event

@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, TypedDict
 
 from palimpsest._flows import Flow, WithStatus
 from palimpsest._recall_tool import RECALL
-from palimpsest._sending import CallState
+from palimpsest._sending import CallState, log_answer, next_context
 from palimpsest.errors import InvalidRequestError, NothingToSendError
 from palimpsest.explain import Explanation
 from palimpsest.formats import FORMATS
@@ -23,6 +24,7 @@ from palimpsest.types import (
     EventOut,
     ForkOut,
     HistoryItem,
+    InjectionIn,
     PolicyDocument,
     PreviewOut,
     RewindOut,
@@ -30,6 +32,21 @@ from palimpsest.types import (
 
 MAIN = "main"
 CREATED = 201
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of a call, as in `post_context`."""
+
+    view: str | None
+    model: str | None
+    max_tokens: int | None
+    outside_tokens: int | None
+    wait_ms: int | None
+    policy: str | PolicyDocument | None
+    force: bool | None
+    cache_last: bool | None
+    injections: Sequence[InjectionIn] | None
+    now: str | datetime | None
 
 
 @dataclass
@@ -53,7 +70,12 @@ class SessionState:
             raise ValueError(f"format must be one of {', '.join(FORMATS)}")
 
     def begin(self) -> Flow[None]:
-        """Create the session or set its settings before its first use; a view other than `main` does not set them."""
+        """Create the session or set its settings before its first use; a view other than `main` does not set them.
+
+        The answer that a turn has not logged yet is logged first.
+        """
+        if self.last is not None:
+            yield from log_answer(self.last)
         if self.begun:
             return
         of_session: dict[str, Any] = {"metadata": self.metadata}
@@ -123,27 +145,31 @@ class SessionState:
 
     def results(self, given: Iterable[Any] | Mapping[str, Any]) -> Flow[AppendedOut]:
         """Append the results of tool calls."""
-        open_calls = [] if self.last is None else self.last.open
-        pairs = list(_pair_with_calls(given, open_calls))
-        if not pairs:
-            raise ValueError("there are no results to append")
-        appended: AppendedOut = yield events.append_events(self.id, events=[_result(*pair) for pair in pairs])
-        answered = {call_id for call_id, _ in pairs}
+        results, unanswered = _results(given, [] if self.last is None else self.last.open)
         if self.last is not None:
-            self.last.open = [call for call in open_calls if call.id not in answered]
+            yield from log_answer(self.last)
+        appended: AppendedOut = yield events.append_events(self.id, events=results)
+        if self.last is not None:
+            self.last.open = unanswered
         return appended
 
-    def call(self, **given: Any) -> Flow[CallState]:
-        """Get a context for a call; options that are None are those of the session."""
+    def call(self, options: CallOptions, *, user: Content | None = None, in_turn: bool = False) -> Flow[CallState]:
+        """Get a context for a call, after a message of the user if one is given.
+
+        Options that are None or absent are those of the session.
+        """
         yield from self.begin()
         if self.recall and not self.recalls:
             yield from self.tools([])
         asked = {"format": self.format, "view": self.view, **self._window()}
-        asked |= {name: value for name, value in given.items() if value is not None}
+        asked |= {name: value for name, value in options.items() if value is not None}
         if self.view not in (None, MAIN) and self.policy is not None:
             asked.setdefault("policy", self.policy)
-        context = yield contexts.post_context(self.id, **asked)
-        self.last = CallState(self.id, context, asked, self.recalls)
+        append = None
+        if user is not None:
+            append = {"format": self.format, "messages": [FORMATS[self.format].user(user)]}
+        context = yield contexts.post_context(self.id, **asked, append=append)
+        self.last = CallState(self.id, context, asked, recalls=self.recalls, in_turn=in_turn)
         return self.last
 
     def _window(self) -> dict[str, Any]:
@@ -169,9 +195,29 @@ class SessionState:
 
     def rewind(self, to: int) -> Flow[RewindOut]:
         """Rewind to a seq, and forget open tool calls."""
+        if self.last is not None:
+            yield from log_answer(self.last)
         rewound: RewindOut = yield sessions.rewind_session(self.id, to=to)
         self.last = None
         return rewound
+
+
+def next_round(state: CallState, given: Iterable[Any] | Mapping[str, Any]) -> Flow[None]:
+    """Log the answer of a turn's call with the results of its tool calls, and get the context of the next call."""
+    results, unanswered = _results(given, state.open)
+    yield from next_context(state, results)
+    state.open = unanswered
+
+
+def _results(
+    given: Iterable[Any] | Mapping[str, Any], open_calls: Sequence[ToolCall]
+) -> tuple[list[EventIn], list[ToolCall]]:
+    """Return the events of results, and the tool calls that are still open. Raises ValueError if there are none."""
+    pairs = list(_pair_with_calls(given, open_calls))
+    if not pairs:
+        raise ValueError("there are no results to append")
+    answered = {call_id for call_id, _ in pairs}
+    return [_result(*pair) for pair in pairs], [call for call in open_calls if call.id not in answered]
 
 
 def _pair_with_calls(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from palimpsest._flows import Flow, arun, run
-from palimpsest._sending import CallState, arguments, failed, finish, send
+from palimpsest._sending import CallState, arguments, failed, finish, leave_turn, send
+from palimpsest._speaking import next_round
 from palimpsest._transport import AsyncTransport, Transport
 from palimpsest.explain import LeftOut
 from palimpsest.reply import AsyncReply, Reply
 from palimpsest.types import ContextOut, TokensOut
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class AnyCall:
@@ -63,11 +67,11 @@ class Call(AnyCall):
         self._begin, self._transport = begin, transport
         self._reply: Reply | None = None
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> Self:
         self._state = run(self._begin, self._transport)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._reply is not None:
             self._reply.close()
 
@@ -94,6 +98,25 @@ class Call(AnyCall):
         return again is not None
 
 
+class Turn(Call):
+    """A turn of a blocking session: model calls, each with the results of the tools that the one before called.
+
+    An answer with tool calls is logged by `results`, or at the end of the block, or before anything else is appended
+    by the session's `user`, `log` or `results`. Every other answer is logged when `send` returns.
+    """
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        super().__exit__(kind)
+        run(leave_turn(self._now, failing=kind is not None), self._transport)
+
+    def results(self, results: Iterable[Any] | Mapping[str, Any]) -> None:
+        """Log the answer and the results of its tool calls, report its usage, and get the next context.
+
+        All of it is one request. Results are given as to `Session.results`; then `send` again.
+        """
+        run(next_round(self._now, results), self._transport)
+
+
 class AsyncCall(AnyCall):
     """A call of an asynchronous session. Its context is made when the block is entered."""
 
@@ -102,11 +125,11 @@ class AsyncCall(AnyCall):
         self._begin, self._transport = begin, transport
         self._reply: AsyncReply | None = None
 
-    async def __aenter__(self) -> AsyncCall:
+    async def __aenter__(self) -> Self:
         self._state = await arun(self._begin, self._transport)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._reply is not None:
             await self._reply.close()
 
@@ -125,3 +148,15 @@ class AsyncCall(AnyCall):
         if again is not None:
             self._now.context = await self._transport.ask(again)
         return again is not None
+
+
+class AsyncTurn(AsyncCall):
+    """A turn of an asynchronous session; see `Turn`."""
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await super().__aexit__(kind)
+        await arun(leave_turn(self._now, failing=kind is not None), self._transport)
+
+    async def results(self, results: Iterable[Any] | Mapping[str, Any]) -> None:
+        """Log the answer and its results, report its usage, and get the next context; see `Turn.results`."""
+        await arun(next_round(self._now, results), self._transport)

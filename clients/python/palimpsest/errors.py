@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import httpx2
 
+from palimpsest._model import decode
+from palimpsest.types import AppendedOut
+
 if TYPE_CHECKING:
     from palimpsest.reply import LoggedAnswer
 
@@ -58,6 +61,17 @@ class StatusError(PalimpsestError):
         self.title: str = str(problem.get("title") or response.reason_phrase)
         self.detail: str = str(problem.get("detail") or "")
         super().__init__(f"{self.status} {self.slug or self.title}: {self.detail or self.title}")
+
+    @property
+    def part(self) -> str | None:
+        """The part of a step in one request that failed: `outcome`, `append` or `context`; else None."""
+        return self.problem.get("part")
+
+    @property
+    def appended(self) -> AppendedOut | None:
+        """The result of the step's append, which stays made if only the context failed."""
+        appended = self.problem.get("appended")
+        return decode(AppendedOut, appended) if isinstance(appended, dict) else None
 
 
 class BadRequestError(StatusError):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from palimpsest._flows import arun, run
 from palimpsest._method import Asynchronous, Blocking, session_listing, session_operation
-from palimpsest._speaking import SessionState
+from palimpsest._speaking import CallOptions, SessionState
 from palimpsest._transport import AsyncTransport, Transport
-from palimpsest.call import AsyncCall, Call
+from palimpsest.call import AsyncCall, AsyncTurn, Call, Turn
 from palimpsest.explain import Explanation
 from palimpsest.operations import contexts, events, records, sessions
 from palimpsest.operations.names import Content, Message
 from palimpsest.streams import StreamEvent, StreamKind, awatch, watch
-from palimpsest.types import AppendedOut, InjectionIn, PolicyDocument, RewindOut
+from palimpsest.types import AppendedOut, RewindOut
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class SessionOperations:
@@ -97,34 +99,17 @@ class Session(SessionOperations, Blocking):
         """
         return run(self._speaker.results(results), self._transport)
 
-    def call(
-        self,
-        *,
-        view: str | None = None,
-        model: str | None = None,
-        max_tokens: int | None = None,
-        outside_tokens: int | None = None,
-        wait_ms: int | None = None,
-        policy: str | PolicyDocument | None = None,
-        force: bool | None = None,
-        cache_last: bool | None = None,
-        injections: Sequence[InjectionIn] | None = None,
-        now: str | datetime | None = None,
-    ) -> Call:
+    def call(self, **options: Unpack[CallOptions]) -> Call:
         """Start the next model call, in a `with` block. Options that are not given are those of the session."""
-        begin = self._speaker.call(
-            view=view,
-            model=model,
-            max_tokens=max_tokens,
-            outside_tokens=outside_tokens,
-            wait_ms=wait_ms,
-            policy=policy,
-            force=force,
-            cache_last=cache_last,
-            injections=injections,
-            now=now,
-        )
-        return Call(begin, self._transport)
+        return Call(self._speaker.call(options), self._transport)
+
+    def turn(self, user: Content | None = None, **options: Unpack[CallOptions]) -> Turn:
+        """Start a turn, in a `with` block: a message of the user, and model calls until one needs no tools.
+
+        Each model call takes one request: the one that gets its context also logs what happened since the call before.
+        Options are those of `call`, for all calls of the turn.
+        """
+        return Turn(self._speaker.call(options, user=user, in_turn=True), self._transport)
 
     def explain(self, seq: int, *, view: str | None = None) -> Explanation:
         """Explain how every call showed an event, and why that changed. Print the result, or read its `changes`."""
@@ -185,34 +170,13 @@ class AsyncSession(SessionOperations, Asynchronous):
         """
         return await arun(self._speaker.results(results), self._transport)
 
-    def call(
-        self,
-        *,
-        view: str | None = None,
-        model: str | None = None,
-        max_tokens: int | None = None,
-        outside_tokens: int | None = None,
-        wait_ms: int | None = None,
-        policy: str | PolicyDocument | None = None,
-        force: bool | None = None,
-        cache_last: bool | None = None,
-        injections: Sequence[InjectionIn] | None = None,
-        now: str | datetime | None = None,
-    ) -> AsyncCall:
+    def call(self, **options: Unpack[CallOptions]) -> AsyncCall:
         """Start the next model call, in an `async with` block; see `Session.call`."""
-        begin = self._speaker.call(
-            view=view,
-            model=model,
-            max_tokens=max_tokens,
-            outside_tokens=outside_tokens,
-            wait_ms=wait_ms,
-            policy=policy,
-            force=force,
-            cache_last=cache_last,
-            injections=injections,
-            now=now,
-        )
-        return AsyncCall(begin, self._transport)
+        return AsyncCall(self._speaker.call(options), self._transport)
+
+    def turn(self, user: Content | None = None, **options: Unpack[CallOptions]) -> AsyncTurn:
+        """Start a turn, in an `async with` block; see `Session.turn`."""
+        return AsyncTurn(self._speaker.call(options, user=user, in_turn=True), self._transport)
 
     async def explain(self, seq: int, *, view: str | None = None) -> Explanation:
         """Explain how every call showed an event; see `Session.explain`."""

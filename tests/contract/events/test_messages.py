@@ -131,6 +131,7 @@ async def test_messages_come_back_as_sent(
 
 
 async def test_a_batch_with_an_invalid_message_is_refused_whole(client: httpx.AsyncClient) -> None:
+    said = {"format": "openai", "messages": [{"role": "user", "content": "x"}]}
     cases = [
         ({"format": "xml", "messages": OPENAI}, "invalid-request"),
         ({"format": "openai", "messages": []}, "invalid-request"),
@@ -141,6 +142,10 @@ async def test_a_batch_with_an_invalid_message_is_refused_whole(client: httpx.As
         ({"format": "openai", "messages": [{"role": "tool", "tool_call_id": "none", "content": "x"}]}, "unknown-call"),
         ({"format": "anthropic", "messages": [{"role": "user", "content": 7}]}, "invalid-message"),
         ({"format": "openai", "messages": [{"role": "user", "content": "x"}], "more": 1}, "invalid-request"),
+        ({**said, "events": {"type": "agent.note", "content": "x"}}, "invalid-request"),
+        ({**said, "events": [{"type": "agent.note"}]}, "invalid-event"),
+        ({**said, "events": [{"type": "agent.note", "content": "x", "native": {"format": "openai"}}]}, "invalid-event"),
+        ({**said, "events": [{"type": "agent.note", "content": "x"}] * 1_000}, "invalid-request"),
     ]
     for body, kind in cases:
         answer = await client.post("/v1/sessions/s/messages", json=body)
@@ -166,3 +171,22 @@ async def test_each_event_has_the_index_of_its_message(client: httpx.AsyncClient
     await client.post("/v1/sessions/i/events", json={"events": events[:1]})
     known = (await client.post("/v1/sessions/i/events", json={"events": events})).json()
     assert [(event["index"], event["seq"]) for event in known["events"]] == [(0, 7), (1, 8)]
+
+
+async def test_events_follow_messages(client: httpx.AsyncClient) -> None:
+    call = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
+    reply = {"role": "assistant", "content": "I look.", "tool_calls": [{"id": "a", **call}, {"id": "b", **call}]}
+    results = [
+        {"type": "tool.result", "call_id": "b", "content": "no such file", "is_error": True, "metadata": {"n": 1}},
+        {"type": "tool.result", "call_id": "a", "content": "first"},
+    ]
+    body = {"format": "openai", "messages": [{"role": "user", "content": "Look twice."}, reply]}
+    together = await client.post("/v1/sessions/i/messages", json={**body, "events": results})
+    placed = [(event["index"], event["seq"]) for event in together.json()["events"]]
+    assert placed == [(0, 1), (1, 2), (1, 3), (1, 4), (2, 5), (3, 6)]
+    await client.post("/v1/sessions/j/messages", json=body)
+    await client.post("/v1/sessions/j/events", json={"events": results})
+    logs = [(await client.get(f"/v1/sessions/{name}/events")).json()["items"] for name in "ij"]
+    for event in (*logs[0], *logs[1]):
+        del event["id"], event["created_at"]
+    assert logs[0] == logs[1]

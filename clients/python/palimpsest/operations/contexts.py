@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from palimpsest._request import Request, path
-from palimpsest.operations.names import Content, Format, Message
+from palimpsest.operations.names import AppendIn, Content, Format, Message
 from palimpsest.types import (
     ContextOut,
     ErrorIn,
@@ -15,6 +15,7 @@ from palimpsest.types import (
     OutcomeOut,
     PolicyDocument,
     PreviewOut,
+    StepOutcomeIn,
     UsageIn,
 )
 
@@ -65,6 +66,8 @@ def post_context(
     messages: Sequence[Message] | None = None,
     system: Content | None = None,
     tools: Sequence[Message] | None = None,
+    append: AppendIn | None = None,
+    outcome: StepOutcomeIn | None = None,
     idempotency_key: str | None = None,
 ) -> Request[ContextOut]:
     """Get the context of the next model call, with options that need a body.
@@ -72,6 +75,10 @@ def post_context(
     With `messages`, the client's complete list in `format` (and its `system` and `tools` if the format has them
     separately), the log is updated first: new messages are appended, an edited history becomes a line of its own. The
     response then has a plan for each message: keep, replace or drop.
+
+    `outcome`, of an earlier call, and `append`, the events or messages since then, make this a step in one request:
+    the outcome is reported, the events are appended, and the context is made. If a part fails, the error's `part` names
+    it; if that is `context`, the append stays made and is in the error's `appended`.
     """
     body: dict[str, Any] = {
         "view": view,
@@ -91,6 +98,8 @@ def post_context(
         "messages": messages,
         "system": system,
         "tools": tools,
+        "append": append,
+        "outcome": outcome,
     }
     return Request("POST", path("sessions", session, "context"), ContextOut, None, body, idempotency_key)
 

@@ -37,11 +37,15 @@ def append_messages(
     *,
     format: Format,
     messages: Iterable[Message],
+    events: Sequence[EventIn] | None = None,
     expected_head: int | None = None,
     idempotency_key: str | None = None,
 ) -> Request[AppendedOut]:
-    """Append 1 to 1,000 messages in a provider's own format, all or none: mappings, or the SDK's own objects."""
-    body = {"format": format, "messages": list(messages), "expected_head": expected_head}
+    """Append 1 to 1,000 messages in a provider's own format, all or none: mappings, or the SDK's own objects.
+
+    `events`, such as the results of the tools that a reply called, follow the messages.
+    """
+    body = {"format": format, "messages": list(messages), "events": events, "expected_head": expected_head}
     return Request("POST", path("sessions", session, "messages"), AppendedOut, None, body, idempotency_key)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from palimpsest.types import EventIn
 
 Format = Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
 """The format of requests and messages: OpenAI's chat completions, its Responses API, Anthropic's messages, Gemini's
@@ -12,6 +14,15 @@ Content = str | list[dict[str, Any]]
 """Text, or a list of parts: objects with a `type` such as `text` or `image`."""
 Message = Any
 """A message as a provider's SDK accepts or returns it: a mapping, or one of the SDK's own objects."""
+
+
+class AppendIn(TypedDict, total=False):
+    """An append that is part of a step: events, or messages in a format and events that follow them."""
+
+    format: Format
+    messages: Sequence[Message]
+    events: Sequence[EventIn]
+    expected_head: int | None
 
 
 def plain(value: Any) -> Any:
