@@ -51,7 +51,7 @@ async def measure_import(setting: Setting, rounds: int, events: int) -> list[Row
     for number in range(rounds):
         lives = [_life(setting, AGENTS * number + one, events) for one in range(AGENTS)]
         for side in setting.sides:
-            some = [await _newcomers(setting, side, part) for part in (lives[:1], lives[:1], lives, lives)]
+            some = [_newcomers(setting, side, part) for part in (lives[:1], lives[:1], lives, lives)]
             summarized, first, idle, worked = some
             await _import(summarized, events)
             await side.idle()
@@ -78,9 +78,10 @@ def _life(setting: Setting, first: int, events: int) -> Life:
     return a_life(setting.recordings, first, setting.ask.form, events=events)
 
 
-async def _newcomers(setting: Setting, side: Side, lives: Sequence[Life]) -> list[Agent]:
+def _newcomers(setting: Setting, side: Side, lives: Sequence[Life]) -> list[Agent]:
+    """Return agents that connect with their first request: until then, a server would close an idle connection."""
     name = setting.new_name("imported")
-    return [Agent(side, await Http.connect(side.port), f"{name}-{number}", [life]) for number, life in enumerate(lives)]
+    return [Agent(side, Http(side.port), f"{name}-{number}", [life]) for number, life in enumerate(lives)]
 
 
 async def _import(agents: Sequence[Agent], events: int) -> list[float]:

@@ -5,21 +5,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from zlib import crc32
 
-from bench.agents.driver import EPOCH, GOLDEN, Agent, Times
+from bench.agents.driver import EPOCH, TOKENS, Agent, Times
 from bench.agents.sides import Ours, Side, number
 from bench.agents.traffic import body_of
 from bench.http import Http, Spread
 
-BYTES_PER_TOKEN: Final = {"anthropic": (2.9, 3.3)}
-"""Bytes of a response for each input token that the provider reports, least and most: near the estimator's count.
-
-A share of the estimate would not do: the server learns from reports, and each would lower the next estimate.
-"""
-OTHER_BYTES_PER_TOKEN: Final = (4.2, 4.5)
+LEAST_SHARE: Final = 0.95
+"""Least share of the estimator's own tokens that the provider counts; at most 1, and the same in all of a session."""
 OUTPUT_TOKENS, LATENCY_MS = 300, 2_000
 COUNTED_STEPS: Final = 20
 """Steps of one agent in which commits are counted."""
+_RATIO: Final = re.compile(rb'"calibration":\{"ratio":([0-9.]+)')
 _CALL_ID: Final = re.compile(rb'"call_id":"([^"]+)"')
 _NEXT_TRANSACTION: Final = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 """Number of the next transaction that writes; reading it takes none."""
@@ -31,7 +29,6 @@ class Call:
 
     id: str
     epoch: int
-    number: int
     tokens: int
     cached: int
 
@@ -42,20 +39,27 @@ class Call:
         return f'"usage":{json.dumps(usage)},"latency_ms":{LATENCY_MS}'.encode()
 
 
-NO_CALL: Final = Call("", -1, -1, 0, 0)
+NO_CALL: Final = Call("", -1, 0, 0)
 """The last call of a session that has had none."""
 
 
-def next_call(answer: bytes, form: str, last: Call) -> Call:
-    """Return the call that a context response is for; what its provider caches is the last call, in the same epoch."""
+def next_call(answer: bytes, session: str, last: Call) -> Call:
+    """Return the call that a context response is for; what its provider caches is the last call, in the same epoch.
+
+    The estimate of the response is divided by the ratio that the server has learned, or each report would lower the
+    next estimate.
+    """
     called, epoch = _CALL_ID.search(answer, 0, 4_000), EPOCH.search(answer, 0, 4_000)
+    at = max(answer.rfind(b'"tokens":{"estimate":'), 0)
+    estimate, learned = TOKENS.match(answer, at), _RATIO.search(answer, at)
     assert called is not None
     assert epoch is not None
-    count = last.number + 1
-    least, most = BYTES_PER_TOKEN.get(form, OTHER_BYTES_PER_TOKEN)
-    tokens = int(len(answer) / (least + (most - least) * (count * GOLDEN % 1)))
+    assert estimate is not None
+    agent = session.rpartition("-")[2]  # alike on all sides
+    share = LEAST_SHARE + (1 - LEAST_SHARE) * crc32(agent.encode()) / 2**32
+    tokens = int(int(estimate[1]) / (float(learned[1]) if learned else 1) * share)
     cached = min(last.tokens, tokens) if last.epoch == int(epoch[1]) else 0
-    return Call(called[1].decode(), int(epoch[1]), count, tokens, cached)
+    return Call(called[1].decode(), int(epoch[1]), tokens, cached)
 
 
 @dataclass(slots=True)
@@ -73,7 +77,7 @@ class InThreeRequests(Ours):
 
     async def context(self, http: Http | Spread, session: str) -> bytes:
         answer = await Ours.context(self, http, session)
-        self._calls[session] = next_call(answer, self.ask.form, self._calls.get(session, NO_CALL))
+        self._calls[session] = next_call(answer, session, self._calls.get(session, NO_CALL))
         return answer
 
 
@@ -94,7 +98,7 @@ class InOneRequest(InThreeRequests):
         if last is not None:
             parts.append(b'"outcome":{"call_id":"%b",%b}' % (last.id.encode(), last.outcome(self.ask.form)))
         answer = await http.request("POST", f"/v1/sessions/{session}/context", b"{%b}" % b",".join(parts))
-        self._calls[session] = next_call(answer, self.ask.form, last or NO_CALL)
+        self._calls[session] = next_call(answer, session, last or NO_CALL)
         return answer
 
 

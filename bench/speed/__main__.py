@@ -224,7 +224,7 @@ class Bench:
         async def another() -> None:
             await http.request("POST", f"{path}/events", self.batch)
             answer = await http.request("GET", f"{path}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}")
-            calls.append(steps.next_call(answer, FORM, calls[-1]))
+            calls.append(steps.next_call(answer, session, calls[-1]))
 
         async def post() -> None:
             await http.request("POST", f"{path}/calls/{calls[-1].id}/outcome", b"{%b}" % calls[-1].outcome(FORM))
@@ -237,13 +237,13 @@ class Bench:
         await self.fill(100, session)
         path = f"/v1/sessions/{session}/context"
         first = await http.request("GET", f"{path}?max_tokens={WINDOW_TOKENS}&model={MODEL}")
-        calls = [steps.next_call(first, FORM, steps.NO_CALL)]
+        calls = [steps.next_call(first, session, steps.NO_CALL)]
         asked = b'"max_tokens":%d,"model":"%b","append":%b' % (WINDOW_TOKENS, MODEL.encode(), self.batch)
 
         async def step() -> None:
             outcome = b'"call_id":"%b",%b' % (calls[-1].id.encode(), calls[-1].outcome(FORM))
             answer = await http.request("POST", path, b'{%b,"outcome":{%b}}' % (asked, outcome))
-            calls.append(steps.next_call(answer, FORM, calls[-1]))
+            calls.append(steps.next_call(answer, session, calls[-1]))
 
         return Operation(step)
 

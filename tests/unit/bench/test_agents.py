@@ -9,6 +9,7 @@ from app.core.render.formats import FORMATS
 from bench.agents.driver import Slice, spread
 from bench.agents.replay import AgentResults, Background
 from bench.agents.rows import Row, rows_table
+from bench.agents.steps import NO_CALL, next_call
 from bench.agents.tables import lived_table, steps_table, worker_table
 from bench.agents.traffic import WRITERS, a_life, body_of
 from palimpsest_tools.recordings import neutral
@@ -159,6 +160,26 @@ def test_ratios_are_of_each_round_and_then_their_median() -> None:
         "| 4 | ours / other |  | 0.67 × | 1.00 × | 0.70 × |  |  |",
         "| 4 | other | 3.00 | 2.0 | 1.0 | 3.0 | 3.3% | 50.0 |",
     ]
+
+
+def answer(epoch: int, estimate: int, ratio: float | None) -> bytes:
+    learned = None if ratio is None else {"ratio": ratio, "margin": 0.1, "samples": 2}
+    tokens = {"estimate": estimate, "target": 9_000, "calibration": learned}
+    value = {"call_id": f"c{epoch}", "epoch": epoch, "request": {"said": '"epoch":9'}, "tokens": tokens}
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def test_a_step_reports_tokens_that_do_not_depend_on_earlier_reports() -> None:
+    first = next_call(answer(1, 1_000, None), "one-3.0", NO_CALL)
+    assert (first.id, first.cached) == ("c1", 0)
+    assert 950 <= first.tokens <= 1_000
+    learned = next_call(answer(1, 2_200, 1.1), "another-3.0", first)
+    assert abs(learned.tokens - 2 * first.tokens) <= 1
+    assert learned.cached == first.tokens
+    assert next_call(answer(2, 500, 1.1), "one-3.0", learned).cached == 0
+    usage = json.loads(b"{%b}" % learned.outcome("anthropic"))["usage"]
+    assert usage["input_tokens"] + usage["cache_read_tokens"] == learned.tokens
+    assert json.loads(b"{%b}" % learned.outcome("openai"))["usage"]["input_tokens"] == learned.tokens
 
 
 def test_a_row_has_medians_and_a_ratio_where_there_is_something_to_compare_with() -> None:
