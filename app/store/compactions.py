@@ -1,7 +1,7 @@
 """Compaction runs: their requests and outcomes. The queue only records that a session has work."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -127,24 +127,25 @@ async def enqueue(connection: Connection | Database, ref: SessionRef) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CompactionBasis:
-    """The state of a session on which its need for compaction depends. The head, the smallest window of its views,
-    their last reported call, and the sum of their learned versions."""
+    """The state of a session on which its need for compaction depends. The head, its tokens, the smallest window of its
+    views, their last reported call, and the sum of their learned versions. `settings` tells apart states with other
+    policies, models, visibility decisions or redactions."""
 
     head: int
+    tokens: int
     narrowest_tokens: int | None
     last_reported: str | None
     learned: int
+    settings: str
 
 
-BASIS_OF_VIEWS: Final = """
+BASIS_COLUMNS: Final = """
+    head, tokens, concat_ws(' ', policy_name, policy_version, model, decisions, redactions, (
+        SELECT string_agg(concat_ws(' ', view, policy_name, policy_version, model), ' ' ORDER BY view)
+        FROM views WHERE session_id = :session_id)) AS settings,
     (SELECT min(window_tokens) FROM views WHERE session_id = :session_id) AS narrowest_tokens,
     (SELECT max(reported_call::text) FROM views WHERE session_id = :session_id) AS last_reported,
     (SELECT coalesce(sum(learned_version), 0) FROM views WHERE session_id = :session_id) AS learned"""
-
-
-def decode_basis(row: asyncpg.Record) -> CompactionBasis:
-    """Decode a session's row with BASIS_OF_VIEWS."""
-    return CompactionBasis(row["head"], row["narrowest_tokens"], row["last_reported"], row["learned"])
 
 
 async def _lock(tx: Connection, session_id: UUID) -> None:
@@ -154,17 +155,26 @@ async def _lock(tx: Connection, session_id: UUID) -> None:
     )
 
 
-async def release_session(tx: Connection, session_id: UUID, job_id: int, seen: CompactionBasis | None) -> bool:
+async def release_session(
+    tx: Connection, session_id: UUID, job_id: int, seen: CompactionBasis | None, idle_tokens: int = 0
+) -> bool:
     """Release a session for its next job; return False if the current job has more to do. Appends and requests during a
-    job queue no other job. They are detected here, under the lock that they also take."""
+    job queue no other job. They are detected here, under the lock that they also take.
+
+    Nothing is due until the log, as it was `seen`, takes `idle_tokens` or anything else changes.
+    """
     await _lock(tx, session_id)
     row = await tx.fetchrow(
-        f"SELECT head, {BASIS_OF_VIEWS}, EXISTS (SELECT FROM compactions WHERE session_id = :session_id "
+        f"SELECT {BASIS_COLUMNS}, EXISTS (SELECT FROM compactions WHERE session_id = :session_id "
         f"AND state IN {OPEN}) AS waits FROM sessions WHERE session_id = :session_id",
         session_id=session_id,
     )
-    if row is not None and (seen not in (None, decode_basis(row)) or row["waits"]):
+    if row is not None and row["waits"]:
         return False
+    if row is not None and seen is not None:
+        now = decode(CompactionBasis, row)
+        if now != seen and (now.tokens >= idle_tokens or now != replace(seen, head=now.head, tokens=now.tokens)):
+            return False
     await jobs.release_session(tx, job_id)
     return True
 

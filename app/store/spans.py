@@ -13,7 +13,7 @@ from app.core.log.event import Event
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.learned import Learned
 from app.store import calibrations, event_log, visibility
-from app.store.compactions import BASIS_OF_VIEWS, CompactionBasis, decode_basis
+from app.store.compactions import BASIS_COLUMNS, CompactionBasis
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
 from app.store.ids import SessionRef
@@ -83,11 +83,11 @@ class SessionFacts:
 async def facts(connection: Connection | Database, ref: SessionRef) -> SessionFacts | None:
     """Return the facts of a session; None if it is gone."""
     row = await connection.fetchrow(
-        "SELECT s.session_id, s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, "
+        "SELECT s.session_id, s.policy_name, s.policy_version, s.model, s.estimator, s.turns, "
         "s.covered_tokens, s.decisions, s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, "
         "s.outside_tokens, s.created_at, s.tokens + coalesce("
         "(SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :view), 0) "
-        f"AS context_tokens, {BASIS_OF_VIEWS} FROM sessions s "
+        f"AS context_tokens, {BASIS_COLUMNS} FROM sessions s "
         "WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id",
         **ref._asdict(),
         view=MAIN,
@@ -111,7 +111,7 @@ async def facts(connection: Connection | Database, ref: SessionRef) -> SessionFa
         context_tokens=max(0, row["context_tokens"]),
         log=log_of(row),
         views=tuple(_view(one, row["outside_tokens"]) for one in views),
-        demand=decode_basis(row),
+        demand=decode(CompactionBasis, row),
     )
 
 

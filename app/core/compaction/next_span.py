@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from app.core.log.event import Event
@@ -143,11 +144,8 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
     kept: events that the last resort would drop are better summarized.
     """
     prefix = sum(event.tokens for event in context.prefix)
-    keep_max = max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix) if budget.fallback_target else None
     kept = keep_tokens(budget, policy.cut, prefix)
-    if kept is not None and policy.summarize.view == "latest" and not budget.fallback_target:
-        least = sizes(policy, budget, replaced, prefix).least
-        keep_max = max(_room(budget, replaced + prefix) - least, int(kept * KEPT_LEAST_SHARE))
+    keep_max = _keep_max(policy, budget, kept, replaced, prefix)
     point = find_cut(context, budget, newest_part(policy, budget), keep_max)
     items = context.items
     newest_tokens = sum(item.tokens for item in items[0 if point is None else point.index :])
@@ -158,6 +156,48 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
             or point
         )
     return None if point is None else Boundary(items[point.index].event.seq, point.split_turn)
+
+
+def _keep_max(policy: Policy, budget: Budget, kept: int | None, replaced: int, prefix: int) -> int | None:
+    """Return the maximum tokens of the newest part, of which the policy keeps `kept`; None if there is none."""
+    if budget.fallback_target:
+        return max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix)
+    if kept is None or policy.summarize.view != "latest":
+        return None
+    least = sizes(policy, budget, replaced, prefix).least
+    return max(_room(budget, replaced + prefix) - least, int(kept * KEPT_LEAST_SHARE))
+
+
+def least_growth(
+    context: Context, stop: Boundary, policy: Policy, budget: Budget, size: Sizes, replaced: int = 0
+) -> int:
+    """Return the tokens by which the log grows at least before a span is due; 0 if that is unknown.
+
+    `context` holds the log after the last summary, in which no span is due, and `stop` is its boundary.
+    """
+    prefix, cut = sum(event.tokens for event in context.prefix), newest_part(policy, budget)
+    keep = keep_tokens(budget, cut, prefix)
+    if keep is None or cut.lean == "forward" or cut.split_turn != "prefix" or policy.summarize.chunk_events is not None:
+        return 0
+    kept = keep_tokens(budget, policy.cut, prefix)
+    keep = min(keep, _keep_max(policy, budget, kept, replaced, prefix) or keep)
+    items, units = context.items, context.units
+    behind = list(accumulate((item.tokens for item in reversed(items)), initial=0))[::-1]
+    places = {item.event.seq: index for index, item in enumerate(items)}
+    starts = [*(places[unit.items[0].event.seq] for unit in units[1:]), len(items)]
+    before = accumulate(sum(item.event.tokens for item in unit.all_items) for unit in units)
+    growths: list[int] = []
+    may_grow = False
+    for number, (unit, have, at) in enumerate(zip(units, before, starts, strict=True), start=1):
+        # The boundary moves behind this unit when enough tokens follow it; a span up to there needs enough before it.
+        may_grow = may_grow or bool(unit.open_calls) or number == len(units)
+        if have >= size.least or may_grow:
+            growths.append(max(0, size.least - have) + max(0, keep - behind[at]))
+    growth = min(growths, default=0)
+    if kept is None:
+        return growth
+    newest_tokens = sum(item.tokens for item in items if item.event.seq >= stop.seq)
+    return max(0, min(growth, budget.target - replaced - prefix - newest_tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
 
 from app.core.assembly.budget import budget_of, measured_from, outside_of, real_window
 from app.core.assembly.inputs import ContextRequest, ViewSettings, changed_setting, window_of
-from app.core.compaction.next_span import Span, boundary, next_span, sizes
+from app.core.compaction.next_span import Span, boundary, least_growth, next_span, sizes
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.log.event import Event
 from app.core.memory.cover import COVER_SHARE, StoredSummary, Summary, cover_id, due_merge
@@ -41,6 +41,13 @@ NARROW_WINDOW_MIN: Final = 8_000
 """A view with a smaller window counts as having this one: a view that makes titles needs no finer summaries."""
 DEEPEN_FACTOR: Final = 4
 """Factor by which the read grows if its events are less than one round, or too few of them are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue:
+    """No summary is due. If only the log changes, none is before it has grown by `growth` tokens."""
+
+    growth: int = 0
 
 
 class StepPlanner:
@@ -128,10 +135,10 @@ class StepPlanner:
 
     async def next_step(
         self, session_id: UUID, basis: Basis, *, requested: bool, focus: str | None, first: bool
-    ) -> CompactionStep | None:
-        """Return the next summary to write, None if none is due; `first`: the run has not summarized any events yet."""
+    ) -> CompactionStep | NotDue:
+        """Return the next summary to write, if one is due; `first`: the run has not summarized any events yet."""
         if not basis.policy.summarize.enabled:
-            return None
+            return NotDue()
         if basis.facts.redactions:
             invalid = await summaries.oldest_invalid(self._database, session_id, basis.cover_id)
             if invalid is not None:
@@ -144,7 +151,7 @@ class StepPlanner:
 
     async def _summarize_events(
         self, basis: Basis, *, asked: bool, focus: str | None, first: bool
-    ) -> CompactionStep | None:
+    ) -> CompactionStep | NotDue:
         facts, counter = basis.facts, basis.counter
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
@@ -155,11 +162,12 @@ class StepPlanner:
             before = min(sum(one.tokens for one in cover), size.summary)
             size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
         if not asked and facts.tokens - facts.covered_tokens < size.least:
-            return None
+            return NotDue(size.least - facts.tokens + facts.covered_tokens)
         newest, context = await self._newest(basis, covered_to)
-        stop = await asyncio.to_thread(boundary, replace(context, prefix=prefix), basis.newest, policy, before)
+        context = replace(context, prefix=prefix)
+        stop = await asyncio.to_thread(boundary, context, basis.newest, policy, before)
         if stop is None:
-            return None
+            return NotDue()
         covered_turn = cover[-1].split_turn if cover else None
         span, tokens = None, max(budget.window, 2 * size.chunk)
         while span is None:
@@ -173,8 +181,10 @@ class StepPlanner:
             span = await asyncio.to_thread(
                 next_span, context, covered_to, reached, policy, size, requested=asked, covered_turn=covered_turn
             )
+            if span is None and events is newest and self._counts_own_tokens(facts, counter):
+                return NotDue(least_growth(context, stop, policy, basis.newest, size, before))
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
-                return None
+                return NotDue()
             tokens *= DEEPEN_FACTOR
         sources = await self._stored(basis, cover if policy.summarize.view == "latest" else ())
         requests = await self._requests(basis, span.from_seq, span.to_seq, span.split_turn)
@@ -233,9 +243,11 @@ class StepPlanner:
         return await asyncio.to_thread(_shown_context, events, basis)
 
     async def _recount(self, events: Sequence[Event], facts: SessionFacts, counter: Counter) -> Sequence[Event]:
-        if counter == self._counting.session_counter(facts.estimator, facts.session_model):
-            return events
-        return await self._counting.recount(events, counter)
+        return events if self._counts_own_tokens(facts, counter) else await self._counting.recount(events, counter)
+
+    def _counts_own_tokens(self, facts: SessionFacts, counter: Counter) -> bool:
+        """Return whether the counter is the one that counted the session's log."""
+        return counter == self._counting.session_counter(facts.estimator, facts.session_model)
 
 
 def _shown_context(events: Sequence[Event], basis: Basis) -> Context:

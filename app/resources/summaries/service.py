@@ -7,7 +7,7 @@ concurrent workers, or one that was thought dead, therefore do no harm.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -20,7 +20,7 @@ from app.core.log.events import Json
 from app.core.memory.cover import StoredSummary
 from app.core.policy.evictions import SHOW_ALL
 from app.resources.policies.service import Policies
-from app.resources.summaries.next_step import StepPlanner
+from app.resources.summaries.next_step import NotDue, StepPlanner
 from app.resources.summaries.spending import Spending
 from app.resources.summaries.steps import Basis, CompactionStep, written_summary
 from app.resources.summaries.summarizing import SummarizerUnavailable, Summarizing, WrittenSummary
@@ -44,18 +44,24 @@ COOL_SECONDS_MAX: Final = 3_600.0
 EXPLICIT_REASONS: Final = ("requested", "waited", "overflow")
 """Reasons that make a run due however few events there are."""
 NOTHING_DONE: Final = RunOutcome("skipped", "nothing to compact")
+EXAMINED_MAX: Final = 10_000
+EXAMINED_SECONDS: Final = 600.0
+"""The number of sessions, and the time, for which it is known in what state nothing was due."""
 
 
 @dataclass(slots=True)
-class _Run:
+class Run:
     """The state of a run: the requests it answers, the contexts waiting for it, its outcome, the demand it has seen,
-    and whether it has summarized events yet."""
+    and whether it has summarized events yet. Nothing is due until the log takes `idle_tokens`, 0 if that is unknown, or
+    something else of the demand changes."""
 
     ids: list[UUID]
     wanted: tuple[WaitingContext, ...] = ()
     outcome: RunOutcome = NOTHING_DONE
     seen: CompactionBasis | None = None
     has_summarized: bool = False
+    idle_tokens: int = 0
+    begun_at: float = field(default_factory=time.monotonic)
 
 
 class Compaction:
@@ -73,6 +79,7 @@ class Compaction:
         self._planner = StepPlanner(database, counting, policies)
         self._summarizing = summarizing
         self._spending = spending
+        self._examined: dict[UUID, Run] = {}
 
     async def aclose(self) -> None:
         """Close the connections to the models; the database stays open."""
@@ -83,22 +90,30 @@ class Compaction:
 
         Returns the head up to which the log was examined, None if there is nothing to examine.
         """
-        done, seen = False, None
-        while not done:
-            seen = await self.run(ref)
-            async with self._database.transaction() as tx:
-                done = await compactions.release_session(tx, ref.session_id, job_id, seen)
-        return None if seen is None else seen.head
+        run = self._examined.pop(ref.session_id, None)
+        if run is None or time.monotonic() - run.begun_at > EXAMINED_SECONDS:
+            run = await self.run(ref)
+        while not await self._release(ref, job_id, run):
+            run = await self.run(ref)
+        if run.idle_tokens:
+            self._examined[ref.session_id] = run
+            if len(self._examined) > EXAMINED_MAX:
+                del self._examined[next(iter(self._examined))]
+        return None if run.seen is None else run.seen.head
 
-    async def run(self, ref: SessionRef, *, without_model: bool = False) -> CompactionBasis | None:
-        """Write all due and requested summaries of a session; return the demand examined, None if there is none.
+    async def _release(self, ref: SessionRef, job_id: int, run: Run) -> bool:
+        async with self._database.transaction() as tx:
+            return await compactions.release_session(tx, ref.session_id, job_id, run.seen, run.idle_tokens)
+
+    async def run(self, ref: SessionRef, *, without_model: bool = False) -> Run:
+        """Write all due and requested summaries of a session.
 
         Raises SummarizerUnavailable when a summarizer is unavailable; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, ref.session_id)
         asked = any(one.reason in EXPLICIT_REASONS for one in waiting)
         focus = next((one.focus for one in waiting if one.focus), None)
-        run = _Run([one.id for one in waiting], tuple(one.context for one in waiting if one.context))
+        run = Run([one.id for one in waiting], tuple(one.context for one in waiting if one.context))
         try:
             await self._steps(run, ref, asked=asked, focus=focus, without_model=without_model)
         except (
@@ -121,30 +136,30 @@ class Compaction:
             await compactions.end(self._database, ref.session_id, run.ids, run.outcome)
             done = run.outcome
             structlog.get_logger().info("compaction ended", state=done.state, error=done.error, to_seq=done.to_seq)
-        return run.seen
+        return run
 
-    async def _steps(self, run: _Run, ref: SessionRef, *, asked: bool, focus: str | None, without_model: bool) -> None:
+    async def _steps(self, run: Run, ref: SessionRef, *, asked: bool, focus: str | None, without_model: bool) -> None:
         stale, known, read_at = 0, None, 0.0
-        if not run.ids and await compactions.in_cooldown(
-            self._database, ref.session_id, COOL_SECONDS, COOL_SECONDS_MAX
-        ):
-            return
         for _ in range(STEPS_MAX):
             basis = known
             if basis is None or time.monotonic() - read_at > KNOWN_SECONDS:
                 read_at = time.monotonic()
                 basis = await self._planner.load_basis(ref, run.wanted)
                 run.seen = basis.facts.demand if basis else run.seen
-            step = None
-            if basis is not None:
-                step = await self._planner.next_step(
-                    ref.session_id, basis, requested=asked, focus=focus, first=not run.has_summarized
-                )
-            if step is None:
-                if run.outcome == NOTHING_DONE and basis is not None:
+            if basis is None:
+                return
+            step = await self._planner.next_step(
+                ref.session_id, basis, requested=asked, focus=focus, first=not run.has_summarized
+            )
+            if isinstance(step, NotDue):
+                run.idle_tokens = basis.facts.tokens + step.growth if step.growth and not asked else 0
+                if run.outcome == NOTHING_DONE:
                     run.outcome = _nothing_done(basis)
                 return
             if not run.ids:
+                if await compactions.in_cooldown(self._database, ref.session_id, COOL_SECONDS, COOL_SECONDS_MAX):
+                    run.seen = None
+                    return
                 run.ids = [new_id()]
             now = step.basis.facts.context_tokens
             if known is None:

@@ -9,7 +9,7 @@ from app.core.memory.digest.appendix import Appendix, Measure, prose_measure
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.body import SpanBody, extract_prefix
-from app.core.tokens.counter import Counter
+from app.core.tokens.counter import MESSAGE_TOKENS, Counter
 
 BODY_SHARE: Final = 0.22
 BODY_TOKENS: Final = 60
@@ -55,7 +55,7 @@ def write_summary(
     text = ""
     for _ in range(ROUNDS):
         text = with_appendix(body.write(room) + split_part, appendix, tokens, measure)
-        left = tokens - measure(text)
+        left = tokens + MESSAGE_TOKENS - counter.message(text)  # a cached count, which the stored summary uses too
         if left <= tokens * SPARE_SHARE:
             break
         room += left
