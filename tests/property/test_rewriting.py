@@ -1,5 +1,6 @@
 """The cost of a rewrite and of append-only, against their definitions computed item by item."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -61,6 +62,31 @@ def test_new_and_grown_contexts_have_the_defined_costs(
         for context in filter(None, (anew, grown)):
             assert_as_defined(context, state, cache, outside)
         grown = grown or anew
+
+
+@settings(max_examples=examples(500), database=None, deadline=None)
+@given(
+    steps=steps, stubbed=st.lists(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 12)), max_size=4), max_size=3)
+)
+def test_a_context_with_stubs_equals_one_made_of_its_items(
+    steps: list[tuple[str, int]], stubbed: list[list[tuple[int, int]]]
+) -> None:
+    log = log_of(steps)
+    context = project(log.events, Frontier(), COUNTER, turn=log.events[-1].turn)
+    for stubs in stubbed:
+        assert len(context.answers) <= len(context.rounds.firsts) * len(
+            log.events
+        )  # known, so they are kept up to date
+        context = context.with_stubs({seq: Stub(seq, 0, tokens, 3, "economics", "old") for seq, tokens in stubs})
+        anew = replace(context)
+        assert {"units", "answers", "rounds_before"} <= vars(context).keys()
+        assert vars(anew).keys().isdisjoint({"units", "answers", "rounds_before"})
+        assert computed(context) == computed(anew)
+        assert (context.by_source, context.open_calls) == (anew.by_source, anew.open_calls)
+
+
+def computed(context: Context) -> tuple[object, ...]:
+    return context.units, context.answers, context.rounds
 
 
 def log_of(steps: list[tuple[str, int]]) -> Log:

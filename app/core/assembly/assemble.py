@@ -268,7 +268,11 @@ def reason_not_shown(assembled: Assembled) -> str | None:
 
 def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Eviction, ...]:
     """Return evictions as recorded and returned, in the provider's tokens."""
-    return tuple(replace(row, tokens_saved=inputs.budget.shown(row.tokens_saved)) for row in rows)
+    shown = inputs.budget.shown
+    return tuple(
+        row if (saved := shown(row.tokens_saved)) == row.tokens_saved else replace(row, tokens_saved=saved)
+        for row in rows
+    )
 
 
 def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> tuple[Breakpoint, ...]:

@@ -196,8 +196,8 @@ def fold_eviction(fold: Fold) -> Eviction:
     return Eviction(fold.from_seq, fold.to_seq, "dropped", "fold", f"clipped summary {fold.id}", saved)
 
 
-def _stubbed(stubs: Iterable[Stub], context: Context) -> list[Eviction]:
-    order = _order(context)
+def _stubbed(stubs: Sequence[Stub], context: Context) -> list[Eviction]:
+    order = _order(context, {stub.seq for stub in stubs})
     runs: dict[tuple[EventType, str, str, str], list[Stub]] = {}
     last: dict[tuple[EventType, str, str, str], int] = {}
     done: list[list[Stub]] = []
@@ -220,14 +220,15 @@ def _run(stubs: Sequence[Stub]) -> Eviction:
     return Eviction(first.seq, stubs[-1].seq, first.disposition, first.reducer, first.reason, saved)
 
 
-def _order(context: Context) -> dict[int, tuple[EventType, int]]:
-    """Return, for each visible event, its type and its position among the events of that type, from 1."""
-    counts: dict[EventType, int] = {}
+def _order(context: Context, seqs: Collection[int]) -> dict[int, tuple[EventType, int]]:
+    """Return, for each visible event in `seqs`, its type and its position among the events of that type, from 1."""
+    counts = dict.fromkeys(EventType, 0)
     order: dict[int, tuple[EventType, int]] = {}
     for item in context.items:
-        kind = item.event.type
-        counts[kind] = counts.get(kind, 0) + 1
-        order[item.event.seq] = (kind, counts[kind])
+        event = item.event
+        counts[event.type] += 1
+        if event.seq in seqs:
+            order[event.seq] = (event.type, counts[event.type])
     return order
 
 

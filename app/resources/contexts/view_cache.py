@@ -7,6 +7,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -105,8 +106,9 @@ def _folded_summaries(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...
 def _visible_events(events: tuple[Event, ...], planned: Plan) -> tuple[Event, ...]:
     """Return the events that the store would read under the plan's frontier, without the bodies of stubs."""
     floor, context = planned.state.floor, planned.context
-    stubbed = {item.event.seq: item.event for item in context.items if item.event.body is None}
-    kept = {item.event.seq for item in context.items} | {event.seq for event in context.prefix}
+    stubbed = {item.event.seq for item in context.items if item.event.body is None}
+    kept = {event.seq for event in context.prefix}
+    kept.update(takewhile(lambda seq: seq <= floor, (item.event.seq for item in context.items)))
     return tuple(
         replace(event, body=None, chars=0) if event.seq in stubbed and event.body is not None else event
         for event in events

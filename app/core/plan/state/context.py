@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, TypeVar
 
 from app.core.log.event import Block, Event, Kind, lazy
 from app.core.log.events import ASSISTANT_SIDE, EventType
@@ -11,76 +11,10 @@ from app.core.plan.state import wording
 from app.core.plan.state.answers import PairedResult, Repeats, WorkedFiles
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
+from app.core.plan.state.rounds import Rounds, UnitSize
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
-
-class UnitSize(NamedTuple):
-    """The position and size of a unit: its first event, the tokens of all its items, the seq of its last late result (0
-    without one), and whether it has results."""
-
-    first: Event
-    tokens: int
-    late: int
-    results: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """The units of a context in order: `firsts` are their first seqs, `tokens_before` the tokens of all units before
-    each.
-
-    `seqs` are the first seqs of the model's answers; consecutive units of the model are one answer. `last` is the first
-    seq of the last such unit, `ends` whether it is the last unit and has no results. `shown` are the tokens of all
-    units, `read` the sum over all answers of the tokens before each. `late` is the seq of the last late result.
-
-    `answered_at` is the time of the last answer. `pauses` are the seconds between an answer and the one before it, with
-    the answer's seq, in order, without those that a later pause equals or exceeds.
-    """
-
-    firsts: tuple[int, ...] = ()
-    tokens_before: tuple[int, ...] = ()
-    seqs: tuple[int, ...] = ()
-    shown: int = 0
-    read: int = 0
-    late: int = 0
-    last: int = 0
-    ends: bool = False
-    answered_at: float | None = None
-    pauses: tuple[tuple[float, int], ...] = ()
-
-    def extend(self, units: Iterable[UnitSize]) -> "Rounds":
-        """Return the rounds after appending these units."""
-        added = list(units)
-        in_front: list[int] = []
-        answers: list[Event] = []
-        shown, read, last, ends = self.shown, self.read, self.last, self.ends
-        at, pauses = self.answered_at, list(self.pauses)
-        for unit in added:
-            in_front.append(shown)
-            models = unit.first.type in ASSISTANT_SIDE
-            if models and not ends:
-                read += shown
-                answers.append(unit.first)
-                while at is not None and pauses and pauses[-1][0] <= unit.first.at - at:
-                    pauses.pop()
-                if at is not None:
-                    pauses.append((unit.first.at - at, unit.first.seq))
-                at = unit.first.at
-            last = unit.first.seq if models else last
-            ends = models and not unit.results
-            shown += unit.tokens
-        return Rounds(
-            firsts=self.firsts + tuple([unit.first.seq for unit in added]),
-            tokens_before=self.tokens_before + tuple(in_front),
-            seqs=self.seqs + tuple([event.seq for event in answers]),
-            shown=shown,
-            read=read,
-            late=max([self.late, *[unit.late for unit in added]]),
-            last=last,
-            ends=ends,
-            answered_at=at,
-            pauses=tuple(pauses),
-        )
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +100,16 @@ class Context:
         after = replace(self, items=tuple(items))
         known = vars(after)
         known.update(item_tokens=(history, current), open_calls=self.open_calls)
-        if "answers" in vars(self):
-            known["answers"] = tuple([answer.with_items(new) for answer in self.answers])
         if "worked_files" in vars(self):
             known["worked_files"] = self.worked_files
-        if "units" in vars(self) and same_rounds:
-            known["units"] = _with_items(self.units, new)
+        changed = _with_items(self.units, new)
+        if "answers" in vars(self):
+            known["answers"] = _with_results(self.answers, new, changed.values())
+        if same_rounds:
+            known["units"] = _replaced(self.units, changed)
+            if "rounds_before" in vars(self):
+                added = {at: unit.size.tokens - self.units[at].size.tokens for at, unit in changed.items()}
+                known["rounds_before"] = self.rounds_before.reweighed(added)
         return after
 
     @lazy
@@ -332,19 +270,41 @@ class Unit:
         return tuple(shown)
 
 
-def _with_items(known: "tuple[Unit, ...]", new: Mapping[int, Item]) -> "tuple[Unit, ...]":
-    """Replace the items of the same events in units."""
-    changed = list(known)
+def _with_items(units: "tuple[Unit, ...]", new: Mapping[int, Item]) -> "dict[int, Unit]":
+    """Return the units that these items change, with the items in place of those of the same events, by position."""
+    changed: dict[int, Unit] = {}
     for item in new.values():
         # A result is in the unit of its call, wherever the result comes in the log.
-        at = bisect_right(changed, item.event.call_seq or item.event.seq, key=_first_seq) - 1
-        if at >= 0 and changed[at] is known[at]:
-            changed[at] = known[at].with_items(new)
-    return tuple(changed)
+        at = bisect_right(units, item.event.call_seq or item.event.seq, key=_first_seq) - 1
+        if at >= 0 and at not in changed and (unit := units[at].with_items(new)) is not units[at]:
+            changed[at] = unit
+    return changed
+
+
+def _with_results(
+    answers: tuple[PairedResult, ...], new: Mapping[int, Item], changed: "Iterable[Unit]"
+) -> tuple[PairedResult, ...]:
+    """Return the answers with these items in place of those of the same events; `changed` are the units with them."""
+    results = [item for unit in changed for item in unit.results]
+    results += [item for item in new.values() if item.event.type is EventType.TOOL_RESULT]
+    places = {bisect_left(answers, item.event.seq, key=_result_seq) for item in results}
+    return _replaced(answers, {at: answers[at].with_items(new) for at in places})
+
+
+def _replaced(before: tuple[_Value, ...], changed: Mapping[int, _Value]) -> tuple[_Value, ...]:
+    """Return a tuple with the values at these positions replaced."""
+    after = list(before)
+    for at, value in changed.items():
+        after[at] = value
+    return tuple(after)
 
 
 def _seq(item: Item) -> int:
     return item.event.seq
+
+
+def _result_seq(answer: PairedResult) -> int:
+    return answer.result.event.seq
 
 
 def _first_seq(unit: "Unit") -> int:

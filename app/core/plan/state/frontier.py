@@ -5,7 +5,7 @@ It holds every decision of a reduction, so that rendering decides nothing.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from app.core.log.event import lazy
 from app.core.log.events import Json
@@ -194,13 +194,31 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
     stored = _row(frontier)
     stored["drops"] = [_row(drop) for drop in frontier.drops]
     stored["superseded"] = [_row(one) for one in frontier.superseded]
-    stored["stubs"] = [_row(stub, text="", keeps=(), recall=True, limits=()) for stub in frontier.stubs]
+    stored["stubs"] = [_stub_row(stub) for stub in frontier.stubs]
     stored["folds"] = [_row(fold, chars=0, recall=True, ordered=False, joined=False) for fold in frontier.folds]
     stored["left_out"] = _row(frontier.left_out, files=())
     return {name: stored[name] for name in stored if getattr(frontier, name) != getattr(START, name)}
 
 
-def _row(value: Drop | Stub | Superseded | LeftOut | Fold | Frontier, **defaults: Json) -> dict[str, Json]:
+def _stub_row(stub: Stub) -> dict[str, Json]:
+    """Return the fields of a stub as `_row` does, without those at their defaults: a frontier may hold thousands."""
+    row: dict[str, Json] = {name: getattr(stub, name) for name in _ALWAYS}
+    if stub.text:
+        row["text"] = stub.text
+    if stub.keeps:
+        row["keeps"] = stub.keeps
+    if not stub.recall:
+        row["recall"] = False
+    if stub.limits:
+        row["limits"] = stub.limits
+    return row
+
+
+_ALWAYS: Final = ("seq", "chars", "tokens", "saved", "reducer", "reason")
+"""The fields of a stub without defaults."""
+
+
+def _row(value: Drop | Superseded | LeftOut | Fold | Frontier, **defaults: Json) -> dict[str, Json]:
     """Return the fields of a value, without those at these defaults."""
     found = {name: getattr(value, name) for name in value.__dataclass_fields__}
     return {name: field for name, field in found.items() if name not in defaults or field != defaults[name]}

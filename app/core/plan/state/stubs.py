@@ -97,11 +97,8 @@ def stubs_for(context: Context, going: Sequence[Candidate], identifiers: float, 
     gone = {candidate.item.event.seq for candidate in going}
     seen: set[str] = set()
     if identifiers and any(candidate.item.event.call_seq is not None for candidate in going):
-        for event in context.prefix:
-            seen.update(event.names)
-        for item in context.items:
-            if item.event.seq not in gone:
-                seen.update(item.names())
+        seen.update(*[event.names for event in context.prefix])
+        seen.update(*[item.names() for item in context.items if item.event.seq not in gone])
     stubs = []
     for candidate in reversed(going):
         stub = _stub(candidate, context.counter, identifiers, seen, reducer)
