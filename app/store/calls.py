@@ -46,7 +46,7 @@ FOR KEY SHARE RETURNING added.call_id
 # The conditions under which a context planned from a held view is current: the session's head and version, the view's
 # epoch and learned version, the version of the model's calibration, the last call's breakpoints if the request has any,
 # and the reach of the summaries that may replace dropped events (`CoverBounds`).
-IF_CURRENT: Final = f"""
+IF_CURRENT: Final = """
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
   AND s.head = :head AND s.version = :version AND v.epoch = :held_epoch AND v.learned_version = :learned_version
@@ -54,11 +54,11 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
         WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator), 0)
   AND (:last_breakpoints::bigint[] IS NULL OR :last_breakpoints = coalesce((SELECT breakpoints FROM model_calls m
         WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :held_epoch
-        ORDER BY m.call_id DESC LIMIT 1), '{{}}'))
+        ORDER BY m.call_id DESC LIMIT 1), '{}'))
   AND (:cover_id::uuid IS NULL OR EXISTS (SELECT FROM (SELECT coalesce(max(to_seq), 0) AS reach FROM summaries
             WHERE session_id = :session_id AND cover_id = :cover_id AND status = 'live') c
         WHERE c.reach = :covered_to::bigint OR c.reach < :lost_from::bigint OR (c.reach < :heal_from::bigint
-            AND EXISTS (SELECT FROM compactions o WHERE o.session_id = :session_id AND o.state IN {compactions.OPEN}))))
+            AND EXISTS (SELECT FROM compactions o WHERE o.session_id = :session_id AND o.state = 'running'))))
 FOR KEY SHARE OF s
 """
 COMPACTING: Final = (

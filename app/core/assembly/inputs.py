@@ -30,7 +30,7 @@ from app.core.tokens.learned import Learned
 from app.core.tokens.models import CacheProfile
 
 HEAL_FACTOR: Final = 2
-"""The growth of the folded part of the log that a heal waits for while more summaries are being written."""
+"""The growth of the folded part of the log that a heal waits for while a compaction is running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +301,14 @@ def cover_bounds(inputs: ContextInputs) -> CoverBounds | None:
     return CoverBounds(own, reach, lost[0].from_seq, min(lost[-1].to_seq, HEAL_FACTOR * state.folded_to))
 
 
+def heals_later(inputs: ContextInputs) -> bool:
+    """Return whether this context leaves its drops to a later one, because more summaries are being written."""
+    bounds = cover_bounds(inputs)
+    if bounds is None or inputs.loaded.compaction != "running":
+        return False
+    return bounds.covered_to < bounds.heal_from and not _reduces(inputs, inputs.budget.trigger)
+
+
 def heals(inputs: ContextInputs) -> bool:
     """Return whether the summaries that were read cover some of the dropped events."""
     return FoldReducer(summary_tree(inputs), inputs.settings.policy.summarize).heal_to(inputs.loaded.frontier) > 0
@@ -320,15 +328,19 @@ def heals_in_part(inputs: ContextInputs) -> bool:
 
 def may_fold(inputs: ContextInputs) -> bool:
     """Return whether this context may fold summaries, or replace those that are folded."""
+    loaded = inputs.loaded
+    return bool(loaded.cover) and (may_heal(loaded.frontier) or _reduces(inputs, inputs.budget.goal))
+
+
+def _reduces(inputs: ContextInputs, limit: int) -> bool:
+    """Return whether this context may be reduced: on request, or since it may have more than `limit` tokens."""
     loaded, before = inputs.loaded, inputs.last_context.plan if inputs.last_context else None
-    if not loaded.cover:
-        return False
-    if inputs.from_scratch or inputs.request.at is not None or inputs.request.force or may_heal(loaded.frontier):
+    if inputs.from_scratch or inputs.request.at is not None or inputs.request.force:
         return True
     if loaded.requested_to > loaded.frontier.folded_to:
         return True
     tokens = loaded.frontier.summary_tokens if before is None else before.context.tokens
-    return tokens + sum(event.tokens for event in inputs.added) > inputs.budget.goal
+    return tokens + sum(event.tokens for event in inputs.added) > limit
 
 
 def wants_more(inputs: ContextInputs) -> bool:

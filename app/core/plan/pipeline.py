@@ -83,6 +83,22 @@ class Situation:
         read = self.read
         return once_reducer(self.policy, read.cache, read.outside_tokens, recall=read.recall and read.caching)
 
+    @lazy
+    def economic(self) -> EconomicReducer:
+        """The reducer of evictions that pay."""
+        read, policy = self.read, self.policy
+        called = read.used_at is not None and read.caching
+        return EconomicReducer(
+            policy.retention,
+            policy.economics,
+            read.cache,
+            self.moment,
+            read.outside_tokens,
+            called=called,
+            keep_from=self.evict_before,
+            once=self.once,
+        )
+
     @property
     def at_every_assembly(self) -> bool:
         """Whether the policy evicts at every context."""
@@ -112,21 +128,6 @@ def _retention(at: Situation) -> Reducer:
     whole = at.moment != "pressed" or at.at_every_assembly
     least = 1 - at.policy.low_water if few else 0.0
     return RetentionReducer(at.policy.retention, least=least, whole=whole, keep_from=at.evict_before)
-
-
-def _economic(at: Situation) -> Reducer:
-    read, policy = at.read, at.policy
-    called = read.used_at is not None and read.caching
-    return EconomicReducer(
-        policy.retention,
-        policy.economics,
-        read.cache,
-        at.moment,
-        read.outside_tokens,
-        called=called,
-        keep_from=at.evict_before,
-        once=at.once,
-    )
 
 
 def _fold(at: Situation) -> Reducer:
@@ -169,7 +170,7 @@ EVICTIONS: Final = (
         lambda at: at.once,
         lambda at, _: at.policy.economics.once_tokens is not None and at.read.used_at is not None,
     ),
-    Row(_economic, lambda at, _: at.policy.evict == "economic"),
+    Row(lambda at: at.economic, lambda at, _: at.policy.evict == "economic"),
     Row(_retention, lambda at, _: at.policy.evict != "economic" and at.may_evict),
     Row(lambda at: CapsReducer(at.policy.retention), lambda at, _: bool(at.budget.caps), CAP),
     Row(

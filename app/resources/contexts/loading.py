@@ -17,6 +17,7 @@ from app.core.assembly.inputs import (
     ViewSettings,
     changed_setting,
     heals_in_part,
+    heals_later,
     may_fold,
     summary_tree,
     wants_more,
@@ -135,6 +136,9 @@ class InputsLoader:
                 fresh = True
                 continue
             inputs = await self._counted(asked, loaded, settings, held, fresh=fresh)
+            if held is not None and heals_later(inputs):
+                loaded = replace(loaded, cover=held.loaded.cover, finer=held.loaded.finer)
+                return replace(inputs, loaded=loaded)
             if loaded.finer is None and may_fold(inputs):
                 loaded = replace(loaded, finer=await summaries.superseded(connection, ref.session_id, loaded.head))
                 inputs = replace(inputs, loaded=loaded)

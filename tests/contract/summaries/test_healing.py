@@ -15,6 +15,7 @@ from app.store.compactions import RunOutcome
 from app.store.engine import Database
 from app.store.ids import new_id, session_ref
 from tests.conformance.agent import Agent, Json
+from tests.conftest import Servers
 from tests.contract.summaries.test_summary_coverage import begin_session, covered_drops, edit_turns
 
 SUMMARIZED_AT = "2026-01-01T00:00:00Z"
@@ -98,6 +99,25 @@ async def test_drops_heal_in_steps_while_summaries_are_written(
     reads.clear()
     assert (await next_context(agent))["epoch"] == context["epoch"]
     assert reads == []
+
+
+async def test_drops_heal_in_steps_on_a_server_that_appends_nothing(
+    servers: Servers, worker: Worker, reads: list[str]
+) -> None:
+    appending, asking = servers
+    agent = await begin_session(asking, "default")
+    await Agent(appending).post(*edit_turns(0, 60))
+    assert covered_drops(await agent.context(), 30)
+    await worker.begin()
+    for first, last, heals in ((1, 12, True), (13, 23, False), (24, 24, True), (25, 30, False)):
+        await worker.summarize(first, last)
+        await Agent(appending).user("go on")
+        reads.clear()
+        assert (covered_drops(await agent.context(), last) == []) == heals, (first, last)
+        assert ("load" in reads) == heals
+    await worker.end()
+    await Agent(appending).user("go on")
+    assert covered_drops(await agent.context(), 30) == []
 
 
 async def test_drops_heal_at_once_when_all_of_them_are_covered(

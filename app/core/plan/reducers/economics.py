@@ -39,7 +39,7 @@ Moment = Literal["warm", "cold", "pressed"]
 """The state that is planned for: the provider holds the prefix, does not hold it, or the budget forces a reduction."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EconomicReducer:
     """Evicts what the retention rules allow, if that pays or the budget demands it.
 
@@ -83,7 +83,17 @@ class EconomicReducer:
         return not self.queue(context, state)
 
     def queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
-        """Return the candidates that are due at a warm or cold cache; none if they save too little."""
+        """Return the candidates that are due at a warm or cold cache; none if they save too little.
+
+        `idle` and `reduce` ask for those of one context, which are found once.
+        """
+        known = vars(self).get("_found")
+        if known is None or known[0] is not context or known[1] is not state:
+            known = vars(self)["_found"] = (context, state, self._queue(context, state))
+        found: tuple[Candidate, ...] = known[2]
+        return found
+
+    def _queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
         queue = candidates(context, self.retention, before=self.keep_from)
         if not queue:
             return queue
