@@ -100,10 +100,9 @@ async def test_an_answer_with_tool_calls_is_logged_at_the_end_of_the_block_whate
             with pytest.raises(ZeroDivisionError), memory.turn("Go.") as turn:
                 turn.send(lambda **_: chat_response("", ("c", "lookup", "{}")))
                 raise ZeroDivisionError
-            memory.results({"c": "at sea"})
             return [event.type for event in memory.list_events()]
 
-    assert await asyncio.to_thread(blocking) == ["user.message", "tool.call", "tool.result"]
+    assert await asyncio.to_thread(blocking) == ["user.message", "tool.call"]
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("asynchronous", model="gpt-4o")
         async with memory.turn("Go.") as turn:
@@ -111,6 +110,22 @@ async def test_an_answer_with_tool_calls_is_logged_at_the_end_of_the_block_whate
             assert [kind for kind, _ in await logged(memory)] == ["user.message"]
         assert [kind for kind, _ in await logged(memory)] == ["user.message", "tool.call"]
         assert (await memory.get_call(turn.id)).outcome is not None
+        await memory.results(["at sea"])
+        assert [kind for kind, _ in await logged(memory)] == ["user.message", "tool.call", "tool.result"]
+
+
+async def test_an_error_that_ends_a_turn_is_not_replaced(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with serve_with_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url, max_retries=0) as client:
+        memory = client.session("s", model="gpt-4o")
+        cut.lose = lambda method, path: path.endswith("/messages")
+        with pytest.raises(ZeroDivisionError):
+            async with memory.turn("Go.") as turn:
+                await turn.send(lambda **_: chat_response("", ("c", "lookup", "{}")))
+                raise ZeroDivisionError
+        with pytest.raises(ReplyNotLogged):
+            async with memory.turn("Go.") as turn:
+                await turn.send(lambda **_: chat_response("", ("d", "lookup", "{}")))
+    assert "the model's answer was not logged" in caplog.text
 
 
 async def test_what_is_appended_in_the_block_comes_after_the_answer(server: str) -> None:
