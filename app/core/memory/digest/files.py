@@ -104,7 +104,7 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
 
 def command_of(tool: str, arguments: Mapping[str, Json]) -> str | None:
     """Return the shell command of a call, None if the call runs none. A list of words is joined into one command."""
-    if any(arguments.get(name) for name in _NAMES_FILES):
+    if any([arguments[name] for name in _NAMES_FILES if name in arguments]):
         return None
     found = next((arguments[name] for name in COMMANDS if arguments.get(name)), None)
     if isinstance(found, list) and all(isinstance(word, str) for word in found):
@@ -133,7 +133,7 @@ def writes_whole(arguments: Mapping[str, Json]) -> bool:
 
 
 def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:
-    return any(isinstance(arguments.get(name), str) for name in names)
+    return any([isinstance(arguments[name], str) for name in names if name in arguments])
 
 
 def named_paths(arguments: Mapping[str, Json]) -> Iterable[str]:
