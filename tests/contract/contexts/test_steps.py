@@ -1,5 +1,6 @@
 """Steps in one request: an outcome, an append and a context give what their three requests give."""
 
+import asyncio
 import random
 from typing import Any
 from uuid import UUID
@@ -7,7 +8,9 @@ from uuid import UUID
 import httpx
 import pytest
 
+from app.runtime.settings import Settings
 from app.store.engine import Database
+from tests.conftest import serving
 from tests.support.statements import ServerLog
 
 STEPS = 60
@@ -249,3 +252,22 @@ async def test_a_step_follows_a_moved_name(servers: tuple[httpx.AsyncClient, htt
     moved = await ok(await here.post("/v1/sessions/s/context", json=body))
     assert moved["appended"]["line"] == moved["line"] != made["line"]
     assert moved["head"] == 4
+
+
+async def test_concurrent_steps_need_one_connection_each(database_url: str) -> None:
+    # A step that took a second connection while it holds the first would wait for one until the pool gives up.
+    small = Settings(pool_size=2)
+    async with serving(small, database_url) as url, httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http:
+
+        async def agent(session: str) -> int:
+            made: dict[str, Any] = {}
+            for step in range(6):
+                body: dict[str, Any] = {"append": {"events": happened(step)}, "max_tokens": 1_500, "model": "m"}
+                if made:
+                    body["outcome"] = {"call_id": made["call_id"], **usage(made, step)}
+                made = await ok(await http.post(f"/v1/sessions/{session}/context", json=body))
+            head: int = made["head"]
+            return head
+
+        heads = await asyncio.gather(*(agent(f"s{number}") for number in range(12)))
+    assert set(heads) == {sum(len(happened(step)) for step in range(6))}
