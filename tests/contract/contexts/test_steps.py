@@ -52,8 +52,8 @@ def messages(step: int) -> list[dict[str, Any]]:
 
 
 def usage(context: dict[str, Any], step: int) -> dict[str, Any]:
-    """Return the usage of a model that counts a tenth more, a little differently from call to call."""
-    tokens = int(context["tokens"]["estimate"] * (1.1 + 0.01 * (step % 3)))
+    """Return the usage of a model that counts a little differently from call to call."""
+    tokens = int(context["tokens"]["estimate"] * (0.99 + 0.01 * (step % 3)))
     return {"usage": {"input_tokens": tokens, "output_tokens": 7}, "latency_ms": 10}
 
 
