@@ -1,4 +1,4 @@
-"""The evictions that a growing context weighs, against those of the same context made anew."""
+"""The evictions that a growing context weighs, against those of the same context projected from its log."""
 
 from dataclasses import replace
 

@@ -279,9 +279,9 @@ def may_heal(state: Frontier) -> bool:
 class CoverBounds(NamedTuple):
     """The reach of a cover's live summaries with which a view that dropped events need not be read again.
 
-    They still end at `covered_to`, or before `lost_from`, the first dropped event. While more are being written, they
-    may also end before `heal_from`: a heal rewrites the whole prefix, so it waits until it doubles what is folded, or
-    covers all that was dropped.
+    They still end at `covered_to`, or before `lost_from`, the first dropped event. While a compaction is running, they
+    may also end before `heal_from`: a heal rewrites the whole prefix, so it waits until it doubles the folded part of
+    the log, or covers all dropped events.
     """
 
     cover_id: UUID
