@@ -31,6 +31,8 @@ from app.core.tokens.models import CacheProfile
 
 HEAL_FACTOR: Final = 2
 """The growth of the folded part of the log that a heal waits for while a compaction is running."""
+HEAL_EVENTS: Final = 5_000
+"""Dropped events without a summary, from which on a heal waits so: the summaries of fewer are written soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +282,8 @@ class CoverBounds(NamedTuple):
     """The reach of a cover's live summaries with which a view that dropped events need not be read again.
 
     They still end at `covered_to`, or before `lost_from`, the first dropped event. While a compaction is running, they
-    may also end before `heal_from`: a heal rewrites the whole prefix, so it waits until it doubles the folded part of
-    the log, or covers all dropped events.
+    may also end before `heal_from`: a heal rewrites the whole prefix, so in a long log it waits until it doubles the
+    folded part, or leaves fewer than HEAL_EVENTS dropped.
     """
 
     cover_id: UUID
@@ -298,7 +300,8 @@ def cover_bounds(inputs: ContextInputs) -> CoverBounds | None:
         return None
     own = cover_id(inputs.loaded.session_id, inputs.settings.policy.shows)
     reach = max((one.to_seq for one in inputs.loaded.cover if one.cover_id == str(own)), default=0)
-    return CoverBounds(own, reach, lost[0].from_seq, min(lost[-1].to_seq, HEAL_FACTOR * state.folded_to))
+    heal_from = min(lost[-1].to_seq - HEAL_EVENTS, HEAL_FACTOR * state.folded_to)
+    return CoverBounds(own, reach, lost[0].from_seq, heal_from)
 
 
 def heals_later(inputs: ContextInputs) -> bool:

@@ -8,6 +8,7 @@ from uuid import UUID
 import httpx
 import pytest
 
+from app.core.assembly import inputs
 from app.core.memory.cover import StoredSummary
 from app.services.tenants import DEFAULT_TENANT
 from app.store import compactions, summaries, views
@@ -68,6 +69,12 @@ class Worker:
     async def end(self) -> None:
         ref = session_ref(DEFAULT_TENANT, "s")
         await compactions.end(self.database, ref.session_id, [self.run], RunOutcome("succeeded"))
+
+
+@pytest.fixture(autouse=True)
+def long_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a heal wait for more summaries however few events are dropped."""
+    monkeypatch.setattr(inputs, "HEAL_EVENTS", 0)
 
 
 @pytest.fixture
@@ -132,6 +139,19 @@ async def test_drops_heal_at_once_when_all_of_them_are_covered(
     assert 200 < last < 400
     await worker.summarize(201, last)
     assert covered_drops(await next_context(agent), last) == []
+
+
+async def test_drops_of_a_short_log_heal_at_every_summary(
+    client: httpx.AsyncClient, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    agent = await begin_session(client, "default")
+    await agent.post(*edit_turns(0, 60))
+    assert covered_drops(await agent.context(), 30)
+    await worker.begin()
+    for first, last in ((1, 12), (13, 18), (19, 30)):
+        await worker.summarize(first, last)
+        assert covered_drops(await next_context(agent), last) == []
 
 
 async def test_a_summary_of_shown_events_leaves_the_view_as_it_is(
