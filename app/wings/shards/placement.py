@@ -253,7 +253,7 @@ async def _store_outcome(tx: Connection, method: str, sql: str, values: Values) 
     """Store an outcome and what it changes, one table after the other."""
     for part in (outcomes.STORE, outcomes.CHANGE_VIEW, calibrations.SAVE):
         if part in sql:
-            await tx.execute(part, **_parameters(part, values))
+            await tx.send(method, rewritten(part), _parameters(part, values))
 
 
 async def notify_epoch_opened(tx: Connection, session_id: UUID, view: str, epoch: int) -> None:
