@@ -59,7 +59,7 @@ class LargerCount:
 
     @property
     def in_parts(self) -> "LargerCount":
-        """The same tokenizer: the larger count of a text is not the sum of those of its parts."""
+        """This tokenizer itself, since the larger count of a text is not the sum of those of its parts."""
         return self
 
 

@@ -26,7 +26,7 @@ from app.resources.contexts.json import ContextBody, context_body, reconciled_bo
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.schemas import ContextIn, ContextOut, ContextQuery
 from app.resources.contexts.service import Assembly, ContextAnswer
-from app.resources.contexts.steps import Step, StepDone, StepFailed, failing_part
+from app.resources.contexts.steps import AgentStep, StepDone, StepFailed, failing_part
 from app.resources.events.routes import append_request, appended_json
 from app.resources.events.schemas import EventsIn, MessagesIn
 from app.resources.feedback.routes import outcome_out
@@ -133,7 +133,7 @@ async def _make(services: Any, who: Caller, sid: str, body: ContextIn, once: Ide
     if body.outcome is None and body.append is None:
         return await _make_alone(services, who, sid, body, once)
     _check_ingest(who, "outcome and append")
-    step = Step()
+    step = AgentStep()
     try:
         step = _happened(services, who, body, once.claim)
         if body.messages is None and body.retry_of is None and body.wait_ms is None and not body.force:
@@ -173,28 +173,28 @@ async def _make_alone(
     return reconciled_body(await services.reconcile.context(who.tenant_id, sid, given, asked, keep_list), results)
 
 
-def _happened(services: Any, who: Caller, body: ContextIn, claim: KeyClaim | None) -> Step:
+def _happened(services: Any, who: Caller, body: ContextIn, claim: KeyClaim | None) -> AgentStep:
     """Return the outcome and the append of a request. Raises StepFailed."""
     outcome = None if body.outcome is None else (body.outcome.call_id, body.outcome.report())
     if body.append is None:
-        return Step(outcome)
+        return AgentStep(outcome)
     with failing_part("append"):
         model = MessagesIn if body.append.keys() & {"format", "messages"} else EventsIn
         append = append_request(body.append, model, None, b"")
         services.event_rates.take(who.tenant_id, len(append.drafts))
     if claim is not None:
         append = replace(append, key=claim.for_append.key, request_sha256=claim.request_sha256)
-    return Step(outcome, append)
+    return AgentStep(outcome, append)
 
 
-def _step_body(sid: str, step: Step, done: StepDone) -> ContextBody:
+def _step_body(sid: str, step: AgentStep, done: StepDone) -> ContextBody:
     """Return the response to a step with a context."""
     if done.answer is None:
         raise RuntimeError("a step with a context has made none")
     return context_body(done.answer, _results(sid, step, done))
 
 
-async def _stored_step(sid: str, step: Step, done: StepDone) -> Mapping[str, Json]:
+async def _stored_step(sid: str, step: AgentStep, done: StepDone) -> Mapping[str, Json]:
     return _step_body(sid, step, done).stored()
 
 
@@ -206,7 +206,7 @@ async def _stored_reconciled(results: Mapping[str, Json], done: Reconciled) -> M
     return reconciled_body(done, results).stored()
 
 
-def _results(sid: str, step: Step, done: StepDone) -> dict[str, Any]:
+def _results(sid: str, step: AgentStep, done: StepDone) -> dict[str, Any]:
     """Return the results of a step's outcome and append, as their own operations return them."""
     results: dict[str, Any] = {}
     if step.append is not None and done.appended is not None:

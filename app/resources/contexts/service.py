@@ -115,7 +115,7 @@ class Assembly:
         beyond the last event.
         """
         try:
-            asked = await self.asked(tenant_id, await self._lines.resolve_remembered(tenant_id, external_id), request)
+            asked = await self.resolve(tenant_id, await self._lines.resolve_remembered(tenant_id, external_id), request)
             made = await self._continue(self._database, asked, self.held(asked), head, keep)
             if made is not None:
                 await self.hold(made)
@@ -124,7 +124,7 @@ class Assembly:
                     made = await self._load(asked, head, keep)
                 except LineChanged as moved:
                     line = await self._lines.remember_moved(tenant_id, external_id, moved.line)
-                    made = await self._load(await self.asked(tenant_id, line, request), head, keep)
+                    made = await self._load(await self.resolve(tenant_id, line, request), head, keep)
         except ContextError as error:
             self._on_outcome(request, error)
             raise
@@ -146,16 +146,15 @@ class Assembly:
         self._on_outcome(asked.request, made.answer)
         return made
 
-    async def asked(self, tenant_id: UUID, line: str, request: ContextRequest) -> Asked:
+    async def resolve(self, tenant_id: UUID, line: str, request: ContextRequest) -> Asked:
         """Return the request with its session row and policy. Raises NotFound or InvalidPolicy."""
         policy = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
         return Asked(tenant_id, line, request, policy)
 
     def held(self, asked: Asked) -> CachedView | None:
         """Return the view held in memory for a request; None if it must be read."""
-        if asked.request.at is not None or asked.request.wait_ms is not None:
-            return None
-        return self._view_cache.get(asked.ref.session_id, asked.request.view)
+        apart = asked.request.at is not None or asked.request.wait_ms is not None
+        return None if apart else self._view_cache.get(asked.ref.session_id, asked.request.view)
 
     async def hold(self, made: MadeContext) -> None:
         """Hold the view in memory as a recorded context left it."""

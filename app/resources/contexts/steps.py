@@ -21,7 +21,8 @@ from app.resources.contexts.service import Assembly, ContextAnswer, MadeContext
 from app.resources.contexts.view_cache import CachedView, with_events, with_report
 from app.resources.events.appends import Appended, AppendRequest
 from app.resources.events.service import Appending, Ingest, PreparedAppend
-from app.resources.feedback.service import Feedback, Report, Reporting, Verdict
+from app.resources.feedback.measurements import Report
+from app.resources.feedback.service import Feedback, Reporting, Verdict
 from app.resources.lines.service import Lines
 from app.services.idempotency import ResponseToStore
 from app.store import lines
@@ -32,7 +33,7 @@ Part = Literal["outcome", "append", "context"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AgentStep:
     """The parts of a step, None for those that it does not have: the report of a call's outcome, with the call's id, an
     append, and a context. The context must not wait for a summary or force one: a worker must see the append."""
 
@@ -82,7 +83,7 @@ class _Made:
     error: ContextError | None = None
 
     @property
-    def done(self) -> StepDone:
+    def results(self) -> StepDone:
         return StepDone(
             None if self.reporting is None else self.reporting.verdict,
             None if self.appending is None else self.appending.appended,
@@ -103,7 +104,7 @@ class Steps:
         self._lines = lines
 
     async def take(
-        self, tenant_id: UUID, name: str, step: Step, keep: ResponseToStore[StepDone] | None = None
+        self, tenant_id: UUID, name: str, step: AgentStep, keep: ResponseToStore[StepDone] | None = None
     ) -> StepDone:
         """Take a step on the line that a session's name means.
 
@@ -119,13 +120,13 @@ class Steps:
         return await self._take(tenant_id, name, line, step, keep)
 
     async def _take(
-        self, tenant_id: UUID, name: str, line: str, step: Step, keep: ResponseToStore[StepDone] | None
+        self, tenant_id: UUID, name: str, line: str, step: AgentStep, keep: ResponseToStore[StepDone] | None
     ) -> StepDone:
         ref = session_ref(tenant_id, line)
         with failing_part("append"):
             append = None if step.append is None else await self._ingest.prepare(tenant_id, line, step.append)
         with failing_part("context"):
-            context = None if step.context is None else await self._assembly.asked(tenant_id, line, step.context)
+            context = None if step.context is None else await self._assembly.resolve(tenant_id, line, step.context)
         prepared = _Prepared(name, line, step.outcome, append, context, keep)
         async with nullcontext() if append is None else self._ingest.turn(ref):
             try:
@@ -139,8 +140,8 @@ class Steps:
         if made.reporting is not None:
             await self._feedback.finish(made.reporting)
         if made.error is not None:
-            raise StepFailed("context", made.error, made.done)
-        return made.done
+            raise StepFailed("context", made.error, made.results)
+        return made.results
 
     async def _make(self, ref: SessionRef, step: _Prepared, tx: Connection, *, locked: bool = False) -> _Made:
         """Make the parts of a step. Raises StepFailed, which must roll the transaction back."""
@@ -159,7 +160,7 @@ class Steps:
             held = _brought_up(held, step.context.request.view, made)
         keep = None
         if step.keep is not None:
-            done = made.done
+            done = made.results
 
             async def with_answer(answer: ContextAnswer) -> StepDone:
                 return replace(done, answer=answer)

@@ -9,7 +9,6 @@ from uuid import UUID, uuid5
 from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy
 from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
-from app.core.log.placement import Batch, LogEnd
 from app.core.log.segments import line_of
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
@@ -137,19 +136,6 @@ def measure_pressure(
 def event_id(session_id: UUID, seq: int) -> str:
     """Return the id of an event posted without one: a function of its place."""
     return str(uuid5(session_id, str(seq)))
-
-
-def receipts_of(session_id: UUID, batch: Batch, before: LogEnd) -> tuple[EventReceipt, ...]:
-    """Return the receipts of a batch's events, appended to a log that ended at `before`."""
-    return tuple(
-        EventReceipt(
-            before.head + p.offset,
-            p.draft.id or event_id(session_id, before.head + p.offset),
-            before.turns + p.turn_offset,
-            p.tokens,
-        )
-        for p in batch.placed
-    )
 
 
 def receipt(session_id: UUID, stored: StoredEvent) -> EventReceipt:

@@ -24,11 +24,12 @@ from app.resources.events.appends import (
     Appended,
     AppendFacts,
     AppendRequest,
+    EventReceipt,
+    event_id,
     find_original,
     measure_pressure,
     order_receipts,
     receipt,
-    receipts_of,
 )
 from app.resources.events.snapshots import SessionSnapshot, SessionSnapshots, WaitingLists
 from app.resources.lines.service import Lines, lock_or_create
@@ -256,7 +257,15 @@ class Ingest:
         policy: Policy,
     ) -> Appending:
         before = applied.before
-        rows = receipts_of(ref.session_id, batch, before)
+        rows = tuple(
+            EventReceipt(
+                before.head + p.offset,
+                p.draft.id or event_id(ref.session_id, before.head + p.offset),
+                before.turns + p.turn_offset,
+                p.tokens,
+            )
+            for p in batch.placed
+        )
         tokens = before.tokens + batch.tokens + applied.carry_tokens
         main_pressure = measure_pressure(tokens, applied.target, policy, hint.model, self._counting)
         appended = Appended(external_id, before.head + len(rows), applied.epoch, rows, main_pressure)

@@ -1,12 +1,16 @@
-"""Measurements from a report: its usage, a point for the estimator, and the window that an error states or implies.
+"""A report, and what it says: the outcome, a point for the estimator, and the window that an error states or implies.
 
 With them, what a view and a model learn.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 
-from app.core.policy.overflow import Overflow
+from app.core.errors import InvalidRequest
+from app.core.log.events import Json
+from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
+from app.core.policy.policy import Policy
+from app.core.render.formats import FORMATS
 from app.core.tokens import calibration
 from app.core.tokens.calibration import (
     Calibration,
@@ -23,6 +27,54 @@ from app.core.tokens.learned import Learned, Point, with_point
 from app.store.audit import CallRow
 from app.store.calibrations import CalibrationSamples
 from app.store.outcomes import ReportedOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report as received: the provider's figures, and its error if there was one."""
+
+    usage: Mapping[str, int | None] | None = None
+    latency_ms: int | None = None
+    error: Mapping[str, Json] | None = None
+
+
+def outcome_of(report: Report, call: CallRow, policy: Policy) -> tuple[ReportedOutcome, Overflow | None]:
+    """Return the outcome to store, and the overflow that its error shows. Raises InvalidRequest for an empty report."""
+    usage = {name: value for name, value in (report.usage or {}).items() if value is not None}
+    if not usage and report.error is None and report.latency_ms is None:
+        raise InvalidRequest("the report has neither usage nor an error nor a latency", field="usage")
+    total = usage.get("input_tokens")
+    read, write = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
+    if total is not None and FORMATS[call.format].excludes_cached_tokens:
+        total += (read or 0) + (write or 0)
+    error, overflow = None, None
+    if report.error is not None:
+        given = {name: value for name, value in report.error.items() if value is not None}
+        if isinstance(message := given.get("message"), str):
+            given["message"] = message[:MESSAGE_CHARS_MAX]
+        message, code, status = (given.get(name) for name in ("message", "code", "status"))
+        overflow = classify(
+            _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
+        )
+        error = given if overflow is None else {**given, "overflow": _overflow_json(overflow)}
+    figures = (total, read, write, usage.get("output_tokens"), report.latency_ms)
+    return ReportedOutcome(*figures, error, overflow is not None), overflow
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _overflow_json(overflow: Overflow) -> dict[str, Json]:
+    return {name: value for name, value in asdict(overflow).items() if value}
+
+
+def same_report(before: ReportedOutcome, now: ReportedOutcome) -> bool:
+    """Compare two outcomes, apart from the overflow found in them."""
+    reports = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
+    return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
+        now, error=None, overflow=False
+    )
 
 
 def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:

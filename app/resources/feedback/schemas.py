@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.http.fields import LenientText, NextCursor, StrictRequest, UpdatedAt
-from app.resources.feedback.service import Report
+from app.resources.feedback.measurements import Report
 
 Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
 

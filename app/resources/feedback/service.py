@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -12,22 +12,23 @@ import structlog
 from app.core.assembly.budget import budget_of, real_window
 from app.core.assembly.inputs import ContextRequest, Injection, Retry, ViewRow, ViewSettings
 from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
-from app.core.log.events import Json
 from app.core.log.segments import is_line
-from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
+from app.core.policy.overflow import Overflow
 from app.core.policy.policy import Policy
-from app.core.render.formats import FORMATS
 from app.core.tokens.budget import Budget
 from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.learned import Learned, initial_state, with_cache
 from app.core.tokens.models import CacheProfile, profile_name
 from app.resources.contexts.view_cache import ReportResults, ViewCache
 from app.resources.feedback.measurements import (
+    Report,
     claim_of,
     estimate_error,
     is_believable,
+    outcome_of,
     own_lessons,
     point_of,
+    same_report,
     shared_lessons,
     usage_of,
 )
@@ -45,15 +46,6 @@ from app.store.spans import ViewFacts
 REASON: Final = "overflow"
 RETRY_WAIT_MS: Final = 10_000
 """Default time, in milliseconds, for which a retry waits for a summary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A report as received: the provider's figures, and its error if there was one."""
-
-    usage: Mapping[str, int | None] | None = None
-    latency_ms: int | None = None
-    error: Mapping[str, Json] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +172,8 @@ class Feedback:
             raise _no_call(external_id, call_id)
         call, view = found.call, found.view
         policy = await self._policies.get(ref.tenant_id, call.policy, tx)
-        outcome, overflow = _outcome(call, policy, report)
-        if call.outcome is not None and _same_report(call.outcome, outcome):
+        outcome, overflow = outcome_of(report, call, policy)
+        if call.outcome is not None and same_report(call.outcome, outcome):
             return Reporting(ref, call, policy, call.outcome, repeated=True)
         if call.outcome is not None and (call.outcome.error is None or call.outcome.overflow):
             raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
@@ -364,42 +356,3 @@ class Feedback:
 
 def _no_call(external_id: str, call_id: UUID) -> NotFound:
     return NotFound(f"session {external_id!r} has no call {call_id}", call_id=str(call_id))
-
-
-def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOutcome, Overflow | None]:
-    """Return the outcome to store, and the overflow that its error shows."""
-    usage = {name: value for name, value in (report.usage or {}).items() if value is not None}
-    if not usage and report.error is None and report.latency_ms is None:
-        raise InvalidRequest("the report has neither usage nor an error nor a latency", field="usage")
-    total = usage.get("input_tokens")
-    read, write = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
-    if total is not None and FORMATS[call.format].excludes_cached_tokens:
-        total += (read or 0) + (write or 0)
-    error, overflow = None, None
-    if report.error is not None:
-        given = {name: value for name, value in report.error.items() if value is not None}
-        if isinstance(message := given.get("message"), str):
-            given["message"] = message[:MESSAGE_CHARS_MAX]
-        message, code, status = (given.get(name) for name in ("message", "code", "status"))
-        overflow = classify(
-            _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
-        )
-        error = given if overflow is None else {**given, "overflow": _overflow_json(overflow)}
-    figures = (total, read, write, usage.get("output_tokens"), report.latency_ms)
-    return ReportedOutcome(*figures, error, overflow is not None), overflow
-
-
-def _text(value: Json) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _overflow_json(overflow: Overflow) -> dict[str, Json]:
-    return {name: value for name, value in asdict(overflow).items() if value}
-
-
-def _same_report(before: ReportedOutcome, now: ReportedOutcome) -> bool:
-    """Compare two outcomes, apart from the overflow found in them."""
-    reports = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
-    return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
-        now, error=None, overflow=False
-    )

@@ -24,7 +24,7 @@ from app.core.render.formats import FORMATS
 from app.providers.redaction import redacted
 from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
-from app.resources.feedback.service import Report
+from app.resources.feedback.measurements import Report
 from app.resources.reconcile.messages import ClientList, ClientMessages
 from app.store import audit, chain, lines, sessions
 from app.store.ids import SessionRef, session_key
