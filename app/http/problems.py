@@ -213,7 +213,7 @@ _STEP_FIELDS: Final[Mapping[str, Schema]] = {
         "type": "string",
         "enum": ["outcome", "append", "context"],
         "description": "Part that failed, of a context request that also reports or appends; absent in other requests. "
-        "If it is `context`, the parts before it are recorded; otherwise nothing is.",
+        "If it is `context`, the parts before it whose results the problem has are recorded; otherwise nothing is.",
     },
     "appended": {
         "allOf": [{"$ref": _REFERENCE.format("AppendedOut")}],

@@ -156,5 +156,5 @@ async def find_original(tx: Connection, session_id: UUID, request: AppendRequest
     """Return the facts of the first response under this idempotency key, or None. Raises IdempotencyConflict."""
     before = await answers.find(tx, session_id, request.key) if request.key is not None else None
     if before is not None and before.request_sha256 != request.request_sha256:
-        raise IdempotencyConflict.of_key(request.key)
+        raise IdempotencyConflict.of_key((request.key or "").rstrip("\n"))
     return None if before is None else AppendFacts(**before.answer)
