@@ -187,7 +187,7 @@ def common_prefix(fronts: Mapping[int, tuple[int, int]], epochs: Sequence[Counte
         same_system = same_tools and epoch.system_seq == epochs[index - 1].system_seq
         stable[index] = max(epoch.stable, tools * same_tools + system * same_system)
 
-    @lru_cache(maxsize=1_024)
+    @lru_cache(maxsize=256)
     def common(one: int, other: int) -> float:
         if one == other:
             return math.inf

@@ -35,7 +35,7 @@ CALLS_MAX: Final = 5_000
 DAYS_MAX: Final = 31
 CALLS_LOOKED_BACK: Final = 16
 """Calls of a view that are read to compute the expected cache reads of the last one."""
-FOLLOWED_MAX: Final = 1_000
+FOLLOWED_MAX: Final = 256
 """Views whose caches are kept in memory: the expected reads of a call then follow from its own row."""
 EPOCHS_FOLLOWED_MAX: Final = 64
 """Epochs of a view after which its caches are computed from its last calls again."""
