@@ -70,6 +70,8 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         compacting=False,
         cover_id=ref.session_id,
         covered_to=0,
+        lost_from=0,
+        heal_from=0,
     )
     for plan in (read, written):
         [found] = [node for node in nodes(plan) if node.get("Relation Name") == "calibrations"]
