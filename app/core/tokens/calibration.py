@@ -140,17 +140,30 @@ def learn(before: Calibration, samples: Sequence[Sample], own_margin: float) -> 
     The previous ratio and margin are kept if they still hold.
     """
     large = sizeable(samples)
-    if sum(sample.counted for sample in large) < COUNTED_MIN:
-        return before
+    return _learn(before, large, own_margin) if _are_enough(large) else before
+
+
+def _are_enough(large: Sequence[Sample]) -> bool:
+    return sum(sample.counted for sample in large) >= COUNTED_MIN
+
+
+def _learn(before: Calibration, large: Sequence[Sample], own_margin: float) -> Calibration:
+    ratios = [sample.ratio for sample in large]
+    evidence = max(ratios[-RECENT:])
     if large[0].least:
-        ratio, margin = max(1.0, max(sample.ratio for sample in large)), own_margin
+        ratio, margin = max(1.0, max(ratios)), own_margin
     else:
-        ratio = _quantile(large, 0.5)
-        margin = _margin(large, ratio, own_margin)
-    if _still_holds(before, large, ratio, margin):
+        ordered = sorted(zip(ratios, (sample.counted for sample in large), strict=True))
+        ratio = _quantile(ordered, 0.5)
+        spread = (max(evidence, _quantile(ordered, UPPER)) / ratio - 1) * HEADROOM
+        margin = max(spread, MARGIN_LEAST if len(large) >= MANY else own_margin)
+    if (
+        abs(before.ratio / ratio - 1) <= STEP
+        and evidence <= before.ratio * (1 + before.margin)
+        and -STEP / 10 <= before.margin - margin <= STEP
+    ):
         return before
     ratio = round(ratio, 3)
-    evidence = max(sample.ratio for sample in large[-RECENT:])
     margin = math.ceil(max(margin, evidence / ratio - 1) * 1_000) / 1_000
     return replace(before, ratio=ratio, margin=margin, version=before.version + 1)
 
@@ -168,9 +181,9 @@ def with_sample(samples: Sequence[Sample], new: Sample) -> tuple[Sample, ...]:
 def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, now: float) -> Calibration:
     """Return the calibration of a model after `samples`, of which only the `corroborated` ones count; the initial
     calibration if these are too few."""
-    good = corroborated(samples, now)
-    if sum(sample.counted for sample in sizeable(good)) >= COUNTED_MIN:
-        known = learn(before, good, own_margin)
+    large = sizeable(corroborated(samples, now))
+    if _are_enough(large):
+        known = _learn(before, large, own_margin)
         return replace(known, version=known.version or 1)  # even if the initial values are confirmed
     if (before.ratio, before.margin) == (1.0, own_margin):
         return before
@@ -289,25 +302,14 @@ def sizeable(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.counted >= SMALL_SHARE * largest]
 
 
-def _quantile(samples: Sequence[Sample], share: float) -> float:
-    """Return the smallest ratio such that samples up to it hold at least `share` of all counted tokens."""
-    ordered = sorted(samples, key=lambda sample: sample.ratio)
-    rest = share * sum(sample.counted for sample in ordered)
-    for sample in ordered:
-        rest -= sample.counted
+def _quantile(ordered: Sequence[tuple[float, int]], share: float) -> float:
+    """Return the smallest ratio such that samples up to it hold at least `share` of all counted tokens.
+
+    `ordered` are the ratios and the counted tokens of samples, by ratio.
+    """
+    rest = share * sum(counted for _, counted in ordered)
+    for ratio, counted in ordered:
+        rest -= counted
         if rest <= 0:
-            return sample.ratio
-    return ordered[-1].ratio
-
-
-def _margin(samples: Sequence[Sample], ratio: float, own: float) -> float:
-    recent = max(sample.ratio for sample in samples[-RECENT:])
-    spread = (max(recent, _quantile(samples, UPPER)) / ratio - 1) * HEADROOM
-    return max(spread, MARGIN_LEAST if len(samples) >= MANY else own)
-
-
-def _still_holds(before: Calibration, large: Sequence[Sample], ratio: float, margin: float) -> bool:
-    if abs(before.ratio / ratio - 1) > STEP:
-        return False
-    evidence = max(sample.ratio for sample in large[-RECENT:])
-    return evidence <= before.ratio * (1 + before.margin) and -STEP / 10 <= before.margin - margin <= STEP
+            return ratio
+    return ordered[-1][0]
