@@ -1,7 +1,8 @@
 """Feedback: reported outcomes of calls, the next action, and the calibration of the estimator."""
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -198,7 +199,8 @@ class Feedback:
     async def finish(self, reporting: Reporting) -> Verdict:
         """Do what follows the commit of a report, and return the next action.
 
-        The held views are updated, a refused call's retry gets its compaction, and the report is observed.
+        The held views are updated, a refused call's retry gets its compaction, and the report is observed. A failure of
+        the database is only logged.
         """
         ref, call, outcome, overflow = reporting.ref, reporting.call, reporting.outcome, reporting.overflow
         if reporting.repeated:
@@ -207,10 +209,12 @@ class Feedback:
             self._view_cache.add_report(ref.session_id, reporting.results)
         if overflow is not None and reporting.verdict.wait_ms is not None:
             lessons = reporting.lessons or Lessons(None, None, 0)
-            await self._compact(ref, call, reporting.policy, lessons, overflow.tokens)
+            with _only_logged("no compaction"):
+                await self._compact(ref, call, reporting.policy, lessons, overflow.tokens)
         cache = None
         if self.cache_reads and outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
-            cache = await self.cache_reads(ref, call.view, call.call_id)
+            with _only_logged("cache reads are not compared"):
+                cache = await self.cache_reads(ref, call.view, call.call_id)
         error = estimate_error(call, outcome)
         return self._observe(replace(reporting.verdict, overflow=overflow, estimate_error=error, cache=cache))
 
@@ -342,16 +346,22 @@ class Feedback:
     async def _compact(
         self, ref: SessionRef, call: CallRow, policy: Policy, lessons: Lessons, tokens: int | None
     ) -> None:
-        """Schedule a compaction for a refused call's retry. A failure is only logged, since the report succeeded."""
+        """Schedule a compaction for a refused call's retry."""
         budget = self._budget(policy, call, lessons, None, Retry(call.call_id, call.counted or call.estimate, tokens))
         wanted = None
         if budget is not None:
             wanted = WaitingContext(call.view, budget.used_window, call.policy, tightened=True)
-        try:
-            async with self._database.transaction() as tx:
-                await compactions.schedule(tx, ref, overflow_run(call.call_id), REASON, wanted=wanted)
-        except (StoreUnavailable, asyncpg.PostgresError) as error:
-            structlog.get_logger().warning("no compaction", error=str(error))
+        async with self._database.transaction() as tx:
+            await compactions.schedule(tx, ref, overflow_run(call.call_id), REASON, wanted=wanted)
+
+
+@contextmanager
+def _only_logged(what: str) -> Iterator[None]:
+    """Log the block's failure: the report that it follows is committed, and would be sent again after an error."""
+    try:
+        yield
+    except (StoreUnavailable, asyncpg.PostgresError) as error:
+        structlog.get_logger().warning(what, error=str(error))
 
 
 def _no_call(external_id: str, call_id: UUID) -> NotFound:

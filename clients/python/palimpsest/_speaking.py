@@ -16,7 +16,7 @@ from palimpsest.errors import InvalidRequestError, NothingToSendError
 from palimpsest.explain import Explanation
 from palimpsest.formats import FORMATS
 from palimpsest.operations import contexts, events, records, sessions, tenant
-from palimpsest.operations.names import Content, Format, Message, plain
+from palimpsest.operations.names import AppendIn, Content, Format, Message, plain
 from palimpsest.reply import ToolCall
 from palimpsest.types import (
     AppendedOut,
@@ -165,7 +165,7 @@ class SessionState:
         asked |= {name: value for name, value in options.items() if value is not None}
         if self.view not in (None, MAIN) and self.policy is not None:
             asked.setdefault("policy", self.policy)
-        append = None
+        append: AppendIn | None = None
         if user is not None:
             append = {"format": self.format, "messages": [FORMATS[self.format].user(user)]}
         context = yield contexts.post_context(self.id, **asked, append=append)

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.core.errors import StoreUnavailable
 from app.core.tokens.models import cache_profile
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store.engine import Database
@@ -336,3 +337,19 @@ async def test_the_sums_of_a_range_are_found_by_index(database: Database) -> Non
         assert "Seq Scan" not in plan, plan
         assert "Rows Removed by Filter" not in plan, plan
     assert sum(row.calls for row in await store.sums(database, *day, None)) == 64
+
+
+async def test_a_report_is_answered_though_its_cache_reads_cannot_be_compared(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object) -> None:
+        raise StoreUnavailable("the connection was lost after the report was stored")
+
+    monkeypatch.setattr(store, "calls", unavailable)
+    await append(client, [{"type": "user.message", "content": "Hello"}])
+    context = (await client.get("/v1/sessions/s/context")).json()
+    usage = {"input_tokens": 100, "cache_read_tokens": 50}
+    outcome = await client.post(f"/v1/sessions/s/calls/{context['call_id']}/outcome", json={"usage": usage})
+    assert outcome.status_code == 200
+    call = (await client.get(f"/v1/sessions/s/calls/{context['call_id']}")).json()
+    assert call["outcome"]["usage"]["input_tokens"] == 100
