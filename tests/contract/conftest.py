@@ -1,18 +1,35 @@
-"""Fixtures of the gateway's tests: a fake provider, a server with its gateway on, and a client."""
+"""Fixtures of contract tests: a fake provider, a server with its gateway on, its client, and the reads of views."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
+from app.store import views
 from app.worker.run import run as run_worker
 from tests.conftest import serving
 from tests.support.gateways import BackgroundWrites, background_writes, settings
 from tests.support.pooler import pooled
 from tests.support.provider import Provider, serving_provider
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record the queries that load views."""
+    seen: list[str] = []
+    for name in ("load", "refresh"):
+        real = getattr(views, name)
+
+        def counted(*args: Any, _real: Any = real, _name: str = name, **more: Any) -> Any:
+            seen.append(_name)
+            return _real(*args, **more)
+
+        monkeypatch.setattr(views, name, counted)
+    yield seen
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,7 +11,6 @@ import pytest
 
 from app.resources.layers import service
 from app.services.tenants import DEFAULT_TENANT
-from app.store import views
 from app.store.engine import Database
 from app.store.ids import first_id, session_key
 from tests.conformance.agent import Agent, Json, request_text
@@ -174,21 +172,6 @@ async def test_a_call_is_rendered_again_with_the_layers_it_showed(client: httpx.
         assert (again["reproduced"], again["request"]) == (True, context["request"])
     manifest = (await client.get(f"/v1/sessions/s/calls/{sent[-1]['call_id']}")).json()
     assert manifest["layers"] == {"sources": 7, "announce": 8}
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Record the queries that load views."""
-    seen: list[str] = []
-    for name in ("load", "refresh"):
-        real = getattr(views, name)
-
-        def counted(*args: Any, _real: Any = real, _name: str = name, **more: Any) -> Any:
-            seen.append(_name)
-            return _real(*args, **more)
-
-        monkeypatch.setattr(views, name, counted)
-    yield seen
 
 
 async def test_a_context_with_layers_does_not_reload_its_cached_view(

@@ -1,8 +1,6 @@
 """Dropped events and the summaries written of them meanwhile: which of these make a held view be planned again."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import httpx
@@ -11,7 +9,7 @@ import pytest
 from app.core.assembly import inputs
 from app.core.memory.cover import StoredSummary
 from app.services.tenants import DEFAULT_TENANT
-from app.store import compactions, summaries, views
+from app.store import compactions, summaries
 from app.store.compactions import RunOutcome
 from app.store.engine import Database
 from app.store.ids import new_id, session_ref
@@ -20,21 +18,6 @@ from tests.conftest import Servers
 from tests.contract.summaries.test_summary_coverage import begin_session, covered_drops, edit_turns
 
 SUMMARIZED_AT = "2026-01-01T00:00:00Z"
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Record the queries that load views."""
-    seen: list[str] = []
-    for name in ("load", "refresh"):
-        real = getattr(views, name)
-
-        def counted(*args: Any, _real: Any = real, _name: str = name, **more: Any) -> Any:
-            seen.append(_name)
-            return _real(*args, **more)
-
-        monkeypatch.setattr(views, name, counted)
-    yield seen
 
 
 @dataclass(frozen=True)
