@@ -80,6 +80,7 @@ async def test_agents_are_served_at_a_fair_share_of_the_floors_pace(sides: tuple
     assert figures[2] == f"{statistics.median(shares):.2f} ×"
 
 
+@pytest.mark.wing("telemetry")
 @pytest.mark.wing("audit", "telemetry")
 async def test_a_step_in_one_request_reports_every_outcome_in_fewer_transactions(sides: tuple[Floor, Ours]) -> None:
     _, ours = sides

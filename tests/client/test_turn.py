@@ -83,6 +83,7 @@ async def test_three_model_calls_take_five_requests_and_give_the_same_log_and_co
     assert len(found[0][1]) == 3
 
 
+@pytest.mark.wing("audit")
 async def test_an_answer_without_tool_calls_is_logged_when_send_returns(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
@@ -93,6 +94,7 @@ async def test_an_answer_without_tool_calls_is_logged_when_send_returns(server: 
     assert call.outcome is not None
 
 
+@pytest.mark.wing("audit")
 async def test_an_answer_with_tool_calls_is_logged_at_the_end_of_the_block_whatever_ends_it(server: str) -> None:
     def blocking() -> list[str]:
         with Palimpsest(base_url=server) as client:
@@ -153,6 +155,7 @@ async def test_what_is_appended_in_the_block_comes_after_the_answer(server: str)
     ]
 
 
+@pytest.mark.wing("audit")
 async def test_of_a_refused_step_only_the_refused_part_fails(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")

@@ -162,6 +162,7 @@ async def test_after_another_error_the_call_may_be_reported_again(
     await report(client, call, BUSY, 409)
 
 
+@pytest.mark.wing("ledger")
 async def test_a_report_is_two_statements_in_a_transaction(database_url: str) -> None:
     """And one for the expected cache reads, which follow from the call's own row."""
     log = await ServerLog.begin(database_url)

@@ -339,6 +339,7 @@ async def test_the_sums_of_a_range_are_found_by_index(database: Database) -> Non
     assert sum(row.calls for row in await store.sums(database, *day, None)) == 64
 
 
+@pytest.mark.wing("audit")
 async def test_a_report_is_answered_though_its_cache_reads_cannot_be_compared(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
