@@ -67,7 +67,7 @@ class FinishedJobs(buffers.JobStatusLogBuffer):
         self.schedule_flush()
 
 
-buffers.JobStatusLogBuffer = FinishedJobs  # type: ignore[misc]
+buffers.JobStatusLogBuffer = FinishedJobs  # type: ignore[misc]  # the queue makes its buffer by this name
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Blocking:
 
     def __init__(self, url: str, provider: str, format: str, session: str = "s", **settings: Any) -> None:
         self.client = Palimpsest(base_url=url)
+        # Each format is a str here, and a Literal there.
         self.memory: Session = self.client.session(session, model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
         self.format = format
         self.sdk: Anthropic | OpenAI | Client
@@ -125,6 +126,7 @@ class Asynchronous:
 
     def __init__(self, url: str, provider: str, format: str, session: str = "s", **settings: Any) -> None:
         self.client = AsyncPalimpsest(base_url=url)
+        # Each format is a str here, and a Literal there.
         self.memory: AsyncSession = self.client.session(session, model=MODELS[format], format=format, **settings)  # type: ignore[arg-type]
         self.format = format
         self.sdk: AsyncAnthropic | AsyncOpenAI | AsyncClient

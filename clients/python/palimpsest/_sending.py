@@ -340,7 +340,7 @@ def _answer_recalls(state: CallState, calls: Sequence[ToolCall]) -> Flow[list[Ev
     results: list[EventIn] = []
     try:
         for call in calls:
-            results.append((yield from _answer_recall(state, call)))  # noqa: PERF401
+            results.append((yield from _answer_recall(state, call)))  # noqa: PERF401 - no comprehension yields
     except PalimpsestError:
         yield from log_answer(state)
         raise
