@@ -16,6 +16,7 @@ ALL = (
     "audit",
     "gateway",
     "ledger",
+    "pages",
     "recall",
     "replica",
     "retention",

@@ -1,0 +1,175 @@
+"""Declaration of a page, in one place: its path, template and scope, and the headers of every response.
+
+@pages.page("/ui/sessions/{sid}/money", "money.html")
+async def show_money(visit: Visit) -> Mapping[str, object]:
+    return {"ledger": await visit.api.get(f"/v1/sessions/{visit.sid}/ledger")}
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+from urllib.parse import parse_qsl, quote
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.routing import Route
+
+from app.core.errors import ContextError, InvalidRequest, NotFound
+from app.core.log.segments import session_of
+from app.http.auth import authenticate_bearer, check_session, resolve_line, session_in_path
+from app.http.errors import PROBLEM, Unauthorized, error_response, find_problem
+from app.http.operation import TemplateRoute
+from app.services.tenants import Caller
+from app.wings.pages.access import authorization, check_origin
+from app.wings.pages.api import Api
+from app.wings.pages.render import render
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+FORM_BYTES_MAX: Final = 16_384
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request for a page by a reader with the scope that the page needs.
+
+    `sid` is the session or line in the path as the reader gave it, "" on pages that concern no session; `line` is the
+    address of the line that it means.
+    """
+
+    request: Request
+    who: Caller
+    api: Api
+    sid: str = ""
+    line: str = ""
+
+    @cached_property
+    def session(self) -> str:
+        """The session's name, without the number of a line."""
+        return session_of(self.sid)
+
+    @property
+    def may_act(self) -> bool:
+        """Whether the reader may change something: the scope `admin`."""
+        return self.who.has_scope("admin")
+
+    @property
+    def logged_in(self) -> bool:
+        """Whether the reader has given a key."""
+        return authorization(self.request) is not None
+
+    def query(self, name: str, default: str = "") -> str:
+        """Return a parameter of the query. Raises InvalidRequest if it holds NUL."""
+        value = self.request.query_params.get(name, default)
+        if "\x00" in value:
+            raise InvalidRequest("a query must not hold NUL", field=name)
+        return value
+
+    def number(self, name: str, default: int, *, least: int = 0, most: int = 2**31 - 1) -> int:
+        """Return a whole number in the query, within these bounds, or the default for anything else."""
+        value = self.query(name)
+        return min(most, max(least, int(value))) if value.isascii() and value.isdigit() else default
+
+    @property
+    def view(self) -> str:
+        """The name of the view that the reader looks at."""
+        return self.query("view") or "main"
+
+    async def form(self) -> Mapping[str, str]:
+        """Return the fields of the form that was sent. Raises InvalidRequest."""
+        return await read_form(self.request)
+
+
+async def read_form(request: Request) -> Mapping[str, str]:
+    """Return the fields of a form. Raises InvalidRequest."""
+    body = await request.body()
+    if len(body) > FORM_BYTES_MAX:
+        raise InvalidRequest(f"a form may have {FORM_BYTES_MAX} bytes", field="")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+Show = Callable[[Visit], Awaitable[Mapping[str, object] | Response]]
+"""Returns the values for a page's template, or a whole response."""
+
+
+class Pages:
+    """The pages of one module, as routes."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+
+    def page(self, path: str, template: str, *, method: str = "GET", scope: str = "read") -> Callable[[Show], Show]:
+        """Declare the decorated function as a page that readers with this scope see.
+
+        The function returns the values for the template, or a Response. A form (`method="POST"`) must come from one
+        of these pages.
+        """
+
+        def declare(show: Show) -> Show:
+            async def endpoint(request: Request) -> Response:
+                return await _respond(request, show, template, scope)
+
+            self.routes.append(TemplateRoute(path, endpoint, methods=[method], name=show.__name__))
+            return show
+
+        return declare
+
+
+async def _respond(request: Request, show: Show, template: str, scope: str) -> Response:
+    visit = None
+    try:
+        if request.method == "POST":
+            check_origin(request)
+        visit = await admit(request, scope)
+        shown = await show(visit)
+        response = shown if isinstance(shown, Response) else html(render(template, visit, shown))
+    except Unauthorized:
+        target = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""))
+        response = RedirectResponse(f"/ui/login?next={target}", 303)
+    except (ContextError, RequestValidationError) as error:
+        response = _failure(request, visit, error)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+async def admit(request: Request, scope: str) -> Visit:
+    """Authorize a page's request as the API would. Raises the errors of the API."""
+    given = authorization(request)
+    if given is not None and "authorization" not in request.headers:
+        request.scope["headers"] = [*request.scope["headers"], (b"authorization", given.encode("latin-1", "replace"))]
+        request = Request(request.scope, request.receive)
+    who = await authenticate_bearer(request, scope)
+    api = Api(request, given)
+    if "sid" not in request.path_params:
+        return Visit(request, who, api)
+    sid = session_in_path(request)
+    check_session(who, sid)
+    await resolve_line(request, who)
+    line: str = request.path_params["sid"]
+    return Visit(request, who, api, sid, line)
+
+
+def html(text: str, status: int = 200) -> Response:
+    """Return a page as a response."""
+    return HTMLResponse(text, status, HEADERS)
+
+
+def _failure(request: Request, visit: Visit | None, error: ContextError | RequestValidationError) -> Response:
+    """Return an error as a page, with the status of the API's problem."""
+    if not isinstance(error, ContextError):
+        error = InvalidRequest("the address of this page is not valid", field="")
+    problem = find_problem(error)
+    if problem.status >= 500:
+        error_response(request, error)  # logs it
+    request.scope[PROBLEM] = problem.slug
+    title = "Not found" if isinstance(error, NotFound) else problem.title
+    values = {"title": title, "detail": error.detail, "status": problem.status, "slug": problem.slug}
+    return html(render("error.html", visit, values), problem.status)
