@@ -13,6 +13,7 @@ from app.runtime.wing import Wing
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
+    from app.runtime.settings import KernelSettings
     from app.runtime.wiring import Services
 
 SHARED: Final = "PALIMPSEST_PAGES_SECRET"
@@ -25,9 +26,15 @@ class PagesSettings(BaseModel):
     pages: bool = Field(True, description="Whether pages for people are served under `/ui/`.")
     pages_secret: SecretStr | None = Field(
         None,
-        description="Secret that encrypts the cookies of people who are logged in to the pages. Set the same one for"
-        " all servers behind one address. Default: a new one at each start, which ends all logins.",
+        description="Secret that encrypts the cookies of people logged in to the pages, the same for all servers"
+        " behind one address. Default: derived from `API_KEY`, else a new one at each start, which ends all logins.",
     )
+
+
+if TYPE_CHECKING:
+
+    class Settings(PagesSettings, KernelSettings):
+        """All settings that this wing uses."""
 
 
 @contextmanager
@@ -38,12 +45,12 @@ def _start(settings: PagesSettings) -> Iterator[None]:
     yield
 
 
-def _services(settings: PagesSettings, _: "Services") -> Iterable[object]:
+def _services(settings: "Settings", _: "Services") -> Iterable[object]:
     if settings.pages:
         from app.wings.pages.access import Logins
 
         given = settings.pages_secret
-        yield Logins(os.environ.get(SHARED) if given is None else given.get_secret_value())
+        yield Logins(settings.api_key or os.environ.get(SHARED) if given is None else given.get_secret_value())
 
 
 def _routes(settings: PagesSettings) -> "Sequence[BaseRoute]":

@@ -3,12 +3,16 @@
 import base64
 import hashlib
 import secrets
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from fastapi import Request, Response
 
 from app.http.errors import Forbidden
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
 
 COOKIE: Final = "palimpsest_login"
 LOGIN_SECONDS: Final = 12 * 3600
@@ -21,25 +25,28 @@ class Logins:
 
     def __init__(self, secret: str | None) -> None:
         """`secret` None: one of this process alone."""
-        self._secret = hashlib.sha256((secret or secrets.token_urlsafe(32)).encode()).digest()
+        self._secret = secret or secrets.token_urlsafe(32)
 
     def seal(self, key: str) -> str:
         """Return the value of a cookie for a key."""
-        return str(self._cipher().encrypt(key.encode()).decode())
+        return self._cipher.encrypt(key.encode()).decode()
 
     def unseal(self, cookie: str) -> str | None:
         """Return the key in a cookie; None if it is forged, altered or too old."""
         from cryptography.fernet import InvalidToken
 
         try:
-            return str(self._cipher().decrypt(cookie.encode(), ttl=LOGIN_SECONDS).decode())
+            return self._cipher.decrypt(cookie.encode(), ttl=LOGIN_SECONDS).decode()
         except (InvalidToken, UnicodeError):
             return None
 
-    def _cipher(self) -> Any:
-        from cryptography.fernet import Fernet  # imported only where somebody logs in
+    @cached_property
+    def _cipher(self) -> "Fernet":
+        """The cipher, made when somebody logs in. Slowly: a reader's cookie must not help to guess a weak API key."""
+        from cryptography.fernet import Fernet
 
-        return Fernet(base64.urlsafe_b64encode(self._secret))
+        derived = hashlib.scrypt(self._secret.encode(), salt=b"palimpsest pages", n=2**14, r=8, p=1, dklen=32)
+        return Fernet(base64.urlsafe_b64encode(derived))
 
 
 def authorization(request: Request) -> str | None:
@@ -61,7 +68,7 @@ def log_in(request: Request, response: Response, key: str) -> None:
         logins.seal(key),
         max_age=LOGIN_SECONDS,
         path=HOME,
-        secure=request.url.scheme == "https",
+        secure="https" in (request.url.scheme, request.headers.get("x-forwarded-proto")),  # a liar harms only itself
         httponly=True,
         samesite="lax",
     )
