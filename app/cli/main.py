@@ -5,6 +5,7 @@ A command imports its own modules when it runs, so that the others start faster.
 
 import asyncio
 import json
+import re
 from importlib.metadata import entry_points
 from typing import Annotated, Any, Final
 
@@ -20,7 +21,17 @@ from app.version import VERSION
 
 ENTRY_POINTS: Final = "palimpsest.commands"
 """The entry points of other distributions' commands: functions with Typer's annotations."""
-_TOOLS: Final = frozenset({"replay", "explain", "verify", "import", "export"})
+_PANELS: Final = {
+    "Server": ("serve", "config"),
+    "Sessions": ("sessions", "context", "calls", "events", "explain"),
+    "Recordings": ("replay", "import", "export"),
+}
+"""The commands that most users need, by their heading in the list of commands."""
+_OPERATION: Final = "Operation"
+"""The heading of all other commands."""
+_LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
+"""A line break inside a paragraph, which Typer keeps in all paragraphs of a help but the first."""
+_TOOLS: Final = frozenset({*_PANELS["Sessions"], *_PANELS["Recordings"], "verify"})
 """The commands of palimpsest-context-tools."""
 
 
@@ -28,11 +39,20 @@ class _Commands(TyperGroup):
     """The server's commands, and those of other distributions, which are imported only to run or list them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands, the server's first."""
-        return [*super().list_commands(ctx), *(found.name for found in entry_points(group=ENTRY_POINTS))]
+        """Return the names of all commands, by panel; of those in no panel, the server's first."""
+        names = [*super().list_commands(ctx), *sorted(found.name for found in entry_points(group=ENTRY_POINTS))]
+        first = [name for panel in _PANELS.values() for name in panel if name in names]
+        return [*first, *(name for name in names if name not in first)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; stop with a line that says how to install it if it is a missing tool."""
+        """Return a command with its panel; stop with a line that says how to install it if it is a missing tool."""
+        command = self._find(ctx, cmd_name)
+        if command is not None:
+            command.rich_help_panel = next((panel for panel, names in _PANELS.items() if cmd_name in names), _OPERATION)
+            command.help = _LINE_BREAK.sub(" ", command.help or "")
+        return command
+
+    def _find(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own

@@ -70,8 +70,8 @@ class KernelSettings(BaseSettings):
     port: int = Field(8700, ge=0, le=65535, description="Port to listen on.")
     url: str | None = Field(
         None,
-        description="Address of the running server that the examples and the commands `replay`, `explain`, `verify`,"
-        " `import` and `export` use (`--server`). Default for the commands: built from `HOST` and `PORT`.",
+        description="Address of the running server that the examples use, and the commands that need a running server"
+        " (`--server`). Default for the commands: built from `HOST` and `PORT`.",
     )
     data_dir: Path = Field(
         default_factory=_data_dir,

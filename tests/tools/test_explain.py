@@ -5,7 +5,7 @@ from typing import Any
 from palimpsest._model import decode
 from palimpsest.types import EventOut, HistoryItem, LineOut
 
-from palimpsest_tools.explain import about_lines, describe_call, describe_event, story
+from palimpsest_tools.look.explain import about_lines, describe_call, describe_event, story
 
 
 def item(number: int, disposition: str, **more: Any) -> HistoryItem:

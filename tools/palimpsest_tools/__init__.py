@@ -1,3 +1,3 @@
-"""The commands that use a running Palimpsest server: `replay`, `explain`, `verify`, `import` and `export`."""
+"""The commands that use a running Palimpsest server, such as `sessions`, `explain` and `replay`."""
 
 VERSION = "0.3.0"

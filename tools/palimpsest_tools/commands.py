@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from app.core.log.events import EventType
 from app.core.render.formats import FormatName
 from app.core.render.formats.tools import NativeFormat
 
@@ -18,6 +19,76 @@ Server = Annotated[
 ]
 Key = Annotated[str | None, typer.Option(help="The key to send (PALIMPSEST_API_KEY).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per session and one for the totals.")]
+
+Lines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line, as the API has it.")]
+Limit = Annotated[int, typer.Option(min=1, help="Maximum number to show.")]
+SessionId = Annotated[
+    str, typer.Argument(metavar="SESSION", help="Id of the session, or of one of its lines, such as demo@line.1.")
+]
+
+
+def sessions(
+    find: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only sessions with this text in their id, model or metadata.")
+    ] = None,
+    limit: Limit = 20,
+    server: Server = None,
+    key: Key = None,
+    json: Lines = False,
+) -> None:
+    """List the sessions of the server, the last changed ones first.
+
+    LOG is the size of all events, CONTEXT that of the main view's next context, both in tokens.
+    """
+    from palimpsest_tools.look import sessions as command
+    from palimpsest_tools.server import address
+
+    command.show_sessions(address(server, key), find, limit, as_json=json)
+
+
+def calls(
+    session: SessionId,
+    view: Annotated[str | None, typer.Option(help="View whose calls to list; default: main.")] = None,
+    limit: Limit = 20,
+    server: Server = None,
+    key: Key = None,
+    json: Lines = False,
+) -> None:
+    """List the recorded calls of a session, numbered in the order of time, the newest last.
+
+    Other commands take a call's number or its id. ESTIMATE and TARGET are the size of the request and its maximum,
+    REPORTED is the size that the provider counted, and LEFT OUT the tokens that evictions saved. An epoch is named with
+    its cause at its first call.
+    """
+    from palimpsest_tools.look import calls as command
+    from palimpsest_tools.server import address
+
+    command.show_calls(address(server, key), session, view, limit, as_json=json)
+
+
+def events(
+    session: SessionId,
+    find: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only events in which this text occurs, in upper or lower case.")
+    ] = None,
+    type: Annotated[EventType | None, typer.Option(help="Only events of this type.")] = None,
+    after: Annotated[
+        int | None,
+        typer.Option(metavar="SEQ", min=0, help="The first events after this one; default: the last events."),
+    ] = None,
+    limit: Limit = 20,
+    server: Server = None,
+    key: Key = None,
+    json: Lines = False,
+) -> None:
+    """List the events of a session with their seqs, in the order of the log.
+
+    A search reads 20,000 events: the last ones, or those after SEQ.
+    """
+    from palimpsest_tools.look import events as command
+    from palimpsest_tools.server import address
+
+    command.show_events(address(server, key), session, find, type, after, limit, as_json=json)
 
 
 def replay(
@@ -86,7 +157,7 @@ def explain(
     A session's id means its current line; other lines are listed with the command for them. Exits with 1 if there is no
     such event.
     """
-    from palimpsest_tools import explain as command
+    from palimpsest_tools.look import explain as command
     from palimpsest_tools.server import address
 
     command.explain(address(server, key), session, seq, view, every=every)

@@ -1,0 +1,95 @@
+"""The commands that show a session, on a server."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from app.runtime.settings import Settings
+from tests.acceptance.transfers import command, json_lines
+from tests.conftest import serving
+from tests.support.processes import Result
+
+LONG = "a line of the file, and then another one\n" * 60
+NARROW = {"max_tokens": 2_000, "policy": {"reserve_tokens": 0, "retention": {"keep_last": 1, "min_tokens": 50}}}
+
+
+async def append(http: httpx.AsyncClient, session: str, *events: dict[str, Any]) -> None:
+    (await http.post(f"/{session}/events", json={"events": list(events)})).raise_for_status()
+
+
+async def context(http: httpx.AsyncClient, session: str, **asks: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = (await http.post(f"/{session}/context", json=asks)).raise_for_status().json()
+    return answer
+
+
+def reading(number: int, content: str) -> list[dict[str, Any]]:
+    """A user's message, a call, its result and the reply."""
+    call = f"c{number}"
+    return [
+        {"type": "user.message", "content": f"What is in file {number}?"},
+        {"type": "tool.call", "call_id": call, "tool": "read", "arguments": {"path": f"f{number}.txt"}},
+        {"type": "tool.result", "call_id": call, "content": content},
+        {"type": "assistant.message", "content": "A lot."},
+    ]
+
+
+def rows(done: Result) -> list[list[str]]:
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+@pytest.mark.wing("audit")
+async def test_sessions_calls_and_events_are_found_from_their_lists(database_url: str) -> None:
+    async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
+        settings = {"URL": url}
+        assert (await command("sessions", settings=settings)).stdout == "no sessions\n"
+        await append(http, "older", {"type": "user.message", "content": "x"})
+        await append(http, "newer", *reading(0, LONG))
+        sent = [(await context(http, "newer", model="gpt-4o"))["call_id"]]
+        for number in range(1, 4):
+            await append(http, "newer", *reading(number, f"the port is 54{number}\n{LONG}"))
+            sent.append((await context(http, "newer", **NARROW))["call_id"])
+        usage = {"usage": {"input_tokens": 777}}
+        (await http.post(f"/newer/calls/{sent[1]}/outcome", json=usage)).raise_for_status()
+        titled = await context(http, "newer", view="title", max_tokens=9_000)
+        await append(http, "older", {"type": "user.message", "content": "y"})
+
+        listed = rows(await command("sessions", settings=settings))
+        assert [row[0] for row in listed] == ["SESSION", "older", "newer"]
+        assert listed[2][2] == "16"
+        assert [row[0] for row in rows(await command("sessions", "--find", "NEW", settings=settings))][1:] == ["newer"]
+
+        done = await command("calls", "newer", settings=settings)
+        assert [(row[0], row[-1]) for row in rows(done)[1:5]] == [
+            (str(number), id) for number, id in enumerate(sent, 1)
+        ]
+        assert rows(done)[1][4] == "start"
+        assert rows(done)[2][-4] == "777"
+        assert rows(done)[5] == ["other", "views:", "--view", "title", "has", "1", "call"]
+        done = await command("calls", "newer", "--view", "title", "--json", settings=settings)
+        (only,) = json_lines(done)
+        assert (only["number"], only["cause"], only["call_id"]) == (1, "start", titled["call_id"])
+        done = await command("calls", "newer", "--limit", "1", settings=settings)
+        assert [row[0] for row in rows(done)[1:2]] == ["4"]
+
+        done = await command("events", "newer", "--find", "port is 542", settings=settings)
+        assert [row[0] for row in rows(done)] == ["SEQ", "11"]
+        done = await command(
+            "events", "newer", "--type", "tool.call", "--after", "3", "--limit", "2", settings=settings
+        )
+        assert [row[0] for row in rows(done)][:3] == ["SEQ", "6", "10"]
+        done = await command("events", "newer", "--limit", "3", "--json", settings=settings)
+        assert [event["seq"] for event in json_lines(done)] == [14, 15, 16]
+
+
+@pytest.mark.wing("audit")
+async def test_an_unknown_session_is_one_line(database_url: str) -> None:
+    async with serving(Settings(), database_url) as url:
+        for words in (("calls", "nope"), ("events", "nope"), ("explain", "nope", "1")):
+            done = await command(*words, settings={"URL": url})
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr == "palimpsest: there is no session 'nope'\n"
+    done = await command("sessions", settings={"URL": "http://127.0.0.1:1"})
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert "http://127.0.0.1:1 does not answer" in done.stderr

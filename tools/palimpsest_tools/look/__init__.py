@@ -1,0 +1,1 @@
+"""The commands that show a session: `sessions`, `context`, `calls`, `events` and `explain`."""
