@@ -16,7 +16,7 @@ from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.projection import project, summary_blocks
 from app.core.policy.policy import Policy
 from app.core.record.manifest import CallManifest, UnknownVersion
-from app.core.render.formats.fit import PREPARED_BY, prepare
+from app.core.render.formats.fit import PREPARED_BY, Loss, prepare
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.layers import Content, Layer
 from app.core.render.request import Request, arrange, ephemeral_content, write
@@ -50,11 +50,12 @@ class ReplayInputs:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:
-    """A call rendered again: its layout, and the request in its format."""
+    """A call rendered again: its layout, the request in its format, and the content that the format cannot express."""
 
     context: Context
     layout: Layout
     request: Request
+    losses: tuple[Loss, ...] = ()
 
 
 def replay_call(inputs: ReplayInputs) -> ReplayedCall:
@@ -64,8 +65,9 @@ def replay_call(inputs: ReplayInputs) -> ReplayedCall:
         known = ", ".join(map(str, PREPARED_BY))
         raise UnknownVersion(f"rendered by version {version}; known here: {known}")
     context, arranged = _arranged(inputs)
-    layout = prepare(arranged, inputs.format, version).layout
-    return ReplayedCall(context, layout, write(inputs.format, layout, inputs.breakpoints))
+    fitted = prepare(arranged, inputs.format, version)
+    request = write(inputs.format, fitted.layout, inputs.breakpoints)
+    return ReplayedCall(context, fitted.layout, request, fitted.losses)
 
 
 def _arranged(inputs: ReplayInputs) -> tuple[Context, Layout]:
@@ -74,7 +76,7 @@ def _arranged(inputs: ReplayInputs) -> tuple[Context, Layout]:
         inputs.events,
         state,
         NO_COUNT,
-        turn=0,
+        turn=inputs.events[-1].turn if inputs.events else 0,
         shows=policy.shows,
         summaries=summary_blocks(_texts(inputs.summaries), state.folds, policy.summarize),
     )

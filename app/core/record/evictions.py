@@ -29,6 +29,8 @@ class Eviction:
     tokens_saved: int
 
 
+FORMAT: Final = "format"
+"""The reducer of evictions that only the request's format makes."""
 _FIELDS: Final = tuple(field.name for field in fields(Eviction))
 
 
@@ -57,10 +59,14 @@ def format_evictions(losses: Iterable[Loss], form: str) -> tuple[Eviction, ...]:
         else:
             if run is not None:
                 done.append(run)
-            reason = f"no_{loss.what}_in_{form.replace('-', '_')}"
-            run = Eviction(loss.seq, loss.seq, "replaced", "format", reason, 0)
+            run = Eviction(loss.seq, loss.seq, "replaced", FORMAT, loss_reason(loss, form), 0)
         runs[key] = (run, loss.number)
     return (*done, *(run for run, _ in runs.values()))
+
+
+def loss_reason(loss: Loss, form: str) -> str:
+    """Return the reason of the eviction for content that a format cannot express."""
+    return f"no_{loss.what}_in_{form.replace('-', '_')}"
 
 
 def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:

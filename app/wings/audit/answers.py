@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from app.core.audit.call_blocks import CallBlock
 from app.core.log.events import Json
 from app.core.log.segments import line_of
 from app.core.record.evictions import eviction_row, without_shown
@@ -14,6 +15,7 @@ from app.resources.contexts.recordings import Reproduced
 from app.store.audit import CallRow, StoredEpoch
 from app.wings.audit.fates import ABSENT, DispositionChange, EventFate
 from app.wings.audit.schemas import (
+    CallBlockOut,
     CallItem,
     CallOutcome,
     CallRef,
@@ -99,6 +101,13 @@ def context_again(session: str, done: Reproduced) -> bytes:
     rest = answer.model_dump(mode="json", exclude={"request"})
     ref = {name: rest.pop(name) for name in CallRef.model_fields}
     return ContextBody(ref, request, rest).json()
+
+
+def call_block(block: CallBlock, most: int | None = None) -> CallBlockOut:
+    """Return a block of a call's request, with at most `most` characters of its text."""
+    text = block.text
+    shown = text if most is None else text[:most]
+    return answer_of(CallBlockOut, block, chars=len(text), text=shown, cut=len(shown) < len(text))
 
 
 def history_item(call: CallRow, fate: EventFate, cause: str) -> HistoryItem:

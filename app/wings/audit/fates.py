@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Final
 
+from app.core.audit.call_blocks import kind_of, request_blocks
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.event import Block, Event, Kind, content_text, lazy
 from app.core.log.events import BOOKKEEPING, canonical_json
@@ -174,16 +175,10 @@ def by_cause(found: Iterable[DispositionChange], extra: Mapping[str, int], total
 
 def first_difference(a: ReplayedCall, b: ReplayedCall) -> FirstDifference | None:
     """Return the first block that differs, tools and system prompt included; None if no block does."""
-    for index, (old, new) in enumerate(zip_longest(_blocks(a), _blocks(b))):
+    for index, (old, new) in enumerate(zip_longest(request_blocks(a.layout), request_blocks(b.layout))):
         if old != new:
             return FirstDifference(index=index, a=_described(old), b=_described(new))
     return None
-
-
-def _blocks(call: ReplayedCall) -> tuple[Block, ...]:
-    layout = call.layout
-    tools = (Block(Kind.SYSTEM, layout.tools_seq, canonical_json(list(layout.tools)), tool="tools"),)
-    return (tools if layout.tools_seq else ()) + layout.system + layout.blocks
 
 
 def _described(block: Block | None) -> BlockOut | None:
@@ -193,7 +188,7 @@ def _described(block: Block | None) -> BlockOut | None:
     return answer_of(
         BlockOut,
         block,
-        kind=block.tool if block.kind is Kind.SYSTEM and block.tool else block.kind.value,
+        kind=kind_of(block),
         chars=len(text),
         begins=text[:BEGINS_CHARS],
     )

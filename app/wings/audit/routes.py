@@ -14,8 +14,8 @@ from app.http.fields import Cursor, Limit, Moment, Sid
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
 from app.resources.contexts.recordings import Recordings
-from app.wings.audit.answers import call_item, context_again
-from app.wings.audit.schemas import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
+from app.wings.audit.answers import call_block, call_item, context_again
+from app.wings.audit.schemas import CallBlockOut, CallBlockPage, CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.wings.audit.search import CallSearch, Filters
 from app.wings.audit.service import Audit
 
@@ -23,6 +23,10 @@ router = Resource("audit")
 
 CallId = Annotated[UUID, Path(description="Id of the recorded call.")]
 OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare with.")]
+BlockIndex = Annotated[int, Path(ge=0, lt=2**31, description="Position of the block in the request, counted from 0.")]
+TextChars = Annotated[
+    int, Query(ge=0, le=100_000, description="Maximum number of characters of each block's text in the response.")
+]
 Seq = Annotated[int, Path(ge=1, le=2**63 - 1, description="Seq of the event.")]
 View = Annotated[
     str | None,
@@ -71,6 +75,35 @@ async def get_call_context(sid: Sid, call_id: CallId, who: Who, render: Render) 
     """Render a recorded call again, to the same bytes as when it was made."""
     done = await render(lambda own: own.context(who.tenant_id, sid, call_id))
     return Response(context_again(sid, done), media_type="application/json")
+
+
+@router.operation(
+    "GET",
+    "/v1/sessions/{sid}/calls/{call_id}/blocks",
+    scope="read",
+    returns=CallBlockPage,
+    problems=_PROBLEM_SLUGS,
+)
+async def list_call_blocks(
+    sid: Sid, call_id: CallId, who: Who, audit: Calls, text: TextChars = 4096, limit: Limit = 100, cursor: Cursor = None
+) -> Mapping[str, Any]:
+    """List the blocks of a call's request as the model saw them, in order, each with its size and the reason."""
+    after = paging.decode_number(cursor, below=2**31)
+    first = 0 if after is None else after + 1
+    found = (await audit(lambda own: own.blocks(who.tenant_id, sid, call_id)))[first : first + limit + 1]
+    return paging.page(found, limit, lambda block: block.index, lambda block: call_block(block, text))
+
+
+@router.operation(
+    "GET",
+    "/v1/sessions/{sid}/calls/{call_id}/blocks/{index}",
+    scope="read",
+    returns=CallBlockOut,
+    problems=_PROBLEM_SLUGS,
+)
+async def get_call_block(sid: Sid, call_id: CallId, index: BlockIndex, who: Who, audit: Calls) -> CallBlockOut:
+    """Get one block of a call's request, with all of its text."""
+    return call_block(await audit(lambda own: own.block(who.tenant_id, sid, call_id, index)))
 
 
 @router.operation(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from app.core.audit.call_blocks import CallBlock, call_blocks
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.errors import NotFound, NotReproducible
 from app.core.lexicon.times import from_seconds
@@ -102,6 +103,20 @@ class Audit:
         events = await event_log.events_without_bodies(self._database, SessionLog(ref.session_id), call.head)
         erased = (await audit.erased_seqs(self._database, ref.session_id))[: call.manifest.redactions]
         return dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state, erased)
+
+    async def blocks(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Sequence[CallBlock]:
+        """Return the blocks of a call's request, in order. Raises NotFound, or NotReproducible."""
+        done = await self._recordings.context(tenant_id, external_id, call_id)
+        erased = await audit.erased_seqs(self._database, session_key(tenant_id, external_id))
+        return call_blocks(done.replayed, done.epoch.frontier, done.call, frozenset(erased), exact=done.is_exact)
+
+    async def block(self, tenant_id: UUID, external_id: str, call_id: UUID, index: int) -> CallBlock:
+        """Return one block of a call's request. Raises NotFound, or NotReproducible."""
+        blocks = await self.blocks(tenant_id, external_id, call_id)
+        if index >= len(blocks):
+            named = {"session": external_id, "call": str(call_id)}
+            raise NotFound(f"call {call_id} has {len(blocks)} blocks, and none at {index}", **named)
+        return blocks[index]
 
     async def history(
         self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int

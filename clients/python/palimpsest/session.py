@@ -52,6 +52,8 @@ class SessionOperations:
     list_calls = session_listing(records.list_calls)
     get_call = session_operation(records.get_call)
     get_call_context = session_operation(records.get_call_context)
+    list_call_blocks = session_listing(records.list_call_blocks)
+    get_call_block = session_operation(records.get_call_block)
     diff_calls = session_operation(records.diff_calls)
     get_event_history = session_listing(records.get_event_history)
     get_ledger = session_operation(records.get_ledger)

@@ -137,7 +137,7 @@ class Caller:
         method, path = operations()[name]
         named = ("call_id", "other_id", "summary_id", "compaction_id", "delivery_id", "key_id", "erasure_id")
         ids = dict.fromkeys(named, NOBODY)
-        place = path.format(sid=sid, seq=1, kind="sources", name="n", **ids)
+        place = path.format(sid=sid, seq=1, index=0, kind="sources", name="n", **ids)
         body = {"json": BODIES[name]} if name in BODIES else {}
         return await self(method, place, **body)
 

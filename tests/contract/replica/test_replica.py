@@ -20,7 +20,7 @@ from tests.support.clusters import free_port
 DOCUMENT = Path(__file__).parents[3] / "openapi" / "palimpsest.json"
 REPLICA_READS = {
     *("audit_calls", "get_audit_ledger", "get_ledger", "list_calls", "get_event_history"),
-    *("get_call", "get_call_context", "diff_calls"),
+    *("get_call", "get_call_context", "list_call_blocks", "get_call_block", "diff_calls"),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from palimpsest._request import Listing, Request, path
 from palimpsest.types import (
     AuditLedgerOut,
+    CallBlockOut,
     CallItem,
     CompactionRun,
     ContextAgain,
@@ -39,6 +40,19 @@ def get_call(session: str, call_id: str) -> Request[Manifest]:
 def get_call_context(session: str, call_id: str) -> Request[ContextAgain]:
     """Render a recorded call again, to the same bytes as when it was made."""
     return Request("GET", path("sessions", session, "calls", call_id, "context"), ContextAgain)
+
+
+def list_call_blocks(
+    session: str, call_id: str, *, text: int | None = None, limit: int | None = None, cursor: str | None = None
+) -> Listing[CallBlockOut]:
+    """List the blocks of a call's request as the model saw them, in order: at most `text` characters of each."""
+    query = {"text": text, "limit": limit, "cursor": cursor}
+    return Listing("GET", path("sessions", session, "calls", call_id, "blocks"), CallBlockOut, query)
+
+
+def get_call_block(session: str, call_id: str, index: int) -> Request[CallBlockOut]:
+    """Get one block of a call's request, with all of its text."""
+    return Request("GET", path("sessions", session, "calls", call_id, "blocks", index), CallBlockOut)
 
 
 def diff_calls(session: str, call_id: str, other_id: str) -> Request[DiffOut]:

@@ -2,6 +2,8 @@
 
 from palimpsest.types.audit import (
     BlockOut,
+    CallBlockOut,
+    CallBlockPage,
     CallItem,
     CallOutcome,
     CallPage,
@@ -118,6 +120,8 @@ __all__ = [
     "CalibrationPage",
     "CalibrationUsed",
     "CalibrationsForgotten",
+    "CallBlockOut",
+    "CallBlockPage",
     "CallItem",
     "CallOutcome",
     "CallPage",

@@ -32,6 +32,86 @@ class BlockOut(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CallBlockOut(Model):
+    """A block of a recorded call's request, as the model saw it."""
+
+    index: int
+    """Position of the block in the request, counted from 0."""
+    from_seq: int
+    """Seq of the first event that it shows, or in whose place it is."""
+    seq: int
+    """Seq of the event that it shows; for several events, that of the last. Content after the conversation has
+    that of the last event before it.
+    """
+    kind: str
+    """Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (a note of the agent, or a
+    text of the server).
+    """
+    source: Literal["tools", "system", "summaries", "history", "current_turn", "ephemeral"]
+    """Part of the context that it counts to, as in `TokensOut.by_source`."""
+    mark: Literal[
+        "verbatim",
+        "stub",
+        "shortened",
+        "replaced",
+        "converted",
+        "erased",
+        "summary",
+        "note",
+        "pending",
+        "layer",
+        "notice",
+        "injected",
+    ]
+    """Form of the content: whole (`verbatim`), as one line in place of a result (`stub`), with its beginning and
+    end only (`shortened`), as another text (`replaced`), without parts that the request's format cannot express
+    (`converted`), as a marker since it was erased (`erased`). Or a text of the server: summaries (`summary`),
+    the list of dropped events (`note`), a line in place of a result that is still missing (`pending`), a layer
+    (`layer`), the notice that content was pruned (`notice`). Or content that was injected into this call
+    (`injected`).
+    """
+    name: str | None
+    """Kind of a layer, or name of injected content; null for other blocks."""
+    reducer: str | None
+    """Rule that decided this, as in `EvictionOut.reducer`; null or absent if no rule did."""
+    reason: str | None
+    """Reason for this disposition, such as `superseded`; null or absent if it needs none."""
+    summaries: list[str]
+    """Ids of the summaries that it shows, in the order of the log."""
+    tool: str | None
+    """Name of the tool; null for blocks other than tool calls and their results."""
+    call_id: str | None
+    """Id of the tool call; null for blocks other than tool calls and their results."""
+    chars: int
+    """Length of its text, in characters."""
+    tokens: int
+    """Estimated size, in the model's tokens. The blocks of a source add up to its figure in `tokens.by_source` of
+    the call, but for the few tokens of `ephemeral` that belong to no block. Content after the conversation
+    shares its figure by length, since a record has no figures of single blocks. If events were erased since,
+    all blocks are counted as shown now.
+    """
+    breakpoint: str | None
+    """Kind of the cache breakpoint after the block, as in `BreakpointOut.kind`; null if there is none."""
+    text: str
+    """Text of the block, cut to the number of characters asked for: of tool definitions and of a call's arguments
+    their JSON. Parts other than text are named in brackets, such as `[image]`. An empty text is sent as the
+    format requires, such as `(no output)`.
+    """
+    cut: bool
+    """Whether `text` is only the beginning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallBlockPage(Model):
+    """A page of the blocks of a recorded call's request."""
+
+    items: list[CallBlockOut]
+    """Blocks in the order of the request."""
+    next_cursor: str | None
+    """Cursor of the next page, to be passed as `cursor`; null on the last page."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallUsage(Model):
     """Token usage of a call, as reported by the provider. A figure that was not reported is null."""
 

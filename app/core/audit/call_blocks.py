@@ -1,0 +1,264 @@
+"""The blocks of a recorded call's request: for each its source, its tokens, and the decision that shows it so."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from app.core.assembly.assemble import CallRecord
+from app.core.audit.replay_call import NO_COUNT, ReplayedCall
+from app.core.log.event import Block, Kind, content_text
+from app.core.log.events import LAYERS, Draft, EventType, canonical_json
+from app.core.plan.state import wording
+from app.core.plan.state.frontier import Frontier, Stub
+from app.core.plan.state.items import Item
+from app.core.record.evictions import FORMAT, loss_reason
+from app.core.record.manifest import CallManifest
+from app.core.render.formats.layout import Layout
+from app.core.tokens.budget import provider_tokens
+from app.core.tokens.counter import REQUEST_TOKENS
+
+Source = Literal["tools", "system", "summaries", "history", "current_turn", "ephemeral"]
+Wording = Literal[
+    "verbatim",
+    "stub",
+    "shortened",
+    "replaced",
+    "converted",
+    "erased",
+    "summary",
+    "note",
+    "pending",
+    "layer",
+    "notice",
+    "injected",
+]
+TOOLS: Final = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class CallBlock:
+    """A block of a request, at the position `index`.
+
+    It shows the event `seq`, or has the server's words in place of the events from_seq..seq. `tokens` are the model's.
+    `name` is the kind of a layer, or the name of an injection. `breakpoint` is the kind of the cache breakpoint after
+    the block.
+    """
+
+    block: Block = field(repr=False)
+    index: int
+    from_seq: int
+    source: Source
+    mark: Wording
+    tokens: int
+    name: str | None = None
+    reducer: str | None = None
+    reason: str | None = None
+    summaries: tuple[str, ...] = ()
+    breakpoint: str | None = None
+
+    @property
+    def seq(self) -> int:
+        """The seq of its event, or of the last event in whose place it is."""
+        return self.block.seq
+
+    @property
+    def kind(self) -> str:
+        """`tools`, or the kind of the block."""
+        return kind_of(self.block)
+
+    @property
+    def tool(self) -> str | None:
+        """The tool that a call or a result names."""
+        return None if self.kind == TOOLS else self.block.tool
+
+    @property
+    def call_id(self) -> str | None:
+        """The id of a tool call, also in its result."""
+        return self.block.call_id
+
+    @property
+    def text(self) -> str:
+        """The text of the block: of a tool call its arguments as JSON."""
+        if self.block.kind is Kind.CALL:
+            arguments = self.block.arguments
+            return arguments if isinstance(arguments, str) else canonical_json(arguments)
+        return content_text(self.block.content)
+
+
+def request_blocks(layout: Layout) -> tuple[Block, ...]:
+    """Return all blocks of a request in their order: the tool definitions as one, the system prompts, the rest."""
+    return (*_prefix(layout), *layout.blocks)
+
+
+def kind_of(block: Block) -> str:
+    """Return the kind of a block: `tools` for the tool definitions."""
+    return TOOLS if block.kind is Kind.SYSTEM and block.tool == TOOLS else block.kind.value
+
+
+def call_blocks(
+    call: ReplayedCall, state: Frontier, record: CallRecord, erased: Collection[int] = (), *, exact: bool = True
+) -> tuple[CallBlock, ...]:
+    """Return the blocks of a recorded call that was rendered again from the frontier `state`.
+
+    `erased` are the seqs of events that were erased by now. If the rendering is `exact`, the tokens of each source add
+    up to the figure in the call's record, but for the tokens that a request takes without any block.
+    """
+    prefix, blocks = _prefix(call.layout), call.layout.blocks
+    ephemeral = _ephemeral(record.manifest)
+    front, end = len(call.context.summaries) + bool(state.note), len(blocks) - len(ephemeral)
+    described = [
+        *_of_prefix(prefix, call),
+        *_summaries(blocks[: len(call.context.summaries)], state),
+        *(_note(block, state) for block in blocks[len(call.context.summaries) : front]),
+        *_events(blocks[front:end], call, erased),
+        *(_after(block, mark, name) for block, (mark, name) in zip(blocks[end:], ephemeral, strict=True)),
+    ]
+    described = _with_losses(described, call, record.format)
+    points = _breakpoints(described, call)
+    tokens = _model_tokens(described, record.manifest, exact=exact)
+    return tuple(
+        replace(one, index=index, tokens=tokens[index], breakpoint=points.get(index))
+        for index, one in enumerate(described)
+    )
+
+
+def _prefix(layout: Layout) -> tuple[Block, ...]:
+    if not layout.tools_seq:
+        return layout.system
+    tools = Block(Kind.SYSTEM, layout.tools_seq, canonical_json(list(layout.tools)), tool=TOOLS)
+    return (tools, *layout.system)
+
+
+def _of_prefix(blocks: Sequence[Block], call: ReplayedCall) -> Iterator[CallBlock]:
+    tokens = {event.seq: event.tokens for event in call.context.prefix}
+    for block in blocks:
+        source: Source = "tools" if kind_of(block) == TOOLS else "system"
+        yield CallBlock(block, 0, block.seq, source, "verbatim", tokens[block.seq])
+
+
+def _summaries(blocks: Sequence[Block], state: Frontier) -> Iterator[CallBlock]:
+    """Describe the blocks of summaries: one with all of them, or as in early epochs one for each."""
+    for block in blocks:
+        folds = [fold for fold in state.folds if len(blocks) == 1 or fold.to_seq == block.seq]
+        shown = tuple(fold.id for fold in folds if fold.shown)
+        tokens = state.summary_tokens if len(blocks) == 1 else sum(fold.tokens for fold in folds)
+        yield CallBlock(
+            block,
+            0,
+            folds[0].from_seq if folds else block.seq,
+            "summaries",
+            "summary",
+            tokens,
+            None,
+            "fold",
+            None,
+            shown,
+        )
+
+
+def _note(block: Block, state: Frontier) -> CallBlock:
+    first = state.drops[0].from_seq if state.drops else block.seq
+    return CallBlock(block, 0, first, "history", "note", state.note_tokens)
+
+
+def _events(blocks: Sequence[Block], call: ReplayedCall, erased: Collection[int]) -> Iterator[CallBlock]:
+    """Describe the blocks of events, and those of results that are still missing."""
+    context = call.context
+    items = {item.event.seq: item for item in context.items}
+    for block in blocks:
+        item = items[block.seq]
+        source: Source = "current_turn" if item.event.turn == context.turn else "history"
+        if block.kind is Kind.RESULT and item.event.type is EventType.TOOL_CALL:
+            yield CallBlock(block, 0, block.seq, "current_turn", "pending", NO_COUNT.result(wording.PENDING))
+            continue
+        stub = item.stub
+        mark, reducer, reason = _decision(item, stub, erased)
+        yield CallBlock(block, 0, block.seq, source, mark, item.tokens, None, reducer, reason)
+
+
+def _decision(item: Item, stub: Stub | None, erased: Collection[int]) -> tuple[Wording, str | None, str | None]:
+    """Return how an item is shown, and the reducer and the reason if it is not shown whole."""
+    if item.event.seq in erased:
+        return "erased", None, "erased on request"
+    if stub is None:
+        return "verbatim", None, None
+    whole = not stub.chars and item.event.type is not EventType.TOOL_CALL
+    mark: Wording = "replaced" if stub.text else "stub" if whole else "shortened"
+    return mark, stub.reducer, stub.reason
+
+
+def _ephemeral(manifest: CallManifest) -> list[tuple[Wording, str | None]]:
+    """Return the mark and the name of each block after the conversation, in the order of `ephemeral_content`."""
+    layers: list[tuple[Wording, str | None]] = [("layer", kind) for kind in LAYERS if kind in manifest.layers]
+    notice: list[tuple[Wording, str | None]] = [("notice", None)] if manifest.notice is not None else []
+    return [*layers, *notice, *(("injected", name) for name, _ in manifest.injections)]
+
+
+def _after(block: Block, mark: Wording, name: str | None) -> CallBlock:
+    draft = Draft(EventType.ANNOUNCE, content=block.content)
+    return CallBlock(block, 0, block.seq, "ephemeral", mark, NO_COUNT.event(draft), name)
+
+
+def _with_losses(described: Sequence[CallBlock], call: ReplayedCall, form: str) -> list[CallBlock]:
+    """Return the blocks, with those marked `converted` that lost content that the request's format cannot express."""
+    if not call.losses:
+        return list(described)
+    lost: dict[tuple[Kind, int], list[str]] = {}
+    for loss in call.losses:  # notes may share a seq, and only they keep their order
+        key = (loss.kind, loss.number if loss.kind is Kind.NOTE else loss.seq)
+        lost.setdefault(key, []).append(loss_reason(loss, form))
+    done, notes = [], 0
+    for one in described:
+        notes += one.block.kind is Kind.NOTE
+        reasons = lost.get((one.block.kind, notes if one.block.kind is Kind.NOTE else one.seq))
+        if reasons and one.source not in ("tools", "system") and one.mark == "verbatim":
+            one = replace(one, mark="converted", reducer=FORMAT, reason=", ".join(reasons))
+        done.append(one)
+    return done
+
+
+def _breakpoints(described: Sequence[CallBlock], call: ReplayedCall) -> dict[int, str]:
+    """Return the kinds of cache breakpoints by the index of the block that each follows."""
+    prefix = len(_prefix(call.layout))
+    stable = enumerate(described[prefix:], prefix)
+    places = {one.seq: index for index, one in stable if not one.block.ephemeral}
+    found: dict[int, str] = {}
+    for point in call.request.breakpoints:
+        index = prefix - 1 if point.kind == "system" else places.get(point.seq)
+        if index is not None and index >= 0:
+            found[index] = point.kind
+    return found
+
+
+def _model_tokens(described: Sequence[CallBlock], manifest: CallManifest, *, exact: bool) -> list[int]:
+    """Return the tokens of the blocks in the model's, which add up to each source's part of an `exact` call's record.
+
+    A record has no tokens of single blocks: those after the conversation share their part by size.
+    """
+    ratio = manifest.calibration.ratio if manifest.calibration else 1.0
+    own: Counter[str] = Counter()
+    for one in described:
+        own[one.source] += one.tokens
+    totals = {source: provider_tokens(tokens, ratio) for source, tokens in own.items()}
+    if exact:
+        totals |= {source: tokens for source, tokens in _recorded(manifest, ratio).items() if source in totals}
+    before: Counter[str] = Counter()
+    tokens = []
+    for one in described:
+        upto = before[one.source] + one.tokens
+        tokens.append(_part(upto, own, totals, one.source) - _part(before[one.source], own, totals, one.source))
+        before[one.source] = upto
+    return tokens
+
+
+def _part(tokens: int, own: Mapping[str, int], totals: Mapping[str, int], source: str) -> int:
+    return totals[source] * tokens // own[source] if own[source] else 0
+
+
+def _recorded(manifest: CallManifest, ratio: float) -> dict[str, int]:
+    """Return a record's tokens by source, without those that a request takes without any block."""
+    recorded = dict(manifest.by_source)
+    if "ephemeral" in recorded:
+        recorded["ephemeral"] = max(0, recorded["ephemeral"] - provider_tokens(REQUEST_TOKENS, ratio))
+    return recorded
