@@ -11,7 +11,8 @@ from tests.conftest import serving
 from tests.support.processes import Result
 
 LONG = "a line of the file, and then another one\n" * 60
-NARROW = {"max_tokens": 2_000, "policy": {"reserve_tokens": 0, "retention": {"keep_last": 1, "min_tokens": 50}}}
+POLICY = {"reserve_tokens": 0, "retention": {"keep_last": 1, "min_tokens": 50}, "evict": "on_pressure"}
+NARROW = {"max_tokens": 3_000, "policy": POLICY}
 
 
 async def append(http: httpx.AsyncClient, session: str, *events: dict[str, Any]) -> None:
@@ -81,6 +82,50 @@ async def test_sessions_calls_and_events_are_found_from_their_lists(database_url
         assert [row[0] for row in rows(done)][:3] == ["SEQ", "6", "10"]
         done = await command("events", "newer", "--limit", "3", "--json", settings=settings)
         assert [event["seq"] for event in json_lines(done)] == [14, 15, 16]
+
+
+@pytest.mark.wing("audit")
+async def test_why_a_text_was_forgotten_at_a_call_is_one_command(database_url: str) -> None:
+    async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
+        await append(http, "s", *reading(0, f"{LONG}the port is 5432\n"))
+        await context(http, "s", **NARROW)
+        for number in range(1, 5):
+            await append(http, "s", *reading(number, LONG))
+            last = await context(http, "s", **NARROW)
+        await append(http, "s", {"type": "user.message", "content": "the host is db.example"})
+
+        why = ("explain", "s", "--find", "port is 5432")
+        first = await command(*why, "--call", "1", settings={"URL": url})
+        assert first.stdout.splitlines()[1:3] == [
+            'Its request held "port is 5432": in event 3 (result).',
+            "Of the 4 events before it, 1 has it:",
+        ]
+        forgotten = await command(*why, "--call", "5", settings={"URL": url})
+        assert (forgotten.returncode, forgotten.stderr) == (0, "")
+        lines = forgotten.stdout.splitlines()
+        assert lines[0].startswith("Call 5 of view main, ")
+        assert lines[1:3] == ['Its request did not hold "port is 5432".', "Of the 20 events before it, 1 has it:"]
+        assert lines[4].startswith("Event 3, tool.result, turn 1, ")
+        assert lines[5].endswith("from call 1 on, epoch 1 (start): shown whole")
+        assert "shown as a stub, by " in lines[6]
+        assert lines[-1].startswith('  In its place: "[result of read left out of this context')
+        by_id = await command(*why, "--call", last["call_id"], settings={"URL": url})
+        assert by_id.stdout == (await command(*why, settings={"URL": url})).stdout == forgotten.stdout
+
+        (found,) = json_lines(await command(*why, "--json", settings={"URL": url}))
+        assert (found["held"], found["events"][0]["block"]["mark"]) == (False, "stub")
+        of_event = await command("explain", "s", "3", "--call", "5", settings={"URL": url})
+        assert of_event.stdout.splitlines()[-1] == lines[-1]
+        later = await command("explain", "s", "--find", "db.example", settings={"URL": url})
+        assert later.returncode == 1
+        assert later.stdout.splitlines()[-1] == "Event 21, the first that has it, was appended after this call."
+        for words, status in (
+            (("s", "21", "--call", "5"), 1),
+            (("s", "--find", "x", "--call", "6"), 1),
+            (("s",), 2),
+            (("s", "3", "--find", "x"), 2),
+        ):
+            assert (await command("explain", *words, settings={"URL": url})).returncode == status
 
 
 @pytest.mark.wing("audit")

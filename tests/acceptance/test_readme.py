@@ -52,7 +52,7 @@ async def test_the_curl_walk_works_as_printed(database_url: str) -> None:
 async def test_the_tutorial_works_as_printed(database_url: str) -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text()
     steps = re.findall(r"<!-- step -->\n```sh\n(.*?)```", page, re.DOTALL)
-    assert len(steps) == page.count("<!-- step -->") == 8
+    assert len(steps) == page.count("<!-- step -->") == 9
     async with serving(Settings(), database_url) as url:
         said = []
         for step in steps:
@@ -67,10 +67,12 @@ async def test_the_tutorial_works_as_printed(database_url: str) -> None:
     )
     assert shown in json.dumps(fits["evictions"]) and shown in page
     assert "epoch 1 (start): shown whole" in said[4] and "shown as a stub, by economics: not_among_last_2" in said[4]
-    assert "class Gauge" in said[5]
-    preview = json.loads(said[6][said[6].index('{"call_id"') :])
+    assert """Its request did not hold "unit='m'".""" in said[5] and "In its place: " in said[5]
+    assert all(line in page for line in said[5].splitlines()[1:5])
+    assert "class Gauge" in said[6]
+    preview = json.loads(said[7][said[7].index('{"call_id"') :])
     assert (
         "class Gauge:\\n" in json.dumps(preview["request"])
         and preview["tokens"]["estimate"] <= preview["tokens"]["target"]
     )
-    assert said[7] == ""
+    assert said[8] == ""

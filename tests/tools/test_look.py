@@ -76,7 +76,7 @@ def call(id: str, view: str = "main", epoch: int = 1, **more: Any) -> CallItem:
     return made
 
 
-RECORDED = RecordedCalls.of([call("d", epoch=2), call("c", "title"), call("b"), call("a")])
+RECORDED = RecordedCalls.of("s@line.1", [call("d", epoch=2), call("c", "title"), call("b"), call("a")])
 
 
 def test_calls_are_numbered_by_view_in_the_order_of_time() -> None:
@@ -106,12 +106,12 @@ def test_a_call_is_found_by_its_number_or_its_id(wanted: str | None, view: str |
 
 
 def test_without_calls_of_the_main_view_the_last_called_view_is_meant() -> None:
-    assert RecordedCalls.of([call("b", "title"), call("a", "other")]).default_view() == "title"
-    assert RecordedCalls.of([]).default_view() == "main"
+    assert RecordedCalls.of("s@line.1", [call("b", "title"), call("a", "other")]).default_view() == "title"
+    assert RecordedCalls.of("s@line.1", []).default_view() == "main"
 
 
 def test_a_missing_call_is_answered_with_those_that_there_are() -> None:
-    assert calls.missing_call(RecordedCalls.of([]), "s", None, None) == "session 's' has no recorded calls"
+    assert calls.missing_call(RecordedCalls.of("s@line.1", []), "s", None, None) == "session 's' has no recorded calls"
     assert calls.missing_call(RECORDED, "s", "9", None) == "view 'main' has no call 9; its recorded calls are 1 to 3"
     assert calls.missing_call(RECORDED, "s", None, "x") == (
         "session 's' has no recorded calls of view 'x'; --view main has 3 calls, --view title has 1 call"
@@ -126,7 +126,7 @@ def test_the_table_of_calls_names_epochs_at_their_first_call_and_outcomes() -> N
     refused = call("c", epoch=2, overflow=True, outcome=OUTCOME | {"error": {"status": 400}, "overflow": True})
     retried = call("d", epoch=3, retry_of="c", input_tokens=1100, outcome=OUTCOME | {"error": None})
     failed = call("e", epoch=3, outcome=OUTCOME | {"error": {"status": 529}})
-    recorded = RecordedCalls.of([failed, retried, refused, call("a")])
+    recorded = RecordedCalls.of("s@line.1", [failed, retried, refused, call("a")])
     causes = {("s@line.1", "main", 1): "start", ("s@line.1", "main", 2): "budget", ("s@line.1", "main", 3): "overflow"}
     lines = calls.describe(recorded.calls, causes, {one.call.call_id: one.number for one in recorded.calls}, 160)
     assert lines == [
@@ -140,19 +140,26 @@ def test_the_table_of_calls_names_epochs_at_their_first_call_and_outcomes() -> N
     assert narrow[0].endswith("OUTCOME")
 
 
-def test_a_table_of_calls_on_several_lines_names_them() -> None:
-    recorded = RecordedCalls.of([call("b", line="s@line.2"), call("a")])
-    lines = calls.describe(recorded.calls, {}, {}, 160)
-    assert lines[0].endswith("LINE      ID")
-    assert lines[2].endswith("s@line.2  b")
+def test_each_line_numbers_its_own_calls() -> None:
+    newest_first = [call("d", line="s@line.2"), call("c"), call("b", line="s@line.2"), call("a")]
+    recorded = RecordedCalls.of("s@line.2", newest_first)
+    assert [(one.number, one.call.call_id) for one in recorded.of_view("main")] == [(1, "b"), (2, "d")]
+    assert [found.call.call_id for id in ("2", "c", None) if (found := recorded.find(id, None))] == ["d", "c", "d"]
+    other = "other lines of the session: s@line.1 has 2 calls"
+    assert calls.remarks(recorded, "main", 2) == [other]
+    empty = RecordedCalls.of("s@line.3", newest_first)
+    assert (
+        calls.missing_call(empty, "s", None, None)
+        == f"session 's' has no recorded calls; {other}, s@line.2 has 2 calls"
+    )
 
 
 def test_other_views_and_earlier_calls_are_counted() -> None:
-    assert calls.remarks({"main": 3, "title": 1}, "main", 2) == [
+    assert calls.remarks(RECORDED, "main", 2) == [
         "the last 2 of 3 calls of view main; --limit shows more",
         "other views: --view title has 1 call",
     ]
-    assert calls.remarks({"main": 3}, "main", 3) == []
+    assert calls.remarks(RECORDED, "title", 1) == ["other views: --view main has 3 calls"]
 
 
 def event(seq: int, type: str = "user.message", **more: Any) -> EventOut:
@@ -199,9 +206,10 @@ def test_events_are_listed_with_their_seqs() -> None:
 
 def test_a_search_says_how_far_it_went() -> None:
     whole, part = events.FoundEvents((), 1, 50), events.FoundEvents((event(41), event(42)), 31, 50)
-    assert events.remarks(whole, 0, 50, "x", is_filtered=True) == ["no events with 'x' among the 50 of the log"]
-    assert events.remarks(part, 1, 50, "x", is_filtered=True) == [
+    assert events.remarks(whole, 0, 50, "x", after=None) == ["no events with 'x'"]
+    assert events.remarks(part, 1, 50, "x", after=None) == [
         "1 of 2 events found; --limit shows more",
         "only events 31 to 50 of 50 were searched; see --after",
     ]
-    assert events.remarks(part, 2, 50, None, is_filtered=False) == []
+    assert events.remarks(part, 2, 50, None, after=30) == []
+    assert events.remarks(part, 2, 60, None, after=30) == ["only events 31 to 50 of 60 were searched; see --after"]

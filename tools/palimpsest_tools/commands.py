@@ -145,22 +145,48 @@ def replay(
 
 
 def explain(
-    session: Annotated[str, typer.Argument(help="Id of the session, or of one of its lines, such as demo@line.1.")],
-    seq: Annotated[int, typer.Argument(min=1, help="Seq of the event.")],
-    view: Annotated[str | None, typer.Option(help="Only calls of this view.")] = None,
+    session: SessionId,
+    seq: Annotated[int | None, typer.Argument(min=1, help="Seq of an event, as palimpsest events lists it.")] = None,
+    find: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Instead of SEQ: explain the events in which this text occurs.")
+    ] = None,
+    call: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CALL", help="Explain only this call: its number or its id. Default with --find: the last call."
+        ),
+    ] = None,
+    view: Annotated[
+        str | None, typer.Option(help="Only calls of this view. With --call or --find the default is main.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--every", help="Print a line for every call, not only for changes.")] = False,
     server: Server = None,
     key: Key = None,
-    every: Annotated[bool, typer.Option("--every", help="Print a line for every call, not only for changes.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show how each call presented one event to the model, and which decision changed that.
+    """Show how calls presented an event or a text to the model, and which decision changed that.
+
+    palimpsest explain demo 4: event 4 in all calls since it was logged.
+
+    palimpsest explain demo --find "port 5432" --call 57: whether the request of call 57 held this text, which events
+    have it, which decisions had left them out, and whether the summary in their place has it.
 
     A session's id means its current line; other lines are listed with the command for them. Exits with 1 if there is no
-    such event.
+    such event or call.
     """
     from palimpsest_tools.look import explain as command
     from palimpsest_tools.server import address
 
-    command.explain(address(server, key), session, seq, view, every=every)
+    if find is not None and not find.strip():
+        raise typer.BadParameter("the text is empty", param_hint="--find")
+    if (seq is None) == (find is None):
+        raise typer.BadParameter("name an event by its SEQ, or give a text with --find", param_hint="SEQ")
+    if seq is not None and call is None:
+        command.explain(address(server, key), session, seq, view, every=every, as_json=json)
+    elif every:
+        raise typer.BadParameter("--every lists all calls; --call and --find are about one", param_hint="--every")
+    else:
+        command.explain_call(address(server, key), session, seq, find, call, view, as_json=json)
 
 
 def verify(server: Server = None, key: Key = None) -> None:

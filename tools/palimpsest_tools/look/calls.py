@@ -26,50 +26,56 @@ _COLUMNS: Final = (
     Column("LEFT OUT", figures=True),
     Column("OUTCOME"),
 )
-_ID: Final = Column("ID")
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedCall:
-    """A recorded call with its number: its position among the recorded calls of its view, by time, from 1."""
+    """A recorded call with its number: its position among the recorded calls of its line and view, by time, from 1."""
 
     number: int
     call: CallItem
     opens: bool
-    """Whether it is its line's first call in its epoch."""
+    """Whether no earlier call was made from its epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCalls:
-    """All recorded calls of a session, oldest first."""
+    """The recorded calls of a session on all of its lines, oldest first. `line` is the line that is meant by its id."""
 
+    line: str
     calls: tuple[NumberedCall, ...]
 
     @classmethod
-    def of(cls, newest_first: Sequence[CallItem]) -> "RecordedCalls":
+    def of(cls, line: str, newest_first: Sequence[CallItem]) -> "RecordedCalls":
         """Number calls in the order in which the server lists them."""
-        numbers: Counter[str] = Counter()
-        epochs: dict[tuple[str, str], int] = {}
+        numbers: Counter[tuple[str, str]] = Counter()
+        epochs: set[tuple[str, str, int]] = set()
         numbered = []
         for call in reversed(newest_first):
-            numbers[call.view] += 1
-            opens = epochs.get((call.line, call.view)) != call.epoch
-            epochs[call.line, call.view] = call.epoch
-            numbered.append(NumberedCall(numbers[call.view], call, opens))
-        return cls(tuple(numbered))
+            numbers[call.line, call.view] += 1
+            opens = epoch_of(call) not in epochs
+            epochs.add(epoch_of(call))
+            numbered.append(NumberedCall(numbers[call.line, call.view], call, opens))
+        return cls(line, tuple(numbered))
 
     @property
     def views(self) -> Mapping[str, int]:
-        """The number of calls of each view."""
-        return Counter(one.call.view for one in self.calls)
+        """The number of calls of each view on the line."""
+        return Counter(one.call.view for one in self.calls if one.call.line == self.line)
+
+    @property
+    def other_lines(self) -> Mapping[str, int]:
+        """The number of calls on each other line."""
+        return Counter(one.call.line for one in self.calls if one.call.line != self.line)
 
     def of_view(self, view: str) -> tuple[NumberedCall, ...]:
-        """Return the calls of a view."""
-        return tuple(one for one in self.calls if one.call.view == view)
+        """Return the calls of a view on the line."""
+        return tuple(one for one in self.calls if one.call.view == view and one.call.line == self.line)
 
     def default_view(self) -> str:
         """Return the view that is meant if none is named: `main`, or the last called one if `main` has no calls."""
-        return MAIN if not self.calls or MAIN in self.views else self.calls[-1].call.view
+        called = [one.call.view for one in self.calls if one.call.line == self.line]
+        return MAIN if not called or MAIN in called else called[-1]
 
     def find(self, wanted: str | None, view: str | None) -> NumberedCall | None:
         """Return the call with a number in the view, or with an id, or, for None, the view's last one."""
@@ -86,9 +92,16 @@ def is_number(wanted: str) -> bool:
     return wanted.isdecimal()
 
 
+def epoch_of(call: CallItem) -> tuple[str, str, int]:
+    """Return the line, the view and the number of a call's epoch."""
+    return call.line, call.view, call.epoch
+
+
 async def read_calls(client: AsyncPalimpsest, session: str) -> RecordedCalls:
-    """Read all recorded calls of a session, on all of its lines. Raises PalimpsestError."""
-    return RecordedCalls.of([call async for call in client.session(session).list_calls(limit=PAGE_MAX)])
+    """Read all recorded calls of a session or a line. Raises PalimpsestError."""
+    asked = client.session(session)
+    line = (await asked.get_session()).line
+    return RecordedCalls.of(line, [call async for call in asked.list_calls(limit=PAGE_MAX)])
 
 
 async def require_call(
@@ -104,8 +117,8 @@ async def require_call(
 
 def missing_call(recorded: RecordedCalls, session: str, wanted: str | None, view: str | None) -> str:
     """Return a line on a call that is not recorded, and on those that are."""
-    if not recorded.calls:
-        return f"session {session!r} has no recorded calls"
+    if not recorded.views:
+        return "; ".join([f"session {session!r} has no recorded calls", *_lines(recorded)])
     if view is not None and view not in recorded.views:
         return f"session {session!r} has no recorded calls of view {view!r}; {_views(recorded.views)}"
     name = view or recorded.default_view()
@@ -127,10 +140,10 @@ async def _show(address: Address, session: str, view: str | None, limit: int, *,
         causes = await read_causes(client, shown)
     if as_json:
         for one in shown:
-            print_json({"number": one.number, "cause": causes.get(_epoch(one)), **one.call.to_dict()})
+            print_json({"number": one.number, "cause": causes.get(epoch_of(one.call)), **one.call.to_dict()})
     elif shown:
         print_lines(describe(shown, causes, {one.call.call_id: one.number for one in recorded.calls}, output_width()))
-        print_lines(remarks(recorded.views, name, len(shown)))
+        print_lines(remarks(recorded, name, len(shown)))
     else:
         print_lines([missing_call(recorded, session, None, view)])
 
@@ -144,34 +157,27 @@ async def read_causes(client: AsyncPalimpsest, calls: Iterable[NumberedCall]) ->
     return causes
 
 
-def _epoch(one: NumberedCall) -> tuple[str, str, int]:
-    return one.call.line, one.call.view, one.call.epoch
-
-
 def describe(
     calls: Sequence[NumberedCall], causes: Mapping[tuple[str, str, int], str], numbers: Mapping[str, int], width: int
 ) -> list[str]:
     """Return a table of calls, with their ids if it is then not wider than `width`; `numbers` are all calls', by id."""
-    wide = len({one.call.line for one in calls}) > 1
-    columns = (*_COLUMNS, Column("LINE"), _ID) if wide else (*_COLUMNS, _ID)
     rows = [
         (
             f"{one.number}",
             f"{one.call.created_at:%m-%d %H:%M:%S}",
             f"{one.call.epoch}",
-            causes.get(_epoch(one), "") if one.opens else "",
+            causes.get(epoch_of(one.call), "") if one.opens else "",
             f"{one.call.estimate:,}",
             f"{one.call.target:,}",
             "-" if one.call.input_tokens is None else f"{one.call.input_tokens:,}",
             f"{one.call.evicted_tokens:,}",
             outcome(one.call, numbers),
-            *([one.call.line] if wide else []),
             one.call.call_id,
         )
         for one in calls
     ]
-    whole = table(columns, rows)
-    return whole if max(map(len, whole)) <= width else table(columns[:-1], [row[:-1] for row in rows])
+    whole = table((*_COLUMNS, Column("ID")), rows)
+    return whole if max(map(len, whole)) <= width else table(_COLUMNS, [row[:-1] for row in rows])
 
 
 def outcome(call: CallItem, numbers: Mapping[str, int]) -> str:
@@ -188,15 +194,21 @@ def outcome(call: CallItem, numbers: Mapping[str, int]) -> str:
     return ", ".join(part for part in (words, retry) if part)
 
 
-def remarks(views: Mapping[str, int], view: str, shown: int) -> list[str]:
+def remarks(recorded: RecordedCalls, view: str, shown: int) -> list[str]:
     """Return lines on the calls that a table of the view's last calls leaves out."""
-    lines = []
+    lines, views = [], recorded.views
     if shown < views[view]:
         lines.append(f"the last {shown:,} of {counted(views[view], 'call')} of view {view}; --limit shows more")
     others = {name: calls for name, calls in views.items() if name != view}
     if others:
         lines.append(f"other views: {_views(others)}")
-    return lines
+    return [*lines, *_lines(recorded)]
+
+
+def _lines(recorded: RecordedCalls) -> list[str]:
+    """Return a line about the calls on the session's other lines, if there are any."""
+    others = ", ".join(f"{line} has {counted(calls, 'call')}" for line, calls in sorted(recorded.other_lines.items()))
+    return [f"other lines of the session: {others}"] if others else []
 
 
 def _views(views: Mapping[str, int]) -> str:

@@ -74,7 +74,7 @@ async def _show(
             print_json(event.to_dict())
         return
     print_lines(describe(shown, find, output_width()))
-    print_lines(remarks(found, len(shown), head, find, is_filtered=is_filtered))
+    print_lines(remarks(found, len(shown), head, find, after=after) if is_filtered else [] if shown else ["no events"])
 
 
 async def search(
@@ -150,15 +150,13 @@ def describe(events: Sequence[EventOut], wanted: str | None, width: int) -> list
     return table(_COLUMNS, rows) if rows else []
 
 
-def remarks(found: FoundEvents, shown: int, head: int, wanted: str | None, *, is_filtered: bool) -> list[str]:
-    """Return lines on the events that were not found, not shown, or not searched."""
+def remarks(found: FoundEvents, shown: int, head: int, wanted: str | None, *, after: int | None) -> list[str]:
+    """Return lines on the events that were not found, not shown, or not searched. `after` is the seq that was asked."""
     lines = []
-    whole = not is_filtered or (found.from_seq == 1 and found.to_seq == head)
     if not found.events:
-        missing = "such events" if wanted is None else f"events with {wanted!r}"
-        lines.append(f"no {missing} among the {head:,} of the log" if is_filtered and whole else f"no {missing}")
+        lines.append("no events" if wanted is None else f"no events with {wanted!r}")
     if shown < len(found.events):
         lines.append(f"{shown:,} of {counted(len(found.events), 'event')} found; --limit shows more")
-    if not whole:
+    if found.to_seq < head or (after is None and found.from_seq > 1):
         lines.append(f"only events {found.from_seq:,} to {found.to_seq:,} of {head:,} were searched; see --after")
     return lines

@@ -1,37 +1,85 @@
-"""The command `explain`: how each call showed an event, and why."""
+"""The command `explain`: how calls showed an event or a text, and why."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import typer
-from palimpsest import Explanation, NotFoundError
-from palimpsest.types import EventOut, HistoryItem, LineOut
+from palimpsest import NotFoundError
+from palimpsest.types import LineOut
 
+from palimpsest_tools.look.at_call import describe_story, read_event_story, read_text_story, story_json
+from palimpsest_tools.look.calls import RecordedCalls, read_calls, require_call
+from palimpsest_tools.look.output import print_json, print_lines
+from palimpsest_tools.look.story import describe_event, story
 from palimpsest_tools.server import PAGE, Address, connected, run
 
-_EXCERPT_CHARS: Final = 70
 _LINES_MAX: Final = 10
 """Maximum number of a session's other lines that are listed."""
 
 
-def explain(address: Address, session: str, seq: int, view: str | None, *, every: bool) -> None:
-    """Print the explanation; exit with 1 if there is no such event."""
-    run(_explain(address, session, seq, view, every=every))
+def explain(address: Address, session: str, seq: int, view: str | None, *, every: bool, as_json: bool) -> None:
+    """Print how each call showed an event; exit with 1 if there is no such event."""
+    run(_explain(address, session, seq, view, every=every, as_json=as_json))
 
 
-async def _explain(address: Address, session: str, seq: int, view: str | None, *, every: bool) -> None:
+async def _explain(address: Address, session: str, seq: int, view: str | None, *, every: bool, as_json: bool) -> None:
     async with connected(address) as client:
         asked = client.session(session)
         about = about_lines([line async for line in asked.list_lines(limit=PAGE)], session, seq)
         try:
             event = await asked.get_event(seq)
-            calls = [item async for item in asked.get_event_history(seq, view=view, limit=PAGE)]
+            history = [item async for item in asked.get_event_history(seq, view=view, limit=PAGE)]
         except NotFoundError:
-            for line in about:
-                typer.echo(line)
+            print_lines(about)
             raise
-    for line in [describe_event(event), *story(event, calls, every=every), *about]:
-        typer.echo(line)
+        numbers = _numbers(await read_calls(client, session)) if history else {}
+    if as_json:
+        print_json({"event": event.to_dict(), "history": [item.to_dict() for item in history]})
+    else:
+        print_lines([describe_event(event), *story(history, numbers, every=every), *about])
+
+
+def explain_call(
+    address: Address,
+    session: str,
+    seq: int | None,
+    find: str | None,
+    call: str | None,
+    view: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print whether one call showed a text or an event, and why; exit with 1 if neither log nor call has it."""
+    run(_explain_call(address, session, seq, find, call, view, as_json=as_json))
+
+
+async def _explain_call(
+    address: Address,
+    session: str,
+    seq: int | None,
+    find: str | None,
+    call: str | None,
+    view: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    async with connected(address) as client:
+        recorded, one = await require_call(client, session, call, view)
+        if find is not None:
+            found = await read_text_story(client, one, find)
+        else:
+            found = await read_event_story(client, one, seq or 0)
+    if as_json:
+        print_json(story_json(found))
+    else:
+        print_lines(describe_story(found, _numbers(recorded)))
+    if not found.events and not found.held_by:
+        raise typer.Exit(1)
+
+
+def _numbers(recorded: RecordedCalls) -> Mapping[str, int]:
+    """Return the numbers of calls by id."""
+    return {one.call.call_id: one.number for one in recorded.calls}
 
 
 def about_lines(lines: Sequence[LineOut], id: str, seq: int) -> list[str]:
@@ -65,55 +113,3 @@ def _owner(lines: Mapping[str, LineOut], line: str, seq: int) -> str:
     while (parent := lines[line].parent) in lines and seq <= (lines[line].at or 0):
         line = parent or line
     return line
-
-
-def describe_event(event: EventOut) -> str:
-    """Return a line that describes an event."""
-    kind = f"{event.type} of {event.tool}" if event.tool else event.type
-    excerpt = " ".join(_text(event).split())
-    if len(excerpt) > _EXCERPT_CHARS:
-        excerpt = excerpt[: _EXCERPT_CHARS - 1] + "…"
-    quoted = f': "{excerpt}"' if excerpt else ""
-    return f"Event {event.seq}, {kind}, turn {event.turn}, {event.tokens:,} tokens{quoted}"
-
-
-def _text(event: EventOut) -> str:
-    content = event.content or event.arguments or ""
-    if isinstance(content, list):
-        return " ".join(part["text"] for part in content if isinstance(part.get("text"), str))
-    return content if isinstance(content, str) else str(content)
-
-
-def story(event: EventOut, calls: Sequence[HistoryItem], *, every: bool = False) -> list[str]:
-    """Return lines on how the calls showed an event, by view: one for each change, or with `every` for each call."""
-    if not calls:
-        return ["No recorded call has been made since."]
-    lines: list[str] = []
-    for view in sorted({call.view for call in calls}):
-        shown = [call for call in calls if call.view == view]
-        lines.append(f"View {view}, {len(shown)} call{'s' if len(shown) != 1 else ''}:")
-        for call in shown if every else Explanation(event, shown).changes:
-            made, cause = f"{call.created_at:%Y-%m-%d %H:%M:%S}", f"epoch {call.epoch} ({call.cause})"
-            lines.append(f"  {made}  call {call.call_id}  {cause}: {describe_call(call)}")
-        if not every:
-            lines.append(f"  and so it was in the last call, {shown[-1].call_id}")
-    return lines
-
-
-def describe_call(call: HistoryItem) -> str:
-    """Return how a call showed the event, and why."""
-    why = [part for part in (call.reducer, call.reason) if part]
-    if call.summary and call.summary not in " ".join(why):
-        why.append(f"summary {call.summary}")
-    return _WORDS.get(call.disposition, call.disposition) + (f", by {': '.join(why)}" if why else "")
-
-
-_WORDS: Final[Mapping[str, str]] = {
-    "verbatim": "shown whole",
-    "stubbed": "shown as a stub",
-    "replaced": "shown by other words",
-    "summarized": "told of by a summary",
-    "dropped": "left out",
-    "not_rendered": "not for the model",
-    "redacted": "shown as erased",
-}
