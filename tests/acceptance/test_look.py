@@ -129,9 +129,41 @@ async def test_why_a_text_was_forgotten_at_a_call_is_one_command(database_url: s
 
 
 @pytest.mark.wing("audit")
+async def test_the_window_of_a_session_is_shown_with_what_follows(database_url: str) -> None:
+    async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
+        await append(http, "s", *reading(0, LONG))
+        first = await command("context", "s", settings={"URL": url})
+        assert first.stdout.splitlines()[1] == "No call of s@line.1 is recorded; the next call would have this window:"
+        assert (await http.get("/s/calls")).json()["items"] == []
+
+        sent = await context(http, "s", model="gpt-4o", **NARROW)
+        usage = {"usage": {"input_tokens": 777}}
+        (await http.post(f"/s/calls/{sent['call_id']}/outcome", json=usage)).raise_for_status()
+        await append(http, "s", *reading(1, LONG))
+        done = await command("context", "s", settings={"URL": url})
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = done.stdout.splitlines()
+        estimate, target = sent["tokens"]["estimate"], sent["tokens"]["target"]
+        assert lines[0] == f"{target - estimate:,} of {target:,} tokens left before content must be left out"
+        assert lines[1].startswith("Call 1 of view main of s@line.1, made ")
+        assert {"h", "c", ".", "-"} >= set(lines[3]) - {"f"} and len(lines[3]) == 120
+        assert f"target {target:,}" in lines[4]
+        assert f"Estimate: {estimate:,} tokens, by {sent['tokens']['estimator']}" in lines
+        assert "Provider's count: 777 input tokens for this call" in lines
+        assert "The 4 largest of 4 blocks:" in lines
+        assert any(line.split()[1:5] == ["3", "result", "read", "verbatim"] for line in lines)
+        assert any(line.startswith("Since this call: 4 events, ") for line in lines)
+        assert "\x1b" not in done.stdout
+        same = await command("context", "s", "--call", "1", "--json", settings={"URL": url})
+        (found,) = json_lines(same)
+        assert (found["left"], found["call"]["call_id"]) == (target - estimate, sent["call_id"])
+        assert len((await http.get("/s/calls")).json()["items"]) == 1
+
+
+@pytest.mark.wing("audit")
 async def test_an_unknown_session_is_one_line(database_url: str) -> None:
     async with serving(Settings(), database_url) as url:
-        for words in (("calls", "nope"), ("events", "nope"), ("explain", "nope", "1")):
+        for words in (("calls", "nope"), ("events", "nope"), ("explain", "nope", "1"), ("context", "nope")):
             done = await command(*words, settings={"URL": url})
             assert (done.returncode, done.stdout) == (1, "")
             assert done.stderr == "palimpsest: there is no session 'nope'\n"

@@ -38,6 +38,7 @@ IMPORTED: Final = [
     "app.worker.run",
     "palimpsest_tools.commands",
     "palimpsest_tools.look.calls",
+    "palimpsest_tools.look.context",
     "palimpsest_tools.look.events",
     "palimpsest_tools.look.explain",
     "palimpsest_tools.look.sessions",

@@ -46,6 +46,26 @@ def sessions(
     command.show_sessions(address(server, key), find, limit, as_json=json)
 
 
+def context(
+    session: SessionId,
+    view: Annotated[str | None, typer.Option(help="View of the session; default: main.")] = None,
+    call: Annotated[
+        str | None, typer.Option(metavar="CALL", help="The call's number or its id; default: the last call.")
+    ] = None,
+    server: Server = None,
+    key: Key = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show how full the window of a call is, what fills it, and what the next call leaves out.
+
+    Nothing is recorded or changed.
+    """
+    from palimpsest_tools.look import context as command
+    from palimpsest_tools.server import address
+
+    command.show_context(address(server, key), session, view, call, as_json=json)
+
+
 def calls(
     session: SessionId,
     view: Annotated[str | None, typer.Option(help="View whose calls to list; default: main.")] = None,

@@ -1,6 +1,7 @@
 """Output for people and machines: tables that fit a terminal, excerpts of text, JSON lines."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,3 +78,8 @@ def print_lines(lines: Iterable[str]) -> None:
 def print_json(value: Mapping[str, Any]) -> None:
     """Print a line of JSON."""
     typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def uses_colours() -> bool:
+    """Return whether standard output is a terminal whose user has not refused colours (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
