@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes for two cores (tests/conftest.py says why).
 SPREAD := --numprocesses auto
-QUICK := "not slow and not long and not pages and not generators and not monitoring and not citus"
+QUICK := "not slow and not long and not pages and not browser and not generators and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/plan/test_economics.py
 
 .PHONY: setup help run test test-more bench check format tables openapi lock clean
@@ -69,6 +69,7 @@ SUITE_wings = $(BIN)/python .ci/wings.py ## the kernel without its wings, and ea
 SUITE_examples = $(PYTEST) $(PROPERTIES) --hypothesis-profile=all $(SPREAD) ## the properties, on all of their examples
 SUITE_adapters = set -e; cd clients/python; $(foreach group,$(ADAPTERS),$(TEST_ADAPTERS);) ## the client's adapters, each with its framework's own types and its real runner
 SUITE_pages = $(PYTEST) -m pages -n 0 -rP tests/acceptance/test_pages.py ## the commands and programs of every page, in order, in environments that hold what the page installs
+SUITE_browser = $(PYTEST) -m browser -n 0 -rP tests/browser $(RECORDINGS:%=--recordings=%) ## the pages in Debian's chromium, with axe-core: what a person meets there, their weight and the server's time
 SUITE_long = $(SUITE_slow) && $(PYTEST) $(PROPERTIES) --hypothesis-profile=seek $(SPREAD) && $(PYTEST) -m long $(RECORDINGS:%=--recordings=%) ## the slow and the long ones, and the properties on new examples; RECORDINGS=folder replays recorded sessions too
 SUITE_upgrade = $(PYTEST) -rsP tests/migration/test_upgrade.py ## upgrade from the release before, out of the history, with its servers and agents at work; and back
 SUITE_pooler = $(PYTEST) --pooler -m $(QUICK) -rs $(SPREAD) ## what of make test uses a database, with servers and workers behind a real PgBouncer (Debian's pgbouncer)
@@ -88,10 +89,12 @@ BENCH = $(if $(wildcard bench/$(NAME)/__main__.py),$(BIN)/python -m bench.interp
 # What `make bench NAME=peers` compares with.
 PEERS := openai-agents google-adk langgraph
 
-# NEEDS_name: the environments that a suite or a benchmark needs besides .venv. Generators of clients are used as
-# strangers use them: one for Python, one for TypeScript.
+# NEEDS_name: what a suite or a benchmark needs besides .venv. Generators of clients are used as strangers use them: one
+# for Python, one for TypeScript.
 NEEDS_peers := $(PEERS:%=bench/peers/.venv/%/.ready)
 NEEDS_adapters := $(ADAPTERS:%=clients/python/.venv-%/.ready)
+CHROMIUM := /usr/bin/chromium
+NEEDS_browser := tests/browser/.venv/.ready $(CHROMIUM)
 NEEDS_generators := tests/generators/.venv/.ready $(if $(shell command -v npm),tests/generators/node_modules/.ready)
 
 # List the names that the pattern $(1) finds in the files $(2). An unknown NAME is an error.
@@ -117,6 +120,13 @@ bench/peers/.venv/%/.ready: requirements/peers/%.lock | setup
 
 tests/generators/.venv/.ready: requirements/generators.lock | setup
 	$(ENVIRONMENT)
+
+tests/browser/.venv/.ready: requirements/browser.lock | setup
+	$(ENVIRONMENT)
+
+$(CHROMIUM):
+	@test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { echo "$@ not found: apt-get install --no-install-recommends chromium fonts-dejavu-core" >&2; exit 1; }
+	apt-get update -qq && apt-get install -qq --no-install-recommends chromium fonts-dejavu-core
 
 tests/generators/node_modules/.ready: tests/generators/package-lock.json
 	cd tests/generators && npm ci --no-audit --no-fund --ignore-scripts
@@ -146,8 +156,8 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) tools/pyproject.toml $(OURS) --universal --upgrade -o requirements/runtime.lock
 	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
-	for name in build generators $(PEERS:%=peers/%) $(ADAPTERS:%=adapters/%); do \
+	for name in build browser generators $(PEERS:%=peers/%) $(ADAPTERS:%=adapters/%); do \
 	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/generators/.venv tests/generators/node_modules build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info
+	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info

@@ -1,0 +1,79 @@
+"""The pages that links lead to, one of each kind for each session."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, urljoin, urlsplit
+
+import httpx
+from starlette.routing import Match, Route
+
+from app.wings.pages.routes import ROUTES
+from tests.browser.markup import Markup
+
+FIRST: Final = "/ui/"
+PAGES_MAX: Final = 120
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as the server sends it; `kind` is its route and the names in its query."""
+
+    path: str
+    kind: tuple[str, ...]
+    status: int
+    headers: httpx.Headers
+    html: str
+
+    @classmethod
+    def of(cls, path: str, kind: tuple[str, ...], answer: httpx.Response) -> "Page":
+        """Return the page of a response."""
+        return cls(path, kind, answer.status_code, answer.headers, answer.text)
+
+
+async def crawl(http: httpx.AsyncClient, sessions: Sequence[str], first: str = FIRST) -> list[Page]:
+    """Return the pages that links lead to from the first one, one of each kind for each of these sessions."""
+    found: dict[tuple[str, ...], Page] = {}
+    waiting, known = [first], {first}
+    while waiting and len(found) < PAGES_MAX:
+        path = waiting.pop(0)
+        kind = kind_of(path, sessions)
+        if kind is None or kind in found:
+            continue
+        answer = await http.get(path, headers={"Accept": "text/html"}, follow_redirects=True)
+        found[kind] = page = Page.of(path, kind, answer)
+        for link in Markup.of(page.html).links:
+            target = urljoin(path, link).partition("#")[0]
+            if target not in known:
+                known.add(target)
+                waiting.append(target)
+    assert len(found) < PAGES_MAX, "the crawl has no end"
+    return list(found.values())
+
+
+def kind_of(path: str, sessions: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the kind of the page at an address; None of other addresses and of other sessions."""
+    at = urlsplit(path)
+    route = route_of(at.path)
+    if at.netloc or route is None or not at.path.startswith(FIRST):
+        return None
+    session = re.match(r"/ui/sessions/([^/@]+(?:@[^/]+)?)", at.path)
+    if session and not any(session[1].startswith(one) for one in sessions):
+        return None
+    return (route.path, session[1] if session else "", *sorted({name for name, _ in parse_qsl(at.query)}))
+
+
+def route_of(path: str) -> Route | None:
+    """Return the route of a page, if it is one."""
+    scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+    for route in ROUTES:
+        if isinstance(route, Route) and route.matches(scope)[0] is Match.FULL:
+            return route
+    return None
+
+
+def declared() -> set[str]:
+    """Return the paths of the routes that are pages with a link to them: HTML that a reader gets."""
+    apart = ("/", "/ui", "/ui/login", "/ui/static/{name}", "/ui/sessions/{sid}/live")
+    return {one.path for one in ROUTES if isinstance(one, Route) and "GET" in (one.methods or ())} - {*apart}

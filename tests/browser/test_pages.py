@@ -1,0 +1,97 @@
+"""Each page that a link leads to, in chromium: accessible, silent, on its own host, and the same without JavaScript."""
+
+import gzip
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from app.wings.pages.render import assets
+from tests.browser.crawl import Page, crawl, declared
+from tests.browser.looks import Look, look
+from tests.browser.markup import Markup, without_contents
+from tests.browser.sites import HOSTILE, RECORDED, SCRIPT, Site
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
+pytestmark = pytest.mark.browser
+WEIGHT_MAX: Final = 60_000
+APART: Final = {"/ui/login": 200, "/ui/?cursor=wrong": 422}
+"""Pages that no link leads to, with their status."""
+POLICY: Final = {
+    "default-src": "'self'",
+    "base-uri": "'none'",
+    "object-src": "'none'",
+    "form-action": "'self'",
+    "frame-ancestors": "'none'",
+}
+AGES: Final = re.compile(r"just now|\d+ (?:min|h|d|s) ago|\d\d\d\d-\d\d-\d\d \d\d:\d\d:\d\d")
+UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture(scope="session")
+async def pages(site: Site) -> list[Page]:
+    """One page of each kind, for a recorded and the hostile session, and those that no link leads to."""
+    async with httpx.AsyncClient(base_url=site.url, timeout=60, verify=False) as http:
+        found = await crawl(http, (RECORDED, HOSTILE))
+        apart = [Page.of(path, (path,), await http.get(path)) for path in APART]
+        return [*found, *apart]
+
+
+@pytest.fixture(scope="session")
+async def looks(site: Site, pages: list[Page], chromium: "Browser") -> list[Look]:
+    """Those pages in a browser, checked by axe-core."""
+    return [await look(chromium, site.url + page.path, axe=True) for page in pages]
+
+
+def test_links_lead_to_every_page(pages: list[Page]) -> None:
+    statuses = {page.path: page.status for page in pages if page.status != APART.get(page.path, 200)}
+    assert statuses == {}
+    assert declared() - {page.kind[0] for page in pages} == set()
+
+
+def test_the_policy_lets_nothing_in_that_is_not_of_this_server(pages: list[Page]) -> None:
+    for page in pages:
+        sent = page.headers["content-security-policy"]
+        assert dict(part.split(maxsplit=1) for part in sent.split("; ")) == POLICY, page.path
+        assert Markup.of(page.html).inline == [], page.path
+
+
+def test_a_page_weighs_no_more_than_60_kilobytes_without_contents(pages: list[Page]) -> None:
+    files = sum(len(packed) for _, packed in assets().values())
+    weights = {page.path: files + len(gzip.compress(without_contents(page.html).encode())) for page in pages}
+    for path, weight in sorted(weights.items(), key=lambda item: -item[1])[:5]:
+        print(f"{weight:>7,} bytes, {files:,} of them files: {path}")
+    assert max(weights.values()) <= WEIGHT_MAX
+
+
+def test_axe_finds_nothing_in_light_or_dark(looks: list[Look]) -> None:
+    assert {seen.address: seen.findings for seen in looks if seen.findings} == {}
+
+
+def test_nothing_is_said_on_the_console(looks: list[Look]) -> None:
+    refused = re.compile(r"^console: Failed to load resource: the server responded with a status of 422\b")
+    assert {seen.address: seen.messages for seen in looks if any(not refused.match(one) for one in seen.messages)} == {}
+
+
+def test_no_request_leaves_the_host(site: Site, looks: list[Look]) -> None:
+    host = urlsplit(site.url).netloc
+    asked = {url for seen in looks for url in seen.requests}
+    assert len(asked) > len(looks)
+    assert {url for url in asked if urlsplit(url).netloc != host} == set()
+
+
+async def test_a_page_says_the_same_without_javascript(looks: list[Look], chromium: "Browser") -> None:
+    for seen in looks:
+        without = await look(chromium, seen.address, scripts=False)
+        assert AGES.sub("", without.text) == AGES.sub("", seen.text), seen.address
+
+
+def test_hostile_contents_are_text(looks: list[Look]) -> None:
+    hostile = [seen for seen in looks if HOSTILE in seen.address]
+    assert any(SCRIPT in seen.text for seen in hostile) == any("{sid}" in path for path in declared())
+    for seen in hostile:
+        assert UNSEEN.findall(seen.text) == [], seen.address
