@@ -98,13 +98,16 @@ async def test_why_a_text_was_forgotten_at_a_call_is_one_command(database_url: s
         first = await command(*why, "--call", "1", settings={"URL": url})
         assert first.stdout.splitlines()[1:3] == [
             'Its request held "port is 5432": in event 3 (result).',
-            "Of the 4 events before it, 1 has it:",
+            "Of the 4 events before it, 1 has it, shown whole:",
         ]
         forgotten = await command(*why, "--call", "5", settings={"URL": url})
         assert (forgotten.returncode, forgotten.stderr) == (0, "")
         lines = forgotten.stdout.splitlines()
         assert lines[0].startswith("Call 5 of view main, ")
-        assert lines[1:3] == ['Its request did not hold "port is 5432".', "Of the 20 events before it, 1 has it:"]
+        assert lines[1:3] == [
+            'Its request did not hold "port is 5432".',
+            "Of the 20 events before it, 1 has it, not shown whole:",
+        ]
         assert lines[4].startswith("Event 3, tool.result, turn 1, ")
         assert lines[5].endswith("from call 1 on, epoch 1 (start): shown whole")
         assert "shown as a stub, by " in lines[6]

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from palimpsest._model import decode
 from palimpsest.types import CallBlockOut, CallItem, EventOut, HistoryItem, LineOut, Manifest, SummaryWhole
 
-from palimpsest_tools.look.at_call import CallStory, EventAtCall, describe_story, story_json
+from palimpsest_tools.look.at_call import CallStory, EventAtCall, block_text, describe_story, is_whole, story_json
 from palimpsest_tools.look.calls import NumberedCall
 from palimpsest_tools.look.explain import about_lines
 from palimpsest_tools.look.story import describe_call, describe_event, story
@@ -114,11 +115,13 @@ HEAD = "Call 57 of view main, 2026-01-01 00:00:57, epoch 3 (budget): 900 of 1,00
 
 def test_a_forgotten_text_is_followed_through_the_decisions_to_the_summary() -> None:
     found = event(7, "tool.result", 2, 1234, tool="read", content="the port is 5432")
-    lines = describe_story(told("port is 5432", EventAtCall(found, HISTORY, SUMMARY)), {"call-1": 31, "call-2": 44})
+    lines = describe_story(
+        told("port is 5432", EventAtCall(found, HISTORY, SUMMARY), partial=(7,)), {"call-1": 31, "call-2": 44}
+    )
     assert lines == [
         HEAD,
         'Its request did not hold "port is 5432".',
-        "Of the 40 events before it, 1 has it:",
+        "Of the 40 events before it, 1 has it, not shown whole:",
         "",
         'Event 7, tool.result of read, turn 2, 1,234 tokens: "the port is 5432"',
         "  2026-01-01 00:00:01  from call 31 on, epoch 1 (start): shown whole",
@@ -127,7 +130,7 @@ def test_a_forgotten_text_is_followed_through_the_decisions_to_the_summary() -> 
         "  Summary s1 of events 2 to 30, 120 tokens, does not have the text; it begins: "
         '"## Goal Find the port of the database."',
     ]
-    has = describe_story(told("the port OF", EventAtCall(found, HISTORY, SUMMARY)), {})
+    has = describe_story(told("the port OF", EventAtCall(found, HISTORY, SUMMARY), partial=(7,)), {})
     assert "has the text:" in has[-1]
 
 
@@ -158,8 +161,35 @@ def test_a_text_that_comes_later_or_was_not_searched_for_everywhere_is_told() ->
         "Event 44, the first that has it, was appended after this call.",
     ]
     assert describe_story(told("x", searched_from=11), {})[2] == "None of events 11 to 40 has it."
-    many = describe_story(told("x", EventAtCall(event(9, "user.message", 1, 1), HISTORY[:1]), others=(3, 4)), {})
-    assert many[2] == "Of the 40 events before it, 3 have it; these are the last 1:"
+
+
+@pytest.mark.parametrize(
+    ("whole", "partial", "words"),
+    [
+        ((9,), (), "1 has it, shown whole:"),
+        ((), (3, 4), "2 have it, not shown whole; the last 1 of these:"),
+        ((3, 4), (), "2 have it, shown whole; the last 1 of these:"),
+        ((3, 4), (9,), "3 have it, 2 shown whole, 1 not:"),
+        ((3,), (4, 9), "3 have it, 1 shown whole, 2 not; the last 1 that are not:"),
+    ],
+)
+def test_events_with_a_text_are_counted_by_how_they_were_shown(
+    whole: tuple[int, ...], partial: tuple[int, ...], words: str
+) -> None:
+    one = EventAtCall(event(9, "user.message", 1, 1), HISTORY[:1])
+    lines = describe_story(told("x", one, whole=whole, partial=partial), {})
+    assert lines[2] == f"Of the 40 events before it, {words}"
+
+
+def test_a_record_says_which_events_were_shown_whole() -> None:
+    runs = [{"from_seq": 1, "to_seq": 3, "disposition": "verbatim"}, {"from_seq": 4, "to_seq": 9, "disposition": "x"}]
+    record: Manifest = decode(Manifest, {"dispositions": runs})
+    assert [seq for seq in range(1, 12) if is_whole(record, seq)] == [1, 2, 3]
+
+
+def test_a_calls_arguments_are_searched_without_the_escapes_of_json() -> None:
+    assert block_text(block(1, "call", '{"text": "a \\"b\\"\\nc"}')) == 'text: a "b"\nc'
+    assert block_text(block(1, "result", '{"text": "a"}')) == '{"text": "a"}'
 
 
 def test_the_words_in_place_of_an_event_are_quoted() -> None:
@@ -185,8 +215,8 @@ def test_many_changes_are_shortened_to_the_first_and_the_last() -> None:
 
 def test_machines_get_the_verdict_as_fields() -> None:
     found = event(7, "tool.result", 2, 1234, content="the port is 5432")
-    told_json = story_json(told("port is 5432", EventAtCall(found, HISTORY, SUMMARY), others=(3,)))
-    assert (told_json["held"], told_json["call"]["number"], told_json["other_events"]) == (False, 57, [3])
+    told_json = story_json(told("port is 5432", EventAtCall(found, HISTORY, SUMMARY), partial=(3, 7)))
+    assert (told_json["held"], told_json["call"]["number"], told_json["partial_events"]) == (False, 57, [3, 7])
     (one,) = told_json["events"]
     assert (one["event"]["seq"], one["summary_has_text"], len(one["history"])) == (7, False, 3)
     assert story_json(told(None, EventAtCall(found, HISTORY[:1])))["held"] is None

@@ -44,6 +44,10 @@ def test_sessions_are_listed_with_their_sizes_and_ages() -> None:
         "a:b      -        1,000      1  1,234       56  3 hours ago",
     ]
     assert sessions.describe([], now, 80) == []
+    named = sessions.describe([session("a", metadata={"user": "Ann", "tags": ["x"]}), session("b")], now, 120)
+    assert named[0].endswith("CHANGED      METADATA")
+    assert named[1].endswith('3 hours ago  user: Ann, tags: ["x"]')
+    assert named[2].endswith("3 hours ago")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +178,7 @@ def event(seq: int, type: str = "user.message", **more: Any) -> EventOut:
         {"content": [{"type": "image"}, {"type": "text", "text": 'the "blue" key'}]},
         {"content": [{"type": "thinking", "thinking": 'which? the "blue" key'}]},
         {"arguments": {"text": 'the\n"blue" key'}},
+        {"arguments": {"edits": [{"text": 'the "blue" key'}]}},
         {"arguments": '{"text": "the\\n\\"blue\\" key"}'},
         {"arguments": 'the "blue" key, not as JSON'},
         {"path": 'the "blue" key.txt'},

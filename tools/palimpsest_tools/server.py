@@ -190,14 +190,22 @@ async def append(session: AsyncSession, step: AppendEvents | AppendMessages) -> 
 
 @asynccontextmanager
 async def new_session(
-    client: AsyncPalimpsest, id: str, *, policy: str | PolicyDocument | None, model: str | None, keep: bool = False
+    client: AsyncPalimpsest,
+    id: str,
+    *,
+    policy: str | PolicyDocument | None,
+    model: str | None,
+    recording: str | None = None,
+    keep: bool = False,
 ) -> AsyncIterator[AsyncSession]:
     """Create a session and, unless it is to be kept, erase it at the end.
 
-    A session that existed before is not erased. Raises CheckFailed if it already holds events, or PalimpsestError.
+    Its metadata names the recording. A session that existed before is not erased. Raises CheckFailed if it already
+    holds events, or PalimpsestError.
     """
     session = client.session(id)
-    answer = await session.put_session.raw(policy=policy, model=model)
+    metadata = None if recording is None else {"recording": recording}
+    answer = await session.put_session.raw(policy=policy, model=model, metadata=metadata)
     if head := answer.parse().head:
         raise CheckFailed("session-not-new", f"session {id} already holds {head} events")
     try:

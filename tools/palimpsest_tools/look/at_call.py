@@ -9,13 +9,13 @@ from palimpsest import AsyncPalimpsest, AsyncSession, NotFoundError
 from palimpsest.types import CallBlockOut, EventOut, HistoryItem, Manifest, SummaryWhole
 
 from palimpsest_tools.look.calls import PAGE_MAX, NumberedCall
-from palimpsest_tools.look.events import SEARCHED_MAX, excerpt, find_text, search
+from palimpsest_tools.look.events import SEARCHED_MAX, excerpt, find_text, json_text, search
 from palimpsest_tools.look.output import counted, moment
 from palimpsest_tools.look.story import changes, describe_call, describe_event
 from palimpsest_tools.server import stop
 
 EVENTS_MAX: Final = 5
-"""Number of events with a text that are explained, the last ones."""
+"""Number of events with a text that are explained: the last ones that the call did not show whole."""
 _BLOCKS_MAX: Final = 5
 _CHANGES_MAX: Final = 6
 _TEXT_CHARS_MAX: Final = 100_000
@@ -45,8 +45,10 @@ class CallStory:
     held_by: tuple[CallBlockOut, ...]
     """The blocks of the request with the text."""
     events: tuple[EventAtCall, ...]
-    others: tuple[int, ...] = ()
-    """The seqs of earlier events with the text."""
+    whole: tuple[int, ...] = ()
+    """The seqs of all events with the text that the call showed whole."""
+    partial: tuple[int, ...] = ()
+    """The seqs of all events with the text that it left out, or showed otherwise."""
     later: tuple[int, ...] = ()
     """The seqs of events with the text that were appended after the call, if no earlier one has it."""
     searched_from: int = 1
@@ -68,17 +70,32 @@ async def read_text_story(client: AsyncPalimpsest, one: NumberedCall, text: str)
     record, blocks = await _read_call(session, one)
     start = max(0, head - SEARCHED_MAX)
     found = (await search(session, text, after=start, last=head)).events
+    shown = {event.seq: is_whole(record, event.seq) for event in found}
+    # The events that were left out are what was forgotten; those that were shown explain nothing.
+    explained = [event for event in found if not shown[event.seq]] or found
     later = () if found else (await search(session, text, after=head, last=head + SEARCHED_MAX)).events
     return CallStory(
         call=one,
         record=record,
         text=text,
-        held_by=tuple(block for block in blocks if find_text(block.text, text)),
-        events=tuple([await _read_event(session, event, one, blocks) for event in found[-EVENTS_MAX:]]),
-        others=tuple(event.seq for event in found[:-EVENTS_MAX]),
+        held_by=tuple(block for block in blocks if find_text(block_text(block), text)),
+        events=tuple([await _read_event(session, event, one, blocks) for event in explained[-EVENTS_MAX:]]),
+        whole=tuple(seq for seq, whole in shown.items() if whole),
+        partial=tuple(seq for seq, whole in shown.items() if not whole),
         later=tuple(event.seq for event in later),
         searched_from=start + 1,
     )
+
+
+def block_text(block: CallBlockOut) -> str:
+    """Return the text of a block as that of its event reads: a call's arguments without the escapes of JSON."""
+    return json_text(block.text) if block.kind in ("call", "tools") else block.text
+
+
+def is_whole(record: Manifest, seq: int) -> bool:
+    """Return whether a call showed an event verbatim."""
+    runs = record.dispositions
+    return any(run.from_seq <= seq <= run.to_seq and run.disposition == "verbatim" for run in runs)
 
 
 async def _read_call(session: AsyncSession, one: NumberedCall) -> tuple[Manifest, list[CallBlockOut]]:
@@ -134,15 +151,24 @@ def _verdict(story: CallStory, text: str) -> list[str]:
     searched = (
         f"events {story.searched_from:,} to {head:,}" if story.searched_from > 1 else f"the {head:,} events before it"
     )
-    if not story.events:
-        lines.append(f"None of {searched} has it.")
-    else:
-        last = f"; these are the last {len(story.events)}" if story.others else ""
-        found = len(story.events) + len(story.others)
-        lines.append(f"Of {searched}, {found:,} {'has' if found == 1 else 'have'} it{last}:")
+    lines.append(_counts(story, searched))
     if story.later:
         lines.append(f"Event {story.later[0]}, the first that has it, was appended after this call.")
     return lines
+
+
+def _counts(story: CallStory, searched: str) -> str:
+    """Return a line on how many events have the text, and how many of them the request showed whole."""
+    whole, partial = len(story.whole), len(story.partial)
+    found, explained = whole + partial, len(story.events)
+    if not found:
+        return f"None of {searched} has it."
+    shown = (
+        "shown whole" if not partial else "not shown whole" if not whole else f"{whole:,} shown whole, {partial:,} not"
+    )
+    more = explained < (partial or whole)
+    last = f"; the last {explained} {'of these' if not (whole and partial) else 'that are not'}" if more else ""
+    return f"Of {searched}, {found:,} {'has' if found == 1 else 'have'} it, {shown}{last}:"
 
 
 def _place(block: CallBlockOut) -> str:
@@ -205,6 +231,7 @@ def story_json(story: CallStory) -> dict[str, Any]:
             }
             for one in story.events
         ],
-        "other_events": list(story.others),
+        "whole_events": list(story.whole),
+        "partial_events": list(story.partial),
         "later_events": list(story.later),
     }

@@ -10,7 +10,17 @@ from typing import Any, Final, cast
 from palimpsest import AsyncSession
 from palimpsest.types import EventOut
 
-from palimpsest_tools.look.output import Column, counted, cut, output_width, print_json, print_lines, printable, table
+from palimpsest_tools.look.output import (
+    Column,
+    as_text,
+    counted,
+    cut,
+    output_width,
+    print_json,
+    print_lines,
+    printable,
+    table,
+)
 from palimpsest_tools.server import Address, connected, run
 
 SEARCHED_MAX: Final = 20_000
@@ -92,22 +102,12 @@ async def search(
 
 def event_text(event: EventOut) -> str:
     """Return the text of an event: its path, its content and a call's arguments."""
-    texts = (event.path, content_text(event.content), _arguments_text(event.arguments))
+    texts = (event.path, content_text(event.content), json_text(event.arguments))
     return "\n".join(text for text in texts if text)
 
 
-def _arguments_text(arguments: object) -> str:
-    """Return a call's arguments as text, without the escapes of JSON if they are an object or the text of one."""
-    if isinstance(arguments, str):
-        with suppress(ValueError):
-            arguments = json.loads(arguments)
-    if isinstance(arguments, dict):
-        return ", ".join(f"{name}: {_as_text(value)}" for name, value in arguments.items())
-    return "" if arguments is None else _as_text(arguments)
-
-
 def content_text(content: str | list[dict[str, Any]] | None) -> str:
-    """Return the text of an event's content; parts without text are named, and definitions of tools are JSON."""
+    """Return the text of an event's content; parts that are neither text nor definitions of tools are named."""
     if not isinstance(content, list):
         return content or ""
     return "\n".join(_part_text(part) for part in content)
@@ -117,11 +117,21 @@ def _part_text(part: dict[str, Any]) -> str:
     for field in ("text", "thinking"):
         if isinstance(part.get(field), str):
             return str(part[field])
-    return _as_text(part) if "name" in part or "function" in part else f"[{part.get('type', 'part')}]"
+    return _plain(part) if "name" in part or "function" in part else f"[{part.get('type', 'part')}]"
 
 
-def _as_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def json_text(value: object) -> str:
+    """Return a JSON value, or the text of one, without quotes and escapes; any other text as it is."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = json.loads(value)
+    return "" if value is None else _plain(value)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_plain(inner)}" for name, inner in value.items())
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else as_text(value)
 
 
 def find_text(text: str, wanted: str) -> re.Match[str] | None:

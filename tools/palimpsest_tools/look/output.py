@@ -59,6 +59,11 @@ def cut(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
+def as_text(value: object) -> str:
+    """Return a text as it is, and any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def moment(time: datetime) -> str:
     """Return a time to the second, without its zone: all times of the server are in UTC."""
     return f"{time:%Y-%m-%d %H:%M:%S}"

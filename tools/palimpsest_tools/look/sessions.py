@@ -8,7 +8,7 @@ from typing import Final
 from palimpsest import AsyncPalimpsest
 from palimpsest.types import SessionOut
 
-from palimpsest_tools.look.output import Column, counted, output_width, print_json, print_lines, table
+from palimpsest_tools.look.output import Column, as_text, counted, output_width, print_json, print_lines, table
 from palimpsest_tools.server import PAGE, Address, connected, run
 
 READ_MAX: Final = 1_000
@@ -62,7 +62,8 @@ def has_text(session: SessionOut, text: str) -> bool:
 
 
 def describe(sessions: Sequence[SessionOut], now: datetime, width: int) -> list[str]:
-    """Return a table of sessions; no line if there are none."""
+    """Return a table of sessions, with their metadata if any has some; no line if there are none."""
+    columns = (*_COLUMNS, Column("METADATA")) if any(session.metadata for session in sessions) else _COLUMNS
     rows = [
         (
             session.id,
@@ -72,10 +73,11 @@ def describe(sessions: Sequence[SessionOut], now: datetime, width: int) -> list[
             f"{session.tokens.log:,}",
             f"{session.tokens.context:,}",
             age(now - session.updated_at),
-        )
+            ", ".join(f"{name}: {as_text(value)}" for name, value in session.metadata.items()),
+        )[: len(columns)]
         for session in sessions
     ]
-    return table(_COLUMNS, rows, width) if rows else []
+    return table(columns, rows, width) if rows else []
 
 
 def remarks(read: int, found: int, limit: int, find: str | None, *, more: bool) -> list[str]:

@@ -122,10 +122,14 @@ async def _play(
     reports: list[_R] = []
     async with running_server(address) as server, server.address.client() as client:
         own = replace(options, keep=options.keep or server.temporary)
+        ids = session_ids(session, len(recordings))
         with show_on(server) as show:
-            for recording, id in zip(recordings, session_ids(session, len(recordings)), strict=True):
+            for recording, id in zip(recordings, ids, strict=True):
                 show.start(recording)
                 reports.append(await replay(client, recording, id, own, show))
                 show.report(reports[-1])
             show.summary(reports)
+        if options.keep and ids and not server.temporary:
+            name = ids[0].removesuffix(".1")
+            typer.echo(f"the sessions are kept; `palimpsest sessions --find {name}` lists them", err=True)
     return any(report.failures for report in reports)

@@ -44,7 +44,7 @@ async def replay_session(
     window = options.max_tokens
     found = 0
     try:
-        async with new_session(client, id, **options.settings) as session:
+        async with new_session(client, id, recording=recording.id, **options.settings) as session:
             try:
                 window = await options.window(client, recording, f"{id}.size")
                 await _steps(replay, session, recording, window, options, on_call)
