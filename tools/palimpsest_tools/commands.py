@@ -117,7 +117,7 @@ def replay(
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="Messages for OpenAI, Anthropic or Gemini (JSON), a coding agent's log, or neutral sessions (JSONL).",
+            help="Log of Claude Code, Codex or Gemini CLI; messages for OpenAI, Anthropic or Gemini; neutral sessions.",
         ),
     ],
     max_tokens: Annotated[

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from palimpsest_tools.recordings import agent_log, chat, neutral
+from palimpsest_tools.recordings import agent_log, chat, codex_log, gemini_log, neutral
 from palimpsest_tools.recordings.checks import numbered_lines, parse_json
 from palimpsest_tools.recordings.recording import MalformedRecording, Object, Recording
 
@@ -90,23 +90,35 @@ def decode(data: bytes) -> str:
 def parse(text: str, id: str, *, sub_agents: bool = False) -> tuple[Recording, ...]:
     """Read all sessions of a text; `id` names the session of a format without ids.
 
-    A coding agent's log gives only the main session, unless `sub_agents` is true or the log is a sub-agent's own.
+    A log of Claude Code gives only the main session, unless `sub_agents` is true or the log is a sub-agent's own.
     Raises MalformedRecording; no part of a malformed file is sent.
     """
     first = _first_line_object(text)
     if first is None:
         if not text.strip():
             raise MalformedRecording("the file is empty")
-        return (chat.recording(parse_json(text), id),)
+        return (_of_document(text, id),)
     if neutral.is_neutral(first):
         return tuple(
             neutral.recording(parse_json(line, first_line=number), number) for number, line in numbered_lines(text)
         )
+    if codex_log.is_rollout(first):
+        return (codex_log.recording(text, id),)
+    if gemini_log.is_chat(first):
+        return (gemini_log.recording(text, id),)
     if agent_log.is_agent_log(first):
         found = agent_log.recordings(text, id)
         main = tuple(one for one in found if one.id == id)
         return found if sub_agents or not main else main
-    return (chat.recording(parse_json(text), id),)
+    return (_of_document(text, id),)
+
+
+def _of_document(text: str, id: str) -> Recording:
+    """Read a text that is one JSON document. Raises MalformedRecording."""
+    document = parse_json(text)
+    if gemini_log.is_chat(document):
+        return gemini_log.recording(text, id)
+    return chat.recording(document, id)
 
 
 def _first_line_object(text: str) -> Object | None:

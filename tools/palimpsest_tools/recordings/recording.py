@@ -45,10 +45,30 @@ class AppendMessages:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedUsage:
+    """Tokens of a call as its provider counted them. `input` is all of the input, that of the cache included.
+
+    None means not recorded. `output` includes the model's reasoning.
+    """
+
+    input: int
+    read: int | None = None
+    write: int | None = None
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call of the agent's model at the time `at` in epoch seconds, None if the recording has no times."""
+    """A call of the agent's model at the time `at` in epoch seconds, None if the recording has no times.
+
+    `model` and `usage` are as recorded. `whole` means that the agent sent all of the conversation up to here: it had
+    not compacted it, nor cleared a part of it.
+    """
 
     at: float | None
+    model: str | None = None
+    usage: RecordedUsage | None = None
+    whole: bool = True
 
 
 Step: TypeAlias = AppendEvents | AppendMessages | ModelCall
@@ -58,8 +78,8 @@ Step: TypeAlias = AppendEvents | AppendMessages | ModelCall
 class Recording:
     """One session. `system` and `tools` are appended first, as neutral events.
 
-    `format` is the provider format of its messages, None for neutral events. `model` is the recorded model, if the file
-    names one. `notes` name repairs and omissions by the reader.
+    `format` is the provider format that its agent sent, None if it is unknown. `model` is the recorded model, if the
+    file names one, and the last one if there are several. `notes` name repairs and omissions by the reader.
     """
 
     id: str
@@ -108,15 +128,23 @@ def _cut(items: tuple[Object, ...], times: Times) -> Iterator[tuple[tuple[Object
 
 @dataclass(frozen=True, slots=True)
 class RecordedMessage:
-    """One recorded message: its additions to the log, whether the model wrote it, and its time in epoch seconds."""
+    """One recorded message: its additions to the log, whether the model wrote it, and its time in epoch seconds.
+
+    One that `continues` belongs to the response of the message before it. `model`, `usage` and `whole` are of the
+    call that a response answers.
+    """
 
     adds: tuple[Object, ...]
     by_model: bool
     at: float | None = None
+    continues: bool = False
+    model: str | None = None
+    usage: RecordedUsage | None = None
+    whole: bool = True
 
 
 def weave(entries: Iterable[RecordedMessage], append: Callable[[tuple[Object, ...], Times], Step]) -> tuple[Step, ...]:
-    """Return the steps of a conversation, with a model call directly before each of the model's messages.
+    """Return the steps of a conversation, with a model call directly before each of the model's responses.
 
     A call has the time of the message before it and is never earlier than the previous call. A first message of the
     model has no call before it, because there would be nothing to send.
@@ -134,9 +162,10 @@ def weave(entries: Iterable[RecordedMessage], append: Callable[[tuple[Object, ..
             times.clear()
 
     for entry in entries:
-        if entry.by_model and (steps or pending):
+        if entry.by_model and not entry.continues and (steps or pending):
             settle()
-            steps.append(ModelCall(latest if latest is not None else entry.at))
+            at = latest if latest is not None else entry.at
+            steps.append(ModelCall(at, entry.model, entry.usage, entry.whole))
         pending.extend(entry.adds)
         times.extend([entry.at] * len(entry.adds))
         if entry.at is not None:
