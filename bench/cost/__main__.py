@@ -120,9 +120,7 @@ def main() -> None:
             if given.picture:
                 longest = max(range(len(sessions)), key=lambda n: len(sessions[n].calls))
                 lines = {n: found[n][longest].sizes for n in ("append-only", "mask every turn, keep 10", "`default`")}
-                title = (
-                    f"One recorded session: context tokens over {len(sessions[longest].calls)} calls, epochs as dots"
-                )
+                title = f"Contexts of a recorded coding session of {len(sessions[longest].calls)} calls"
                 given.picture.write_text(svg(title, lines), encoding="utf-8")
                 given.picture = None
 

@@ -1,41 +1,45 @@
-"""A chart of context sizes over calls, with epochs marked."""
+"""A chart of context sizes over calls, with a dot at each call that opened an epoch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-WIDTH, HEIGHT, MARGIN = 900, 360, 48
-COLOURS: Final = ("#999999", "#d1495b", "#2e7d5b", "#30638e", "#edae49")
+from bench.charts import Axis, Line, Panel, draw
+
+EXPLAINED: Final = {
+    "append-only": "every call is sent all messages so far",
+    "mask every turn, keep 10": "all results but the last ten are stubs; nearly each call adds one",
+    "default": "old results become stubs together, when that pays; a dot is a call that changed old content",
+}
+_STEPS: Final = (10, 20, 50, 100)
 
 
 def svg(title: str, lines: Mapping[str, Sequence[tuple[int, bool]]]) -> str:
     """Draw a line for each name: the tokens of each call, with a dot where an epoch was opened."""
     calls = max(len(line) for line in lines.values())
     most = max(tokens for line in lines.values() for tokens, _ in line)
+    apart, thousands = _step(calls), 1000 * _step(most // 1000)
+    numbers = (1, *range(apart, calls + 1, apart))
+    across = Axis("calls of the session", [(float(call), f"{call:,}") for call in numbers], calls)
+    levels = range(0, most + 1, thousands)
+    up = Axis(
+        "tokens of the context", [(float(level), f"{level // 1000}K" if level else "0") for level in levels], most
+    )
+    drawn = [_line(name.strip("`"), line) for name, line in lines.items()]
+    legend = [(line.name, EXPLAINED.get(line.name, "")) for line in drawn]
+    return draw([Panel(title, across, up, drawn)], legend)
 
-    def x(call: int) -> float:
-        return MARGIN + call * (WIDTH - 2 * MARGIN) / max(1, calls - 1)
 
-    def y(tokens: int) -> float:
-        return HEIGHT - MARGIN - tokens * (HEIGHT - 2 * MARGIN) / most
+def _step(most: int) -> int:
+    """Return a round distance that divides the range up to `most` into at most six."""
+    scale = 1
+    while True:
+        for step in _STEPS:
+            if most <= 6 * step * scale:
+                return step * scale
+        scale *= 10
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
-        ' font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{MARGIN}" y="20" font-size="14">{title}</text>',
-        f'<path d="M{MARGIN} {MARGIN}V{HEIGHT - MARGIN}H{WIDTH - MARGIN}" fill="none" stroke="black"/>',
-        f'<text x="{MARGIN - 4}" y="{MARGIN - 4}" text-anchor="end">{most // 1000}K</text>',
-        f'<text x="{WIDTH - MARGIN}" y="{HEIGHT - MARGIN + 16}" text-anchor="end">{calls} calls</text>',
-    ]
-    for number, (name, line) in enumerate(lines.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        path = "M" + "L".join(f"{x(call):.1f} {y(tokens):.1f}" for call, (tokens, _) in enumerate(line))
-        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        parts += [
-            f'<circle cx="{x(call):.1f}" cy="{y(tokens):.1f}" r="3" fill="{colour}"/>'
-            for call, (tokens, opened) in enumerate(line)
-            if opened and call
-        ]
-        legend = name.strip("`")
-        parts.append(f'<text x="{MARGIN + 12}" y="{MARGIN + 14 * (number + 1)}" fill="{colour}">{legend}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+
+def _line(name: str, sizes: Sequence[tuple[int, bool]]) -> Line:
+    points = [(float(call), float(tokens)) for call, (tokens, _) in enumerate(sizes, 1)]
+    dots = [point for point, (_, opened) in zip(points, sizes, strict=True) if opened and point[0] > 1]
+    return Line(name, points, dots)

@@ -212,7 +212,8 @@ def main() -> None:
         sessions = {recording for recording, _ in points}
         print(f"\n### {name}: {len(sessions)} sessions, {len(points)} points\n\n{report(records)}", flush=True)
         if given.picture:
-            given.picture.write_text(picture(records, f"Values needed later that are visible, {name}"))
+            title = f"Values that calls needed later and that the context still shows, {name}"
+            given.picture.write_text(picture(records, title))
 
 
 def _arguments() -> argparse.Namespace:

@@ -238,8 +238,14 @@ def test_markers_are_after_the_prefix_the_kept_blocks_and_the_end() -> None:
 def test_the_picture_is_drawing_and_names() -> None:
     drawn = svg("title", {"one": [(10, False), (20, True)], "two": [(5, False), (6, False)]})
     assert drawn.startswith("<svg")
-    assert drawn.count("<circle") == 1
+    assert drawn.count("<circle") == 1 + 2, "an epoch, and the legend"
     assert all(word in drawn for word in ("title", "one", "two"))
+
+
+def test_an_axis_of_the_picture_has_several_ticks() -> None:
+    drawn = svg("title", {"`one`": [(700 * call, False) for call in range(288)]})
+    assert [text in drawn for text in (">50K<", ">200K<", ">1<", ">250<")] == [True] * 4
+    assert "`" not in drawn
 
 
 @pytest.mark.parametrize("told", [True, False])
