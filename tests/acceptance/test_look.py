@@ -147,7 +147,7 @@ async def test_the_window_of_a_session_is_shown_with_what_follows(database_url: 
         assert (done.returncode, done.stderr) == (0, "")
         lines = done.stdout.splitlines()
         estimate, target = sent["tokens"]["estimate"], sent["tokens"]["target"]
-        assert lines[0] == f"{target - estimate:,} of {target:,} tokens left before content must be left out"
+        assert lines[0] == f"{target - estimate:,} of {target:,} tokens remain before content must be left out"
         assert lines[1].startswith("Call 1 of view main of s@line.1, made ")
         assert {"h", "c", ".", "-"} >= set(lines[3]) - {"f"} and len(lines[3]) == 120
         assert f"target {target:,}" in lines[4]

@@ -53,7 +53,7 @@ def test_the_lower_of_threshold_and_target_bounds_the_room() -> None:
     window = window_of(tokens(), (), threshold=450)
     assert ([mark.name for mark in window.marks], window.left, window.bound) == (["threshold", "target"], -50, 450)
     assert [mark.name for mark in window_of(tokens(), (), threshold=900).marks] == ["target"]
-    assert context.room_left(-50, 450) == "50 tokens more than the 450 above which content is left out"
+    assert context.room_left(-50, 450) == "50 tokens over the 450 above which content is left out"
 
 
 @pytest.mark.parametrize("width", [8, 40, 41, 79, 120])
@@ -99,7 +99,7 @@ NOW = datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
 def test_the_room_that_is_left_comes_first_and_then_the_call() -> None:
     lines = context.describe(window(), NOW, 100, colours=False)
     assert lines[:2] == [
-        "300 of 800 tokens left before content must be left out",
+        "300 of 800 tokens remain before content must be left out",
         "Call 57 of view main of s@line.1, made 2026-01-01 00:00:00 (3 minutes ago), model gpt-4o, epoch 2 (budget)",
     ]
 
@@ -163,7 +163,7 @@ def test_what_follows_the_last_call_is_told() -> None:
 def test_a_session_without_calls_has_the_window_of_its_next_call() -> None:
     preview: PreviewOut = decode(PreviewOut, {"line": "s@line.1", "tokens": tokens().to_dict()})
     lines = context.describe_preview(preview, 80, colours=False)
-    assert lines[0].startswith("300 of 800 tokens left")
+    assert lines[0].startswith("300 of 800 tokens remain")
     assert lines[1] == "No call of s@line.1 is recorded; the next call would have this window:"
     assert lines[-1].startswith("Estimate: 500 tokens")
 

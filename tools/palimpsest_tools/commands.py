@@ -38,7 +38,7 @@ def sessions(
 ) -> None:
     """List the sessions of the server, the last changed ones first.
 
-    LOG is the size of all events, CONTEXT that of the main view's next context, both in tokens.
+    LOG is the size of all events, CONTEXT that of the main view's context as it is now, both in tokens.
     """
     from palimpsest_tools.look import sessions as command
     from palimpsest_tools.server import address
@@ -166,7 +166,9 @@ def replay(
 
 def explain(
     session: SessionId,
-    seq: Annotated[int | None, typer.Argument(min=1, help="Seq of an event, as palimpsest events lists it.")] = None,
+    seq: Annotated[
+        int | None, typer.Argument(metavar="SEQ", min=1, help="Seq of an event, as palimpsest events lists it.")
+    ] = None,
     find: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Instead of SEQ: explain the events in which this text occurs.")
     ] = None,

@@ -143,8 +143,8 @@ def _window_lines(
 def room_left(left: int, bound: int) -> str:
     """Return a line on the room before content must be left out."""
     if left < 0:
-        return f"{-left:,} tokens more than the {bound:,} above which content is left out"
-    return f"{left:,} of {bound:,} tokens left before content must be left out"
+        return f"{-left:,} tokens over the {bound:,} above which content is left out"
+    return f"{left:,} of {bound:,} tokens remain before content must be left out"
 
 
 def _about(found: CallWindow, now: datetime) -> str:
