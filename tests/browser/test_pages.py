@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from app.wings.pages.render import assets
-from tests.browser.crawl import Page, crawl, declared
 from tests.browser.looks import Look, look
-from tests.browser.markup import Markup, without_contents
 from tests.browser.sites import HOSTILE, RECORDED, SCRIPT, Site
+from tests.support.crawl import Page, crawl, declared
+from tests.support.markup import Markup, without_contents
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser

@@ -1,16 +1,17 @@
-"""The pages that links lead to, one of each kind for each session."""
+"""The pages under `/ui/` that links lead to, one of each kind for each session."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, urljoin, urlsplit
+from urllib.parse import parse_qsl, unquote, urljoin, urlsplit
 
 import httpx
 from starlette.routing import Match, Route
 
+from app.core.log.segments import session_of
 from app.wings.pages.routes import ROUTES
-from tests.browser.markup import Markup
+from tests.support.markup import Markup
 
 FIRST: Final = "/ui/"
 PAGES_MAX: Final = 120
@@ -58,10 +59,11 @@ def kind_of(path: str, sessions: Sequence[str]) -> tuple[str, ...] | None:
     route = route_of(at.path)
     if at.netloc or route is None or not at.path.startswith(FIRST):
         return None
-    session = re.match(r"/ui/sessions/([^/@]+(?:@[^/]+)?)", at.path)
-    if session and not any(session[1].startswith(one) for one in sessions):
+    found = re.match(r"/ui/sessions/([^/]+)", at.path)
+    session = session_of(unquote(found[1])) if found else ""
+    if session and session not in sessions:
         return None
-    return (route.path, session[1] if session else "", *sorted({name for name, _ in parse_qsl(at.query)}))
+    return (route.path, session, *sorted({name for name, _ in parse_qsl(at.query)}))
 
 
 def route_of(path: str) -> Route | None:
