@@ -1,0 +1,77 @@
+"""Reads of an event's fate in all calls of a view, and of the other half of a tool's use."""
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from app.store import event_log
+from app.store.engine import Database
+from app.store.event_log import SessionLog
+from app.store.ids import SessionRef
+from app.store.rows import decode
+
+CHANGES_MAX: Final = 40
+"""Number of changes that are read, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateRun:
+    """Consecutive calls of a view, by number, whose epochs decided the same about an event.
+
+    The calls of a run show it alike, for one reason. `before` is the call before the first one.
+    """
+
+    call_id: UUID
+    before: UUID | None
+    first: int
+    last: int
+
+
+# An event is shown otherwise if the rows of its epoch that cover it differ, if the policy does, whose authors and types
+# select events, or if it was erased. Rows of other types' stubs may cover it too: they divide a run, and no more.
+_RUNS: Final = """
+WITH decided AS (
+    SELECT epoch, count(*) FILTER (WHERE cause = 'redaction') OVER (ORDER BY epoch) AS erasures,
+        CASE WHEN evicted @> :seq::bigint THEN (
+            SELECT string_agg(DISTINCT concat_ws(' ', r ->> 'disposition', r ->> 'reducer', r ->> 'reason'), '; ')
+            FROM json_array_elements(evictions) r
+            WHERE (r ->> 'from_seq')::bigint <= :seq AND (r ->> 'to_seq')::bigint >= :seq) END AS decision
+    FROM epochs WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view
+), numbered AS (
+    SELECT call_id, epoch, head, policy_name, policy_version, row_number() OVER oldest AS number,
+        lag(call_id) OVER oldest AS before
+    FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view
+    WINDOW oldest AS (ORDER BY call_id)
+), since AS (
+    SELECT call_id, before, number, concat_ws(' ', policy_name, policy_version, erasures, decision) AS state
+    FROM numbered LEFT JOIN decided USING (epoch) WHERE head >= :seq
+), compared AS (
+    SELECT *, lag(state) OVER oldest AS former, lag(number) OVER oldest AS previous, max(number) OVER () AS newest
+    FROM since WINDOW oldest AS (ORDER BY number)
+)
+SELECT call_id, before, number AS first, coalesce(lead(previous) OVER (ORDER BY number), newest) AS last
+FROM compared WHERE former IS DISTINCT FROM state ORDER BY number DESC LIMIT :limit
+"""
+
+
+async def state_runs(database: Database, ref: SessionRef, view: str, seq: int) -> list[StateRun]:
+    """Return the runs of a view's calls since an event was logged, oldest first; of many, the last CHANGES_MAX."""
+    rows = await database.fetch(_RUNS, **ref._asdict(), view=view, seq=seq, limit=CHANGES_MAX)
+    return [decode(StateRun, row) for row in reversed(rows)]
+
+
+_COUNTERPART: Final = """
+SELECT CASE WHEN e.seq = :seq THEN e.call_seq ELSE e.seq END AS seq
+FROM unnest(:ids::uuid[], :starts::bigint[], :ends::bigint[]) AS part (id, first, last)
+JOIN events e ON e.session_id = part.id AND e.seq BETWEEN part.first AND part.last AND e.tenant_id = :tenant_id
+WHERE e.seq = :seq AND e.call_seq IS NOT NULL OR e.call_seq = :seq ORDER BY e.seq LIMIT 1
+"""
+
+
+async def counterpart(database: Database, ref: SessionRef, seq: int) -> int | None:
+    """Return the seq of the result of a tool call, or of the call of a result; None if there is none."""
+    parts = await event_log.owners(database, SessionLog(ref.session_id))
+    ids, starts, ends = zip(*((part.session_id, part.from_seq, part.to_seq) for part in parts), strict=True)
+    values = {"ids": list(ids), "starts": list(starts), "ends": list(ends)}
+    row = await database.fetchrow(_COUNTERPART, tenant_id=ref.tenant_id, seq=seq, **values)
+    return None if row is None else row["seq"]

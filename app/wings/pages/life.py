@@ -1,0 +1,138 @@
+"""An event's text and its life: the calls since it was logged, divided where the way they show it changed."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+from app.core.log.event import content_text
+from app.wings.pages.event_store import StateRun
+
+WORDS: Final[Mapping[str, str]] = {
+    "verbatim": "shown whole",
+    "stubbed": "shown as a stub",
+    "replaced": "shown by other words",
+    "summarized": "replaced by a summary",
+    "dropped": "left out",
+    "not_rendered": "not for the model",
+    "redacted": "shown as erased",
+}
+"""The dispositions of events in words."""
+STRIP_WIDTH: Final = 600
+_RUN_WIDTH_MIN: Final = 2.0
+_BEFORE_MATCH: Final = 60
+_EXCERPT_CHARS: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class LifeRun:
+    """Calls first..last of a view, by number, that show an event alike; `item` of its history is the first call's.
+
+    `before` is the id of the call before the first one.
+    """
+
+    first: int
+    last: int
+    item: Mapping[str, Any]
+    before: UUID | None = None
+
+    @property
+    def words(self) -> str:
+        """The way in which these calls show the event."""
+        return WORDS.get(self.item["disposition"], self.item["disposition"])
+
+    @property
+    def why(self) -> str:
+        """The rule and the reason for it; "" if it needs none."""
+        reason = (self.item["reason"] or "").replace("_", " ")
+        return ": ".join(part for part in (self.item["reducer"], reason) if part)
+
+
+def life_of(runs: Sequence[tuple[StateRun, Mapping[str, Any] | None]]) -> list[LifeRun]:
+    """Return runs with the items of their first calls; neighbours that show the event alike become one."""
+    done: list[LifeRun] = []
+    for run, item in runs:
+        if item is None:  # the call was deleted after the run was read
+            continue
+        if done and _shown(done[-1].item) == _shown(item):
+            done[-1] = replace(done[-1], last=run.last)
+        else:
+            done.append(LifeRun(run.first, run.last, item, run.before))
+    return done
+
+
+def _shown(item: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(item[name] for name in ("disposition", "summary", "reducer", "reason"))
+
+
+def strip(life: Sequence[LifeRun]) -> list[tuple[float, float, LifeRun]]:
+    """Return the left edge and the width of each run in a picture of all calls; no run is too narrow to be seen."""
+    drawn = []
+    for run in life:
+        left, end = place_of(life, run.first), place_of(life, run.last + 1)
+        width = max(_RUN_WIDTH_MIN, round(end - left, 1))
+        drawn.append((min(left, STRIP_WIDTH - width), width, run))
+    return drawn
+
+
+def place_of(life: Sequence[LifeRun], number: float) -> float:
+    """Return the place of a call in that picture."""
+    calls = life[-1].last - life[0].first + 1
+    return round(STRIP_WIDTH * (number - life[0].first) / calls, 1)
+
+
+def run_at(life: Sequence[LifeRun], number: int) -> LifeRun | None:
+    """Return the run with this call; None if it is in none."""
+    return next((run for run in life if run.first <= number <= run.last), None)
+
+
+def holders(lines: Sequence[Mapping[str, Any]], line: str, seq: int) -> list[str]:
+    """Return the other lines of a session that have the event `seq` of this line in their logs."""
+    known = {one["id"]: one for one in lines}
+
+    def owner(id: str) -> str:
+        while id in known and known[id]["parent"] is not None and seq <= known[id]["at"]:
+            id = known[id]["parent"]
+        return id
+
+    return [id for id, one in known.items() if id != line and seq <= one["head"] and owner(id) == owner(line)]
+
+
+def event_text(event: Mapping[str, Any]) -> str:
+    """Return the text of an event: its content, and a call's arguments."""
+    given = event.get("arguments")
+    if isinstance(given, str):
+        with suppress(ValueError):
+            given = json.loads(given)
+    if isinstance(given, dict):
+        given = "\n".join(f"{name}: {_as_text(value)}" for name, value in given.items())
+    content = event.get("content")
+    if isinstance(content, list) and event["type"] == "tools":
+        content = _as_text(content)
+    return "\n".join(part for part in (content_text(content), "" if given is None else _as_text(given)) if part)
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def pattern(find: str) -> re.Pattern[str] | None:
+    """Return the pattern of a text in upper or lower case, whatever white space is between its words."""
+    words = find.split()
+    return re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE) if words else None
+
+
+def pieces(text: str, found: re.Pattern[str] | None, most: int = _EXCERPT_CHARS) -> list[tuple[str, bool]]:
+    """Return a line with the first match, and before and behind it, as pieces that match or do not."""
+    match = found.search(text) if found else None
+    start = max(0, match.start() - _BEFORE_MATCH) if match else 0
+    shown = text[start : start + most]
+    done = [("…", False)] if start else []
+    end = 0
+    for hit in found.finditer(shown) if found else ():
+        done += [(shown[end : hit.start()], False), (hit.group(), True)]
+        end = hit.end()
+    return [*done, (shown[end:] + ("…" if start + most < len(text) else ""), False)]
