@@ -155,7 +155,7 @@ async def test_the_window_of_a_session_is_shown_with_what_follows(database_url: 
         assert "Provider's count: 777 input tokens for this call" in lines
         assert "The 4 largest of 4 blocks:" in lines
         assert any(line.split()[1:5] == ["3", "result", "read", "verbatim"] for line in lines)
-        assert any(line.startswith("Since this call: 4 events, ") for line in lines)
+        assert any(line.startswith("Appended since this call: 4 events with ") for line in lines)
         assert "\x1b" not in done.stdout
         same = await command("context", "s", "--call", "1", "--json", settings={"URL": url})
         (found,) = json_lines(same)

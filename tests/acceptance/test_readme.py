@@ -52,7 +52,7 @@ async def test_the_curl_walk_works_as_printed(database_url: str) -> None:
 async def test_the_tutorial_works_as_printed(database_url: str) -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text()
     steps = re.findall(r"<!-- step -->\n```sh\n(.*?)```", page, re.DOTALL)
-    assert len(steps) == page.count("<!-- step -->") == 9
+    assert len(steps) == page.count("<!-- step -->") == 10
     async with serving(Settings(), database_url) as url:
         said = []
         for step in steps:
@@ -66,13 +66,15 @@ async def test_the_tutorial_works_as_printed(database_url: str) -> None:
         '"from_seq": 6, "to_seq": 12, "disposition": "stubbed", "reducer": "economics", "reason": "not_among_last_2"'
     )
     assert shown in json.dumps(fits["evictions"]) and shown in page
-    assert "epoch 1 (start): shown whole" in said[4] and "shown as a stub, by economics: not_among_last_2" in said[4]
-    assert """Its request did not hold "unit='m'".""" in said[5] and "In its place: " in said[5]
-    assert all(line in page for line in said[5].splitlines()[1:5])
-    assert "class Gauge" in said[6]
-    preview = json.loads(said[7][said[7].index('{"call_id"') :])
+    window = said[4].splitlines()
+    assert all(line in page.splitlines() for line in (window[0], window[-1])) and len(window[3]) == 120
+    assert "epoch 1 (start): shown whole" in said[5] and "shown as a stub, by economics: not_among_last_2" in said[5]
+    assert """Its request did not hold "unit='m'".""" in said[6] and "In its place: " in said[6]
+    assert all(line in page for line in said[6].splitlines()[1:5])
+    assert "class Gauge" in said[7]
+    preview = json.loads(said[8][said[8].index('{"call_id"') :])
     assert (
         "class Gauge:\\n" in json.dumps(preview["request"])
         and preview["tokens"]["estimate"] <= preview["tokens"]["target"]
     )
-    assert said[8] == ""
+    assert said[9] == ""

@@ -32,12 +32,16 @@ async def test_one_way_to_name_the_server_and_the_key(database_url: str) -> None
                 ("import", chat, "--session", session),
                 ("export", session),
                 ("explain", session, "3"),
+                ("sessions",),
+                ("context", session),
+                ("calls", session),
+                ("events", session),
                 ("verify",),
                 ("replay", chat, "--max-tokens", "100000", "--json"),
             ):
                 done = await command(*words, *arguments, settings=settings)
                 assert done.returncode == 0, (words, done.stderr)
-        for words in (("import", chat), ("export", "s0"), ("explain", "s0", "3"), ("verify",)):
+        for words in (("import", chat), ("export", "s0"), ("explain", "s0", "3"), ("sessions",), ("verify",)):
             done = await command(*words, settings={"URL": url})
             assert done.returncode == 1
             assert "key" in done.stderr

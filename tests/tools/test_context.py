@@ -144,25 +144,53 @@ def test_the_largest_blocks_are_listed_with_their_events() -> None:
     assert len(lines) == 12
 
 
-def test_what_follows_the_last_call_is_told() -> None:
-    preview: PreviewOut = decode(PreviewOut, {"cause": "budget", "tokens": {**tokens().to_dict(), "estimate": 440}})
-    lines = context.describe(window(appended=AppendedSince(4, 425, False), preview=preview), NOW, 100, colours=False)
-    assert lines[-3:] == [
+def preview(cause: str | None, *changes: dict[str, Any]) -> PreviewOut:
+    about = {"cause": cause, "tokens": {**tokens().to_dict(), "estimate": 440}, "diff": {"changes": list(changes)}}
+    made: PreviewOut = decode(PreviewOut, about)
+    return made
+
+
+def change(seq: int, size: int, to: str = "stubbed", kind: str = "changed", **more: Any) -> dict[str, Any]:
+    return {"from_seq": seq, "to_seq": seq, "change": kind, "from": "verbatim", "to": to, "tokens": size, **more}
+
+
+def test_what_the_next_call_leaves_out_is_told_with_the_rules() -> None:
+    changes = (
+        change(3, -20, reducer="economics", reason="not_among_last_2"),
+        change(4, -300, "summarized", to_seq=8, reducer="fold", reason="summary s1", summary="s1"),
+        change(9, 40, "verbatim", "added"),
+    )
+    follows = window(appended=AppendedSince(4, 425, False), preview=preview("budget", *changes))
+    assert context.describe(follows, NOW, 100, colours=False)[-6:] == [
         "",
-        "Since this call: 4 events, 425 tokens",
-        "Next call, as things are: 440 of 800 tokens, in a new epoch (budget)",
+        "Provider's cache: last used by this call, 3 minutes ago",
+        "Appended since this call: 4 events with 425 tokens",
+        "Next call, as things are: 440 of 800 tokens, in a new epoch (budget), and changes:",
+        "  -300 tokens  events 4 to 8: replaced by a summary, by fold: summary s1",
+        "  -20 tokens  event 3: shown as a stub, by economics: not_among_last_2",
     ]
-    refused = context.following(window(appended=AppendedSince(1000, 9, True), infeasible="it does not fit"))
-    assert refused[1:] == [
-        "Since this call: 1,000+ events, 9+ tokens",
+    many = [change(seq, -seq) for seq in range(1, 9)]
+    lines = context.following(window(appended=AppendedSince(1, 9, False), preview=preview("budget", *many)), NOW)
+    assert (lines[4], lines[-1], len(lines)) == ("  -8 tokens  event 8: shown as a stub", "  … 3 more", 10)
+
+
+def test_a_next_call_that_changes_nothing_or_cannot_be_made_is_told() -> None:
+    same = context.following(window(appended=AppendedSince(0, 0, False), preview=preview(None)), NOW)
+    assert same[2:] == [
+        "Appended since this call: no events",
+        "Next call, as things are: 440 of 800 tokens, in the same epoch; nothing more is left out",
+    ]
+    refused = context.following(window(appended=AppendedSince(1000, 9, True), infeasible="it does not fit"), NOW)
+    assert refused[2:] == [
+        "Appended since this call: more than 1,000 events with 9 tokens",
         "Next call: no context can be made: it does not fit",
     ]
-    assert context.following(window()) == []
+    assert context.following(window(), NOW) == []
 
 
 def test_a_session_without_calls_has_the_window_of_its_next_call() -> None:
-    preview: PreviewOut = decode(PreviewOut, {"line": "s@line.1", "tokens": tokens().to_dict()})
-    lines = context.describe_preview(preview, 80, colours=False)
+    first: PreviewOut = decode(PreviewOut, {"line": "s@line.1", "tokens": tokens().to_dict()})
+    lines = context.describe_preview(first, 80, colours=False)
     assert lines[0].startswith("300 of 800 tokens remain")
     assert lines[1] == "No call of s@line.1 is recorded; the next call would have this window:"
     assert lines[-1].startswith("Estimate: 500 tokens")

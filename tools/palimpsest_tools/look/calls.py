@@ -118,7 +118,7 @@ async def require_call(
 def missing_call(recorded: RecordedCalls, session: str, wanted: str | None, view: str | None) -> str:
     """Return a line on a call that is not recorded, and on those that are."""
     if not recorded.views:
-        return "; ".join([f"session {session!r} has no recorded calls", *_lines(recorded)])
+        return "; ".join([f"session {session!r} has no recorded calls", *about_other_lines(recorded)])
     if view is not None and view not in recorded.views:
         return f"session {session!r} has no recorded calls of view {view!r}; {_views(recorded.views)}"
     name = view or recorded.default_view()
@@ -135,6 +135,8 @@ def show_calls(address: Address, session: str, view: str | None, limit: int, *, 
 async def _show(address: Address, session: str, view: str | None, limit: int, *, as_json: bool) -> None:
     async with connected(address) as client:
         recorded = await read_calls(client, session)
+        if view is not None and recorded.calls and view not in recorded.views:
+            stop(missing_call(recorded, session, None, view))
         name = view or recorded.default_view()
         shown = recorded.of_view(name)[-limit:]
         causes = await read_causes(client, shown)
@@ -202,10 +204,10 @@ def remarks(recorded: RecordedCalls, view: str, shown: int) -> list[str]:
     others = {name: calls for name, calls in views.items() if name != view}
     if others:
         lines.append(f"other views: {_views(others)}")
-    return [*lines, *_lines(recorded)]
+    return [*lines, *about_other_lines(recorded)]
 
 
-def _lines(recorded: RecordedCalls) -> list[str]:
+def about_other_lines(recorded: RecordedCalls) -> list[str]:
     """Return a line about the calls on the session's other lines, if there are any."""
     others = ", ".join(f"{line} has {counted(calls, 'call')}" for line, calls in sorted(recorded.other_lines.items()))
     return [f"other lines of the session: {others}"] if others else []

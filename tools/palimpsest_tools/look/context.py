@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from palimpsest import AsyncPalimpsest, ContextInfeasibleError
-from palimpsest.types import CallBlockOut, Manifest, PreviewOut, TokensOut
+from palimpsest.types import CallBlockOut, Change, Manifest, PreviewOut, TokensOut
 
 from palimpsest_tools.look.calls import PAGE_MAX, NumberedCall, RecordedCalls, missing_call, read_calls
 from palimpsest_tools.look.events import excerpt
@@ -21,11 +21,14 @@ from palimpsest_tools.look.output import (
     uses_colours,
 )
 from palimpsest_tools.look.sessions import age
+from palimpsest_tools.look.story import describe_decision
 from palimpsest_tools.look.window import bar, legend, window_of
 from palimpsest_tools.server import Address, connected, run, stop
 
 BLOCKS_MAX: Final = 10
 """Number of the largest blocks that are listed."""
+CHANGES_MAX: Final = 5
+"""Number of changes by the next call that are listed, those that save most."""
 _TEXT_CHARS: Final = 400
 _BAR_WIDTH_MAX: Final = 120
 _TEXT_WIDTH_MIN: Final = 20
@@ -101,7 +104,7 @@ async def read_window(
     appended = AppendedSince(len(page.items), sum(event.tokens for event in page.items), page.next_cursor is not None)
     preview, infeasible = None, None
     try:
-        preview = await session.preview_context(view=one.call.view, format=one.call.format)
+        preview = await session.preview_context(view=one.call.view, format=one.call.format, diff_with=id)
     except ContextInfeasibleError as error:
         infeasible = error.detail
     return CallWindow(one, record, tuple(blocks), reported, appended, preview, infeasible)
@@ -122,7 +125,7 @@ def describe(found: CallWindow, now: datetime, width: int, *, colours: bool) -> 
         *counts(found.record.tokens, found.one, found.reported),
         "",
         *largest(found.blocks, width),
-        *following(found),
+        *following(found, now),
     ]
 
 
@@ -199,20 +202,45 @@ def largest(blocks: Sequence[CallBlockOut], width: int) -> list[str]:
     return [f"The {len(rows)} largest of {counted(len(blocks), 'block')}:", *table(_BLOCK_COLUMNS, rows)]
 
 
-def following(found: CallWindow) -> list[str]:
-    """Return lines on what happened after the call, and on the context that the next call gets."""
-    if found.appended is None:
+def following(found: CallWindow, now: datetime) -> list[str]:
+    """Return lines on what happened after a view's last call, and on what the next one leaves out."""
+    since = found.appended
+    if since is None:
         return []
-    since, more = found.appended, "+" if found.appended.more else ""
-    words = f"{since.events:,}{more} events, {since.tokens:,}{more} tokens" if since.events else "nothing was appended"
-    lines = ["", f"Since this call: {words}"]
+    more = "more than " if since.more else ""
+    words = f"{more}{counted(since.events, 'event')} with {since.tokens:,} tokens" if since.events else "no events"
+    lines = [
+        "",
+        f"Provider's cache: last used by this call, {age(now - found.one.call.created_at)}",
+        f"Appended since this call: {words}",
+    ]
     if found.infeasible is not None:
         lines.append(f"Next call: no context can be made: {found.infeasible}")
     elif found.preview is not None:
-        next = found.preview
-        opens = "in the same epoch" if next.cause is None else f"in a new epoch ({next.cause})"
-        lines.append(f"Next call, as things are: {next.tokens.estimate:,} of {next.tokens.target:,} tokens, {opens}")
+        lines += _of_next(found.preview)
     return lines
+
+
+def _of_next(preview: PreviewOut) -> list[str]:
+    """Return lines on the next call: its size, and the events that it shows otherwise, with the rules."""
+    epoch = "in the same epoch" if preview.cause is None else f"in a new epoch ({preview.cause})"
+    size = f"Next call, as things are: {preview.tokens.estimate:,} of {preview.tokens.target:,} tokens, {epoch}"
+    changes = [] if preview.diff is None else [one for one in preview.diff.changes if one.change != "added"]
+    if not changes:
+        return [f"{size}; nothing more is left out"]
+    changes.sort(key=lambda change: (change.tokens, change.from_seq))
+    lines = [f"{size}, and changes:"]
+    lines += map(_change, changes[:CHANGES_MAX])
+    if len(changes) > CHANGES_MAX:
+        lines.append(f"  … {len(changes) - CHANGES_MAX:,} more")
+    return lines
+
+
+def _change(change: Change) -> str:
+    one = change.from_seq == change.to_seq
+    events = f"event {change.from_seq}" if one else f"events {change.from_seq} to {change.to_seq}"
+    shown = describe_decision(change.to or "", change.reducer, change.reason, change.summary)
+    return f"  {change.tokens:+,} tokens  {events}: {shown}"
 
 
 def window_json(found: CallWindow) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from palimpsest import NotFoundError
 from palimpsest.types import LineOut
 
 from palimpsest_tools.look.at_call import describe_story, read_event_story, read_text_story, story_json
-from palimpsest_tools.look.calls import RecordedCalls, read_calls, require_call
+from palimpsest_tools.look.calls import RecordedCalls, about_other_lines, read_calls, require_call
 from palimpsest_tools.look.output import print_json, print_lines
 from palimpsest_tools.look.story import describe_event, story
 from palimpsest_tools.server import PAGE, Address, connected, run
@@ -73,6 +73,8 @@ async def _explain_call(
         print_json(story_json(found))
     else:
         print_lines(describe_story(found, _numbers(recorded)))
+        if not found.events:
+            print_lines(about_other_lines(recorded))
     if not found.events and not found.held_by:
         raise typer.Exit(1)
 

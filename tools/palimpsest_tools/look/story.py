@@ -37,10 +37,15 @@ def changes(history: Sequence[HistoryItem]) -> list[HistoryItem]:
 
 def describe_call(call: HistoryItem) -> str:
     """Return how a call showed the event, and why."""
-    why = [part for part in (call.reducer, call.reason) if part]
-    if call.summary and call.summary not in " ".join(why):
-        why.append(f"summary {call.summary}")
-    return _WORDS.get(call.disposition, call.disposition) + (f", by {': '.join(why)}" if why else "")
+    return describe_decision(call.disposition, call.reducer, call.reason, call.summary)
+
+
+def describe_decision(disposition: str, reducer: str | None, reason: str | None, summary: str | None) -> str:
+    """Return how an event is shown, and which rule decided that for which reason."""
+    why = [part for part in (reducer, reason) if part]
+    if summary and summary not in " ".join(why):
+        why.append(f"summary {summary}")
+    return _WORDS.get(disposition, disposition) + (f", by {': '.join(why)}" if why else "")
 
 
 def story(history: Sequence[HistoryItem], numbers: Mapping[str, int], *, every: bool = False) -> list[str]:
