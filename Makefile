@@ -95,6 +95,7 @@ NEEDS_peers := $(PEERS:%=bench/peers/.venv/%/.ready)
 NEEDS_adapters := $(ADAPTERS:%=clients/python/.venv-%/.ready)
 CHROMIUM := /usr/bin/chromium
 NEEDS_browser := tests/browser/.venv/.ready $(CHROMIUM)
+NEEDS_screenshots := $(NEEDS_browser)
 NEEDS_generators := tests/generators/.venv/.ready $(if $(shell command -v npm),tests/generators/node_modules/.ready)
 
 # List the names that the pattern $(1) finds in the files $(2). An unknown NAME is an error.

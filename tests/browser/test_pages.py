@@ -29,16 +29,24 @@ POLICY: Final = {
     "frame-ancestors": "'none'",
 }
 AGES: Final = re.compile(r"just now|\d+ (?:min|h|d|s) ago|\d\d\d\d-\d\d-\d\d \d\d:\d\d:\d\d")
+NEVER_OURS: Final = {"img", "b", "i", "style", "textarea", "iframe"}
+"""Tags in the hostile texts that no page has."""
 UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture(scope="session")
-async def pages(site: Site) -> list[Page]:
-    """One page of each kind, for a recorded and the hostile session, and those that no link leads to."""
+async def answers(site: Site) -> list[Page]:
+    """One page of each kind, for a recorded and the hostile session, those that no link leads to, and texts."""
     async with httpx.AsyncClient(base_url=site.url, timeout=60, verify=False) as http:
-        found = await crawl(http, (RECORDED, HOSTILE))
+        found = await crawl(http, (RECORDED, HOSTILE), {"find": "script", "call": "3"})
         apart = [Page.of(path, (path,), await http.get(path)) for path in APART]
         return [*found, *apart]
+
+
+@pytest.fixture(scope="session")
+def pages(answers: list[Page]) -> list[Page]:
+    """All of them that are pages."""
+    return [page for page in answers if page.is_html]
 
 
 @pytest.fixture(scope="session")
@@ -47,17 +55,27 @@ async def looks(site: Site, pages: list[Page], chromium: "Browser") -> list[Look
     return [await look(chromium, site.url + page.path, axe=True) for page in pages]
 
 
-def test_links_lead_to_every_page(pages: list[Page]) -> None:
-    statuses = {page.path: page.status for page in pages if page.status != APART.get(page.path, 200)}
+def test_links_lead_to_every_page(answers: list[Page]) -> None:
+    statuses = {page.path: page.status for page in answers if page.status != APART.get(page.path, 200)}
     assert statuses == {}
-    assert declared() - {page.kind[0] for page in pages} == set()
+    assert declared() - {page.kind[0] for page in answers} == set()
 
 
-def test_the_policy_lets_nothing_in_that_is_not_of_this_server(pages: list[Page]) -> None:
-    for page in pages:
+def test_the_policy_lets_nothing_in_that_is_not_of_this_server(answers: list[Page]) -> None:
+    for page in answers:
         sent = page.headers["content-security-policy"]
         assert dict(part.split(maxsplit=1) for part in sent.split("; ")) == POLICY, page.path
-        assert Markup.of(page.html).inline == [], page.path
+        assert page.headers["x-content-type-options"] == "nosniff", page.path
+        assert page.is_html or page.headers["content-type"].startswith("text/plain"), page.path
+        assert not page.is_html or Markup.of(page.html).inline == [], page.path
+
+
+async def test_no_event_is_markup_on_its_page(site: Site) -> None:
+    async with httpx.AsyncClient(base_url=site.url, timeout=60, verify=False) as http:
+        head = (await http.get(f"/v1/sessions/{HOSTILE}")).json()["head"]
+        for seq in range(1, head + 1):
+            page = Markup.of((await http.get(f"/ui/sessions/{HOSTILE}/events/{seq}")).text)
+            assert (page.inline, page.tags & NEVER_OURS) == ([], set()), seq
 
 
 def test_a_page_weighs_no_more_than_60_kilobytes_without_contents(pages: list[Page]) -> None:
@@ -95,3 +113,15 @@ def test_hostile_contents_are_text(looks: list[Look]) -> None:
     assert any(SCRIPT in seen.text for seen in hostile) == any("{sid}" in path for path in declared())
     for seen in hostile:
         assert UNSEEN.findall(seen.text) == [], seen.address
+
+
+async def test_the_checks_see_faults(chromium: "Browser") -> None:
+    faulty = (
+        "<main><p style='color:%23ccc;background:%23fff'>pale</p><img src='http://127.0.0.1:9/x.png'></main>"
+        "<script>console.error('said'); alert('opened')</script>"
+    )
+    seen = await look(chromium, f"data:text/html,{faulty}", axe=True)
+    assert [message for message in seen.messages if "said" in message or "opened" in message]
+    assert any(url.startswith("http://127.0.0.1:9/") for url in seen.requests)
+    assert {"color-contrast", "image-alt"} <= {one.split()[1] for one in seen.findings}
+    assert Markup.of(faulty).inline

@@ -1,10 +1,10 @@
 """The pages under `/ui/` that links lead to, one of each kind for each session."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urljoin, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urljoin, urlsplit
 
 import httpx
 from starlette.routing import Match, Route
@@ -19,7 +19,7 @@ PAGES_MAX: Final = 120
 
 @dataclass(frozen=True)
 class Page:
-    """A page as the server sends it; `kind` is its route and the names in its query."""
+    """A page, or a text, as the server sends it; `kind` is its route and the names in its query."""
 
     path: str
     kind: tuple[str, ...]
@@ -27,16 +27,25 @@ class Page:
     headers: httpx.Headers
     html: str
 
+    @property
+    def is_html(self) -> bool:
+        """Whether it is a page, and not a text to download."""
+        return self.headers["content-type"].startswith("text/html")
+
     @classmethod
     def of(cls, path: str, kind: tuple[str, ...], answer: httpx.Response) -> "Page":
         """Return the page of a response."""
         return cls(path, kind, answer.status_code, answer.headers, answer.text)
 
 
-async def crawl(http: httpx.AsyncClient, sessions: Sequence[str], first: str = FIRST) -> list[Page]:
-    """Return the pages that links lead to from the first one, one of each kind for each of these sessions."""
+async def crawl(http: httpx.AsyncClient, sessions: Sequence[str], fields: Mapping[str, str]) -> list[Page]:
+    """Return the pages that links and searches lead to, one of each kind for each of these sessions.
+
+    `fields` are the values that are entered into the fields of search forms, by name.
+    """
     found: dict[tuple[str, ...], Page] = {}
-    waiting, known = [first], {first}
+    waiting = [FIRST, *(f"/ui/sessions/{one}/events" for one in sessions)]
+    known = {*waiting}
     while waiting and len(found) < PAGES_MAX:
         path = waiting.pop(0)
         kind = kind_of(path, sessions)
@@ -44,13 +53,25 @@ async def crawl(http: httpx.AsyncClient, sessions: Sequence[str], first: str = F
             continue
         answer = await http.get(path, headers={"Accept": "text/html"}, follow_redirects=True)
         found[kind] = page = Page.of(path, kind, answer)
-        for link in Markup.of(page.html).links:
+        for link in targets(page, fields):
             target = urljoin(path, link).partition("#")[0]
             if target not in known:
                 known.add(target)
                 waiting.append(target)
     assert len(found) < PAGES_MAX, "the crawl has no end"
     return list(found.values())
+
+
+def targets(page: Page, fields: Mapping[str, str]) -> Iterator[str]:
+    """Yield the addresses of a page's links, and of its search forms with these fields filled in."""
+    if not page.is_html:
+        return
+    found = Markup.of(page.html)
+    yield from found.links
+    for form in found.forms:
+        if form.method == "get":
+            entered = {name: fields.get(name, value) for name, value in form.fields.items()}
+            yield f"{form.action}?{urlencode({name: value for name, value in entered.items() if value})}"
 
 
 def kind_of(path: str, sessions: Sequence[str]) -> tuple[str, ...] | None:

@@ -8,14 +8,23 @@ from typing import Final
 TEXT: Final = re.compile(r">[^<]+<")
 
 
+@dataclass(frozen=True)
+class Form:
+    """A form: its method in lower case, its address, and its named fields with their values."""
+
+    method: str
+    action: str
+    fields: dict[str, str]
+
+
 @dataclass
 class Markup(HTMLParser):
     """The links, the forms and the inline parts of a page, as the parser finds them."""
 
     links: list[str] = field(default_factory=list)
-    forms: list[tuple[str, dict[str, str]]] = field(default_factory=list)
-    """The action of each form that is posted, with the values of its named fields."""
+    forms: list[Form] = field(default_factory=list)
     inline: list[str] = field(default_factory=list)
+    tags: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, html: str) -> "Markup":
@@ -27,18 +36,16 @@ class Markup(HTMLParser):
 
     def __post_init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self._posts = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
+        self.tags.add(tag)
         if tag == "a" and given.get("href"):
             self.links.append(str(given["href"]))
         if tag == "form":
-            self._posts = given.get("method") == "post"
-            if self._posts:
-                self.forms.append((given.get("action") or "", {}))
-        if tag in ("input", "button", "select", "textarea") and self._posts and given.get("name"):
-            self.forms[-1][1][str(given["name"])] = given.get("value") or ""
+            self.forms.append(Form(given.get("method") or "get", given.get("action") or "", {}))
+        if tag in ("input", "button", "select", "textarea") and self.forms and given.get("name"):
+            self.forms[-1].fields[str(given["name"])] = given.get("value") or ""
         if tag == "style" or (tag == "script" and not given.get("src")) or "style" in given:
             self.inline.append(self.get_starttag_text() or tag)
         if any(name.startswith("on") or "javascript:" in (value or "") * (name != "value") for name, value in attrs):

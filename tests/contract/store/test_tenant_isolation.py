@@ -57,7 +57,9 @@ from app.wings.webhooks import store as webhooks
 from app.worker import run
 from tests.conftest import serving
 from tests.support.backdating import moved_back
+from tests.support.crawl import Page, crawl
 from tests.support.databases import migrated
+from tests.support.markup import Markup
 from tests.support.receiver import Receiver, receiving
 from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog, Statement
@@ -105,8 +107,8 @@ def fast_retries() -> Iterator[None]:
 class WalkResult:
     """The result of a walk: its tenant, its HTTP requests, and the statements the server executed.
 
-    The server at `url` keeps running; `database` connects as the owner. The worker has stopped, so that nothing changes
-    on its own.
+    `pages` are one page of each kind under `/ui/`, for two of its sessions. The server at `url` keeps running;
+    `database` connects as the owner. The worker has stopped, so that nothing changes on its own.
     """
 
     tenant_id: UUID
@@ -115,6 +117,7 @@ class WalkResult:
     url: str
     database_url: str
     database: Database
+    pages: list[Page]
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -136,8 +139,9 @@ async def walk_result(postgres: str, template: str) -> AsyncIterator[WalkResult]
         ):
             async with working(database_url):
                 requests = await walk(http, receiver)
+            pages = await crawl(http, ("s", "l"), {"find": SECRET_WORD, "call": "2"})
             await run_schedules(application, database, tenant_id)
-            yield WalkResult(tenant_id, requests, log.statements(), url, database_url, database)
+            yield WalkResult(tenant_id, requests, log.statements(), url, database_url, database, pages)
         await application.close()
         await database.close()
 
@@ -481,6 +485,30 @@ async def test_every_route_refuses_other_keys_and_shows_other_tenants_nothing(
             status, text = await answer(one, bearer(theirs))
             assert status < 500 and status not in (401, 403), (one, status)
             assert SECRET_WORD not in text, one
+    assert await rows_of(database, walk_result.tenant_id) == before
+
+
+async def test_every_page_refuses_other_keys_and_shows_other_tenants_nothing(walk_result: WalkResult) -> None:
+    """The readers have no key, an unknown one, one that may not read, and one of another tenant, which sends forms."""
+    database = walk_result.database
+    unread = (await Tenants(database, None).create_key("other", "writes", ["ingest"])).secret
+    theirs, _ = await tenant(database, "other")
+    before = await rows_of(database, walk_result.tenant_id)
+    assert any(SECRET_WORD in page.html for page in walk_result.pages)
+    assert [page.path for page in walk_result.pages if page.status != 200] == []
+    async with httpx.AsyncClient(base_url=walk_result.url, timeout=30) as http:
+        for page in walk_result.pages:
+            for headers in ({}, bearer("pal_" + "x" * 43)):
+                refused = await http.get(page.path, headers=headers)
+                assert (refused.status_code, refused.text) == (303, ""), page.path
+            assert (await http.get(page.path, headers=bearer(unread))).status_code == 403, page.path
+            shown = await http.get(page.path, headers=bearer(theirs))
+            assert shown.status_code < 500 and SECRET_WORD not in shown.text, page.path
+            for form in Markup.of(page.html).forms:
+                if form.method == "post":
+                    headers = {**bearer(theirs), "Sec-Fetch-Site": "same-origin"}
+                    sent = await http.post(form.action, data=form.fields, headers=headers)
+                    assert sent.status_code < 500 and SECRET_WORD not in sent.text, (page.path, form)
     assert await rows_of(database, walk_result.tenant_id) == before
 
 
