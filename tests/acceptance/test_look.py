@@ -153,7 +153,7 @@ async def test_the_window_of_a_session_is_shown_with_what_follows(database_url: 
         assert f"target {target:,}" in lines[4]
         assert f"Estimate: {estimate:,} tokens, by {sent['tokens']['estimator']}" in lines
         assert "Provider's count: 777 input tokens for this call" in lines
-        assert "The 4 largest of 4 blocks:" in lines
+        assert "All blocks:" in lines
         assert any(line.split()[1:5] == ["3", "result", "read", "verbatim"] for line in lines)
         assert any(line.startswith("Appended since this call: 4 events with ") for line in lines)
         assert "\x1b" not in done.stdout

@@ -7,9 +7,11 @@ import pytest
 from palimpsest._model import decode
 from palimpsest.types import CallBlockOut, CallItem, Manifest, PreviewOut, TokensOut
 
+from app.core.policy.policy import parse_policy
 from palimpsest_tools.look import context
 from palimpsest_tools.look.calls import NumberedCall, RecordedCalls
 from palimpsest_tools.look.context import AppendedSince, CallWindow
+from palimpsest_tools.look.rules import CallRules, cache_line, rules_of
 from palimpsest_tools.look.window import Part, bar, cells_of, legend, window_of
 
 SOURCES = {"tools": 50, "system": 50, "summaries": 0, "history": 300, "current_turn": 90, "ephemeral": 10}
@@ -90,7 +92,7 @@ def call(number: int, view: str = "main", **more: Any) -> NumberedCall:
 def window(reported: NumberedCall | None = None, **more: Any) -> CallWindow:
     sizes = {"cause": "budget", "tokens": {**tokens().to_dict(), **more.pop("tokens", {})}}
     blocks = more.pop("blocks", (block(1, 50), block(2, 300, kind="result", tool="read")))
-    return CallWindow(call(57), decode(Manifest, sizes), blocks, reported, **more)
+    return CallWindow(call(57), decode(Manifest, sizes), blocks, reported, more.pop("rules", None), **more)
 
 
 NOW = datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
@@ -194,6 +196,44 @@ def test_a_session_without_calls_has_the_window_of_its_next_call() -> None:
     assert lines[0].startswith("300 of 800 tokens remain")
     assert lines[1] == "No call of s@line.1 is recorded; the next call would have this window:"
     assert lines[-1].startswith("Estimate: 500 tokens")
+
+
+def record(**more: Any) -> Manifest:
+    about = {"model": "claude-sonnet-4", "format": "anthropic", "tokens": tokens(outside=50, target=750).to_dict()}
+    made: Manifest = decode(Manifest, {**about, **more})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("policy", "threshold", "seconds"),
+    [
+        ({}, 750, 300),
+        ({"trigger": {"ratio": 0.5}}, 450, 300),
+        ({"trigger": {"tokens": 600}, "cache": {"ttl_seconds": 3600}}, 550, 3600),
+        ({"trigger": {"reserve": 400}}, 550, 300),
+    ],
+)
+def test_the_threshold_and_the_caches_lifetime_are_those_of_the_policy(
+    policy: dict[str, Any], threshold: int, seconds: int
+) -> None:
+    assert rules_of(parse_policy(policy), record()) == CallRules(threshold, seconds)
+
+
+def test_a_model_without_a_known_cache_has_that_of_its_format() -> None:
+    assert rules_of(parse_policy({}), record(model=None)).cache_seconds == 300
+    assert rules_of(parse_policy({}), record(model=None, format="openai")).cache_seconds == 600
+
+
+def test_the_caches_end_is_told_as_far_as_it_is_known() -> None:
+    made, used = datetime(2026, 1, 1, tzinfo=UTC), "Provider's cache: last used by this call, 3 minutes ago"
+    assert cache_line(made, None, NOW) == used
+    assert cache_line(made, 300, NOW) == f"{used}; expires in 2 minutes, at 00:05:00, if it lives 300 seconds"
+    assert cache_line(made, 60, NOW) == f"{used}; expired 2 minutes ago, at 00:01:00, if it lives 60 seconds"
+
+
+def test_the_threshold_of_the_policy_bounds_the_window() -> None:
+    found = context.window_json(window(rules=CallRules(450, 300)))
+    assert (found["left"], found["bound"], found["cache_seconds"]) == (-50, 450, 300)
 
 
 def test_machines_get_the_largest_blocks_and_the_room() -> None:

@@ -9,7 +9,7 @@ from palimpsest.types import CallItem, EventOut, SessionOut
 
 from palimpsest_tools.look import calls, events, sessions
 from palimpsest_tools.look.calls import RecordedCalls
-from palimpsest_tools.look.output import Column, cut, printable, table
+from palimpsest_tools.look.output import Column, cut, duration, printable, table
 
 
 def test_a_table_is_aligned_and_its_last_column_cut() -> None:
@@ -52,10 +52,10 @@ def test_sessions_are_listed_with_their_sizes_and_ages() -> None:
 
 @pytest.mark.parametrize(
     ("elapsed", "text"),
-    [(-5, "0 seconds ago"), (59, "59 seconds ago"), (60, "1 minute ago"), (7200, "2 hours ago"), (86_400, "1 day ago")],
+    [(-5, "0 seconds"), (59, "59 seconds"), (60, "1 minute"), (7200, "2 hours"), (86_400, "1 day")],
 )
-def test_an_age_has_its_largest_unit(elapsed: int, text: str) -> None:
-    assert sessions.age(timedelta(seconds=elapsed)) == text
+def test_a_duration_has_its_largest_unit(elapsed: int, text: str) -> None:
+    assert duration(timedelta(seconds=elapsed)) == text
 
 
 def test_a_session_is_found_by_its_id_model_or_metadata() -> None:

@@ -13,6 +13,7 @@ from palimpsest_tools.look.events import excerpt
 from palimpsest_tools.look.output import (
     Column,
     counted,
+    duration,
     moment,
     output_width,
     print_json,
@@ -20,9 +21,9 @@ from palimpsest_tools.look.output import (
     table,
     uses_colours,
 )
-from palimpsest_tools.look.sessions import age
+from palimpsest_tools.look.rules import CallRules, cache_line, read_rules
 from palimpsest_tools.look.story import describe_decision
-from palimpsest_tools.look.window import bar, legend, window_of
+from palimpsest_tools.look.window import Window, bar, legend, window_of
 from palimpsest_tools.server import Address, connected, run, stop
 
 BLOCKS_MAX: Final = 10
@@ -54,10 +55,21 @@ class CallWindow:
     record: Manifest
     blocks: tuple[CallBlockOut, ...]
     reported: NumberedCall | None
+    rules: CallRules | None
     appended: AppendedSince | None = None
     preview: PreviewOut | None = None
     infeasible: str | None = None
     """The reason why no next context can be made."""
+
+    @property
+    def window(self) -> Window:
+        """The window, with its threshold if the policy could be read."""
+        return window_of(self.record.tokens, self.blocks, None if self.rules is None else self.rules.threshold)
+
+    @property
+    def cache_seconds(self) -> int | None:
+        """The lifetime of the provider's cache, if the policy could be read."""
+        return None if self.rules is None else self.rules.cache_seconds
 
 
 def show_context(address: Address, session: str, view: str | None, call: str | None, *, as_json: bool) -> None:
@@ -97,9 +109,9 @@ async def read_window(
     session, id = client.session(one.call.line), one.call.call_id
     record = await session.get_call(id)
     blocks = [block async for block in session.list_call_blocks(id, text=_TEXT_CHARS, limit=PAGE_MAX)]
-    reported = last_reported(recorded, one)
+    reported, rules = last_reported(recorded, one), await read_rules(client, record)
     if not is_last:
-        return CallWindow(one, record, tuple(blocks), reported)
+        return CallWindow(one, record, tuple(blocks), reported, rules)
     page = await session.list_events(after=one.call.head, limit=PAGE_MAX)
     appended = AppendedSince(len(page.items), sum(event.tokens for event in page.items), page.next_cursor is not None)
     preview, infeasible = None, None
@@ -107,7 +119,7 @@ async def read_window(
         preview = await session.preview_context(view=one.call.view, format=one.call.format, diff_with=id)
     except ContextInfeasibleError as error:
         infeasible = error.detail
-    return CallWindow(one, record, tuple(blocks), reported, appended, preview, infeasible)
+    return CallWindow(one, record, tuple(blocks), reported, rules, appended, preview, infeasible)
 
 
 def last_reported(recorded: RecordedCalls, one: NumberedCall) -> NumberedCall | None:
@@ -121,7 +133,7 @@ def last_reported(recorded: RecordedCalls, one: NumberedCall) -> NumberedCall | 
 def describe(found: CallWindow, now: datetime, width: int, *, colours: bool) -> list[str]:
     """Return the lines of a call's window: the room that is left first, then the bar, its parts, and its blocks."""
     return [
-        *_window_lines(found.record.tokens, found.blocks, _about(found, now), width, colours=colours),
+        *_window_lines(found.window, _about(found, now), width, colours=colours),
         *counts(found.record.tokens, found.one, found.reported),
         "",
         *largest(found.blocks, width),
@@ -132,13 +144,13 @@ def describe(found: CallWindow, now: datetime, width: int, *, colours: bool) -> 
 def describe_preview(preview: PreviewOut, width: int, *, colours: bool) -> list[str]:
     """Return the lines of the window of a session's first call."""
     about = f"No call of {preview.line} is recorded; the next call would have this window:"
-    return [*_window_lines(preview.tokens, (), about, width, colours=colours), *counts(preview.tokens, None, None)]
+    return [
+        *_window_lines(window_of(preview.tokens, ()), about, width, colours=colours),
+        *counts(preview.tokens, None, None),
+    ]
 
 
-def _window_lines(
-    tokens: TokensOut, blocks: Sequence[CallBlockOut], about: str, width: int, *, colours: bool
-) -> list[str]:
-    window = window_of(tokens, blocks)
+def _window_lines(window: Window, about: str, width: int, *, colours: bool) -> list[str]:
     drawn = bar(window, min(width, _BAR_WIDTH_MAX), colours=colours)
     return [room_left(window.left, window.bound), about, "", *drawn, "", *legend(window), ""]
 
@@ -152,7 +164,7 @@ def room_left(left: int, bound: int) -> str:
 
 def _about(found: CallWindow, now: datetime) -> str:
     call = found.one.call
-    made = f"made {moment(call.created_at)} ({age(now - call.created_at)})"
+    made = f"made {moment(call.created_at)} ({duration(now - call.created_at)} ago)"
     model = f"model {call.model}" if call.model else "no model named"
     epoch = f"epoch {call.epoch} ({found.record.cause})"
     return f"Call {found.one.number} of view {call.view} of {call.line}, {made}, {model}, {epoch}"
@@ -199,7 +211,8 @@ def largest(blocks: Sequence[CallBlockOut], width: int) -> list[str]:
     taken = sum(max(map(len, column)) + 2 for column in zip(*headings, strict=True))
     room = max(_TEXT_WIDTH_MIN, width - taken)
     rows = [(*row, excerpt(block.text, None, room)) for row, block in zip(cells, first, strict=True)]
-    return [f"The {len(rows)} largest of {counted(len(blocks), 'block')}:", *table(_BLOCK_COLUMNS, rows)]
+    title = f"The {len(rows)} largest of {len(blocks):,} blocks:" if len(rows) < len(blocks) else "All blocks:"
+    return [title, *table(_BLOCK_COLUMNS, rows)]
 
 
 def following(found: CallWindow, now: datetime) -> list[str]:
@@ -211,7 +224,7 @@ def following(found: CallWindow, now: datetime) -> list[str]:
     words = f"{more}{counted(since.events, 'event')} with {since.tokens:,} tokens" if since.events else "no events"
     lines = [
         "",
-        f"Provider's cache: last used by this call, {age(now - found.one.call.created_at)}",
+        cache_line(found.one.call.created_at, found.cache_seconds, now),
         f"Appended since this call: {words}",
     ]
     if found.infeasible is not None:
@@ -245,12 +258,13 @@ def _change(change: Change) -> str:
 
 def window_json(found: CallWindow) -> dict[str, Any]:
     """Return a call's window as one JSON object."""
-    window = window_of(found.record.tokens, found.blocks)
+    window = found.window
     return {
         "call": {"number": found.one.number, **found.one.call.to_dict()},
         "cause": found.record.cause,
         "left": window.left,
         "bound": window.bound,
+        "cache_seconds": found.cache_seconds,
         "tokens": found.record.to_dict()["tokens"],
         "reported": found.reported and {"number": found.reported.number, **found.reported.call.to_dict()},
         "blocks": [block.to_dict() for block in sorted(found.blocks, key=lambda block: -block.tokens)[:BLOCKS_MAX]],

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import typer
@@ -67,6 +67,15 @@ def as_text(value: object) -> str:
 def moment(time: datetime) -> str:
     """Return a time to the second, without its zone: all times of the server are in UTC."""
     return f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def duration(elapsed: timedelta) -> str:
+    """Return a length of time in the largest unit that fits; 0 seconds if it is negative."""
+    seconds = max(0, int(elapsed.total_seconds()))
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length:
+            return counted(seconds // length, unit)
+    return counted(seconds, "second")
 
 
 def counted(number: int, what: str) -> str:

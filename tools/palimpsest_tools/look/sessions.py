@@ -2,13 +2,22 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from palimpsest import AsyncPalimpsest
 from palimpsest.types import SessionOut
 
-from palimpsest_tools.look.output import Column, as_text, counted, output_width, print_json, print_lines, table
+from palimpsest_tools.look.output import (
+    Column,
+    as_text,
+    counted,
+    duration,
+    output_width,
+    print_json,
+    print_lines,
+    table,
+)
 from palimpsest_tools.server import PAGE, Address, connected, run
 
 READ_MAX: Final = 1_000
@@ -72,7 +81,7 @@ def describe(sessions: Sequence[SessionOut], now: datetime, width: int) -> list[
             f"{session.turns:,}",
             f"{session.tokens.log:,}",
             f"{session.tokens.context:,}",
-            age(now - session.updated_at),
+            f"{duration(now - session.updated_at)} ago",
             ", ".join(f"{name}: {as_text(value)}" for name, value in session.metadata.items()),
         )[: len(columns)]
         for session in sessions
@@ -90,12 +99,3 @@ def remarks(read: int, found: int, limit: int, find: str | None, *, more: bool) 
     if more:
         lines.append(f"only the {read:,} sessions that were created last were read; there are older ones")
     return lines
-
-
-def age(elapsed: timedelta) -> str:
-    """Return how long ago something happened, in the largest unit that fits."""
-    seconds = max(0, int(elapsed.total_seconds()))
-    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
-        if seconds >= length:
-            return f"{counted(seconds // length, unit)} ago"
-    return f"{counted(seconds, 'second')} ago"
