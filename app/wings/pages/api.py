@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from fastapi import Request
+from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 from app.http.errors import PROBLEM
@@ -29,6 +30,15 @@ class Api:
         """Return the JSON of a GET request; parameters that are None are left out. Raises the API's errors."""
         return json.loads(await self.read(path, **query))
 
+    async def find(self, path: str, **query: object) -> Any:
+        """Like `get`, but None if the server has no such operation, because its wing was removed."""
+        try:
+            return await self.get(path, **query)
+        except HTTPException as error:
+            if error.status_code != 404:
+                raise
+            return None
+
     async def read(self, path: str, **query: object) -> bytes:
         """Return the body of the response to a GET request. Raises the API's errors."""
         return await self._send("GET", path, query, None)
@@ -37,11 +47,11 @@ class Api:
         """Return the JSON of a POST request. Raises the API's errors."""
         return json.loads(await self._send("POST", path, {}, body))
 
-    async def stream(self, path: str, receive: Receive, send: Send) -> None:
+    async def stream(self, path: str, receive: Receive, send: Send, **query: object) -> None:
         """Forward the response to a GET request as it comes. Raises the API's errors."""
         names = (b"last-event-id",)
         given = [(name, value) for name, value in self._request.scope["headers"] if name in names]
-        await self._request.app.router(self._scope("GET", path, {}, given), receive, send)
+        await self._request.app.router(self._scope("GET", path, query, given), receive, send)
 
     async def _send(self, method: str, path: str, query: dict[str, object], body: object) -> bytes:
         sent = b"" if body is None else json.dumps(body).encode()

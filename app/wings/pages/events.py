@@ -13,7 +13,6 @@ from fastapi.responses import RedirectResponse
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EventType
 from app.http import paging
-from app.store.ids import session_ref
 from app.wings.pages.event_store import counterpart, state_runs
 from app.wings.pages.life import WORDS, LifeRun, event_text, holders, life_of, pattern, pieces, place_of, run_at, strip
 from app.wings.pages.page import Pages, Visit
@@ -47,7 +46,7 @@ async def named_call(visit: Visit) -> CallNamed | None:
     wanted = visit.query("call").strip()
     if not wanted:
         return None
-    ref, database = session_ref(visit.who.tenant_id, visit.line), visit.request.state.services.database
+    ref, database = visit.ref, visit.database
     try:
         number = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) < 10 else 0
         id = await find_call(database, ref, visit.view, number) if number else UUID(wanted)
@@ -130,7 +129,7 @@ async def list_events_page(visit: Visit) -> Mapping[str, object] | Response:
 async def show_event(visit: Visit) -> Mapping[str, object]:
     """Show one event, its fate in all calls since, and the decision at each change."""
     seq, call = visit.request.path_params["seq"], await named_call(visit)
-    ref, database = session_ref(visit.who.tenant_id, visit.line), visit.request.state.services.database
+    ref, database = visit.ref, visit.database
     event = await visit.api.get(f"/v1/sessions/{visit.line}/events/{seq}")
     runs = await state_runs(database, ref, visit.view, seq)
     life = life_of([(run, await fate(visit, seq, run.call_id)) for run in runs])

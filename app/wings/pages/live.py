@@ -10,6 +10,8 @@ class Live:
     """The ASGI application that forwards the stream of a session to a page."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the stream's messages until the page is left."""
+        """Forward the stream's messages until the page is left, from the session's last event on."""
         visit = await admit(Request(scope, receive), "read")
-        await visit.api.stream(f"/v1/sessions/{visit.line}/stream", receive, send)
+        path = f"/v1/sessions/{visit.line}"
+        session = await visit.api.get(path)
+        await visit.api.stream(f"{path}/stream", receive, send, after=session["head"])

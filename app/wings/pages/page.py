@@ -22,6 +22,8 @@ from app.http.auth import authenticate_bearer, check_session, resolve_line, sess
 from app.http.errors import PROBLEM, Unauthorized, error_response, find_problem
 from app.http.operation import TemplateRoute
 from app.services.tenants import Caller
+from app.store.engine import Database
+from app.store.ids import SessionRef, session_ref
 from app.wings.pages.access import authorization, check_origin
 from app.wings.pages.api import Api
 from app.wings.pages.render import render
@@ -54,6 +56,17 @@ class Visit:
     def session(self) -> str:
         """The session's name, without the number of a line."""
         return session_of(self.sid)
+
+    @property
+    def ref(self) -> SessionRef:
+        """The ids of the line's row."""
+        return session_ref(self.who.tenant_id, self.line)
+
+    @property
+    def database(self) -> Database:
+        """The server's database."""
+        database: Database = self.request.state.services.database
+        return database
 
     @property
     def may_act(self) -> bool:

@@ -5,13 +5,14 @@ from typing import Final
 from starlette.routing import BaseRoute
 
 from app.http.operation import TemplateRoute
-from app.wings.pages import events, login, sessions
+from app.wings.pages import events, login, sessions, strata
 from app.wings.pages.live import Live
 
 ROUTES: Final[list[BaseRoute]] = [
     *login.ROUTES,
     TemplateRoute("/ui/sessions/{sid}/live", Live(), methods=["GET"]),
     *sessions.pages.routes,
+    *strata.pages.routes,
     *events.pages.routes,
 ]
 """A path for one session is tried before longer ones with other endings; no path here is the beginning of another."""

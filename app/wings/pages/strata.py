@@ -1,0 +1,64 @@
+"""The calls of a session: their sizes over time, and as a list."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import Response
+from fastapi.responses import RedirectResponse
+
+from app.core.errors import NotFound
+from app.wings.pages.page import Pages, Visit
+from app.wings.pages.render import address
+from app.wings.pages.store import call_place, find_call
+from app.wings.pages.strata_chart import HEIGHT, SOURCES, WIDTH, draw_strata
+from app.wings.pages.strata_store import epoch_causes, epoch_starts, read_columns
+
+pages = Pages()
+
+LISTED: Final = 100
+EPOCHS_LISTED: Final = 100
+
+
+@pages.page("/ui/sessions/{sid}/strata", "strata.html")
+async def show_strata(visit: Visit) -> Mapping[str, object]:
+    """Show the sizes of a view's calls over time, and its epochs."""
+    await visit.api.get(f"/v1/sessions/{visit.line}")  # raises NotFound
+    database, ref = visit.database, visit.ref
+    columns = await read_columns(database, ref, visit.view)
+    starts = await epoch_starts(database, ref, visit.view)
+    prices = await _prices(visit) if starts else {}
+    return {
+        "columns": columns,
+        "total": columns[-1].last if columns else 0,
+        "chart": draw_strata(columns, starts) if columns else None,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "sources": SOURCES,
+        "starts": starts[:EPOCHS_LISTED],
+        "unlisted": max(0, len(starts) - EPOCHS_LISTED),
+        "prices": prices,
+    }
+
+
+async def _prices(visit: Visit) -> dict[int, Mapping[str, Any]]:
+    """Return what the ledger knows of the epochs of a view's newest calls, by number."""
+    ledger = await visit.api.find(f"/v1/sessions/{visit.line}/ledger", view=visit.view, limit=1000)
+    return {} if ledger is None else {one["epoch"]: one for one in ledger["epochs"]}
+
+
+@pages.page("/ui/sessions/{sid}/calls", "calls.html")
+async def list_calls_page(visit: Visit) -> Mapping[str, object] | Response:
+    """List the calls of a view, newest first, or lead to the call with the number of the query."""
+    await visit.api.get(f"/v1/sessions/{visit.line}")  # raises NotFound
+    database, ref = visit.database, visit.ref
+    if number := visit.number("number", 0):
+        found = await find_call(database, ref, visit.view, number)
+        if found is None:
+            raise NotFound(f"view {visit.view!r} of {visit.line!r} has no call {number}")
+        return RedirectResponse(address(f"/ui/sessions/{visit.sid}/calls/{found}", view=visit.query("view")), 303)
+    cursor = visit.query("cursor") or None
+    page = await visit.api.get(f"/v1/sessions/{visit.line}/calls", view=visit.view, limit=LISTED, cursor=cursor)
+    items = page["items"]
+    place = await call_place(database, ref, visit.view, items[0]["call_id"]) if items else None
+    causes = await epoch_causes(database, ref, visit.view, [item["epoch"] for item in items])
+    return {"items": items, "place": place, "causes": causes, "next_cursor": page["next_cursor"]}
