@@ -240,3 +240,9 @@ def test_machines_get_the_largest_blocks_and_the_room() -> None:
     found = context.window_json(window())
     assert (found["left"], found["bound"], found["call"]["number"], found["reported"]) == (300, 800, 57, None)
     assert [one["index"] for one in found["blocks"]] == [2, 1]
+    assert (found["appended"], found["next"]) == (None, None)
+    follows = context.window_json(
+        window(appended=AppendedSince(4, 425, False), preview=preview("budget", change(3, -20)))
+    )
+    assert follows["appended"] == {"events": 4, "tokens": 425, "more": False}
+    assert (follows["next"]["cause"], follows["next"]["diff"]["changes"][0]["tokens"]) == ("budget", -20)

@@ -83,7 +83,7 @@ async def _show(address: Address, session: str, view: str | None, call: str | No
         one = recorded.find(call, view)
         if one is not None:
             found = await read_window(client, recorded, one, is_last=call is None)
-        elif call is None and not recorded.calls:
+        elif call is None and not recorded.views:
             print_preview(await client.session(session).preview_context(view=view), as_json=as_json)
             return
         else:
@@ -197,7 +197,7 @@ _BLOCK_COLUMNS: Final = (
 
 def largest(blocks: Sequence[CallBlockOut], width: int) -> list[str]:
     """Return a table of the largest blocks of a request."""
-    first = sorted(blocks, key=lambda block: (-block.tokens, block.index))[:BLOCKS_MAX]
+    first = _largest_first(blocks)
     cells = [
         (
             f"{block.tokens:,}",
@@ -258,7 +258,7 @@ def _change(change: Change) -> str:
 
 def window_json(found: CallWindow) -> dict[str, Any]:
     """Return a call's window as one JSON object."""
-    window = found.window
+    window, since, following = found.window, found.appended, found.preview
     return {
         "call": {"number": found.one.number, **found.one.call.to_dict()},
         "cause": found.record.cause,
@@ -267,5 +267,12 @@ def window_json(found: CallWindow) -> dict[str, Any]:
         "cache_seconds": found.cache_seconds,
         "tokens": found.record.to_dict()["tokens"],
         "reported": found.reported and {"number": found.reported.number, **found.reported.call.to_dict()},
-        "blocks": [block.to_dict() for block in sorted(found.blocks, key=lambda block: -block.tokens)[:BLOCKS_MAX]],
+        "blocks": [block.to_dict() for block in _largest_first(found.blocks)],
+        "appended": since and {"events": since.events, "tokens": since.tokens, "more": since.more},
+        "next": following and {name: following.to_dict()[name] for name in ("tokens", "cause", "diff")},
+        "infeasible": found.infeasible,
     }
+
+
+def _largest_first(blocks: Sequence[CallBlockOut]) -> list[CallBlockOut]:
+    return sorted(blocks, key=lambda block: (-block.tokens, block.index))[:BLOCKS_MAX]
