@@ -1,5 +1,6 @@
 """The window of a call in a terminal."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_injected_content_takes_nothing_of_the_target() -> None:
 
 def test_tokens_outside_the_request_move_the_marks_and_not_the_room() -> None:
     window = window_of(tokens(outside=50, target=750), ())
-    assert (window.parts[0].glyph, window.left, window.marks[0].tokens, window.tokens) == ("o", 250, 800, 1000)
+    assert (window.parts[0].glyph, window.left, window.marks[0].place, window.tokens) == ("o", 250, 800, 1000)
 
 
 def test_the_lower_of_threshold_and_target_bounds_the_room() -> None:
@@ -79,7 +80,7 @@ def test_a_legend_explains_every_character_of_the_bar() -> None:
     lines = legend(window_of(tokens(), ()))
     assert [line.split()[0] for line in lines[1:-1]] == list("tshcf.-r")
     assert lines[3] == "h     300    30%  history"
-    assert lines[-1].split() == ["1,000", "the", "model's", "window"]
+    assert lines[-1].split() == ["1,000", "the", "window"]
 
 
 def call(number: int, view: str = "main", **more: Any) -> NumberedCall:
@@ -104,6 +105,12 @@ def test_the_room_that_is_left_comes_first_and_then_the_call() -> None:
         "300 of 800 tokens remain before content must be left out",
         "Call 57 of view main of s@line.1, made 2026-01-01 00:00:00 (3 minutes ago), model gpt-4o, epoch 2 (budget)",
     ]
+
+
+def test_a_call_that_failed_is_told() -> None:
+    about = {"reported_at": "2026-01-01T00:00:01Z", "usage": {}, "latency_ms": None, "error": {"status": 529}}
+    failed = replace(window(), one=call(57, outcome={**about, "overflow": False}, overflow=False))
+    assert context.describe(failed, NOW, 100, colours=False)[1].endswith("epoch 2 (budget), outcome: error 529")
 
 
 def test_estimates_and_the_providers_counts_are_labelled() -> None:

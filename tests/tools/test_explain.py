@@ -144,7 +144,7 @@ def test_a_text_that_the_request_held_is_located() -> None:
         block(9, "note", "x"),
     )
     places = (
-        "in event 7 (result, shortened), in event 8 (user), in its summaries, in the layer content 'sources', "
+        "in event 7 (result, shortened), in event 8 (user), in its summaries, in the layer 'sources', "
         "in the note on what was left out, in 1 block more"
     )
     assert describe_story(told("x", held_by=held), {}) == [

@@ -78,7 +78,7 @@ def calls(
 
     Other commands take a call's number or its id. ESTIMATE and TARGET are the size of the request and its maximum,
     REPORTED is the size that the provider counted, and LEFT OUT the tokens that evictions saved. An epoch is named with
-    its cause at its first call.
+    its cause at its first call. A narrow terminal has no room for the ids; --json has them.
     """
     from palimpsest_tools.look import calls as command
     from palimpsest_tools.server import address

@@ -176,7 +176,7 @@ def _place(block: CallBlockOut) -> str:
     if block.mark == "summary":
         return "in its summaries"
     if block.mark in ("layer", "injected"):
-        return f"in the {block.mark} content {block.name!r}"
+        return f"in the {'layer' if block.mark == 'layer' else 'injected content'} {block.name!r}"
     if block.mark in ("note", "notice"):
         return "in the note on what was left out"
     return f"in event {block.seq} ({block.kind}{'' if block.mark == 'verbatim' else f', {block.mark}'})"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from palimpsest import AsyncPalimpsest, ContextInfeasibleError
 from palimpsest.types import CallBlockOut, Change, Manifest, PreviewOut, TokensOut
 
-from palimpsest_tools.look.calls import PAGE_MAX, NumberedCall, RecordedCalls, missing_call, read_calls
+from palimpsest_tools.look.calls import PAGE_MAX, NumberedCall, RecordedCalls, missing_call, outcome, read_calls
 from palimpsest_tools.look.events import excerpt
 from palimpsest_tools.look.output import (
     Column,
@@ -167,7 +167,9 @@ def _about(found: CallWindow, now: datetime) -> str:
     made = f"made {moment(call.created_at)} ({duration(now - call.created_at)} ago)"
     model = f"model {call.model}" if call.model else "no model named"
     epoch = f"epoch {call.epoch} ({found.record.cause})"
-    return f"Call {found.one.number} of view {call.view} of {call.line}, {made}, {model}, {epoch}"
+    ended = outcome(call, {}) if call.outcome is not None and call.input_tokens is None else ""
+    about = f"Call {found.one.number} of view {call.view} of {call.line}, {made}, {model}, {epoch}"
+    return f"{about}, outcome: {ended}" if ended else about
 
 
 def counts(tokens: TokensOut, one: NumberedCall | None, reported: NumberedCall | None) -> list[str]:

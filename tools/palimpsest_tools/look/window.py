@@ -21,15 +21,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class WindowMark:
-    """A size up to which a window may be filled."""
+    """A size up to which a request may fill a window; the client's additions to the request move its place."""
 
     name: str
     tokens: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window from its first token to its last. `parts` fill it; `marks` are places in it, and count from its start.
+    """A window from its first token to its last. `parts` fill it; `marks` are places in it.
 
     `left` is the room before content must be left out, at `bound`, the lower of the threshold and the target.
     """
@@ -71,9 +72,9 @@ def window_of(tokens: TokensOut, blocks: Sequence[CallBlockOut], threshold: int 
         Part("-", "margin for inexact counts, and the reserve for injected content", margin),
         Part("r", "reserve for the reply", tokens.reserve, "red"),
     )
-    marks = [WindowMark("target", tokens.outside + tokens.target)]
+    marks = [WindowMark("target", tokens.target, tokens.outside + tokens.target)]
     if bound < tokens.target:
-        marks.insert(0, WindowMark("threshold", tokens.outside + bound))
+        marks.insert(0, WindowMark("threshold", bound, tokens.outside + bound))
     return Window(tuple(part for part in parts if part.tokens > 0), tuple(marks), bound - used, bound)
 
 
@@ -103,8 +104,8 @@ def _mark_line(window: Window, mark: WindowMark, cells: Sequence[int], width: in
     """Return a line that points at a mark's place in the bar, with its name on the side that has room for it."""
     place, before = 0, 0
     for part, count in zip(window.parts, cells, strict=True):
-        if before + part.tokens >= mark.tokens:
-            place += round(count * (mark.tokens - before) / part.tokens)
+        if before + part.tokens >= mark.place:
+            place += round(count * (mark.place - before) / part.tokens)
             break
         before, place = before + part.tokens, place + count
     words = f"{mark.name} {mark.tokens:,}"
@@ -117,4 +118,4 @@ def legend(window: Window) -> list[str]:
     columns = (Column(""), Column("TOKENS", figures=True), Column("SHARE", figures=True), Column("PART"))
     total = window.tokens
     rows = [(part.glyph, f"{part.tokens:,}", f"{part.tokens / total:.0%}", part.name) for part in window.parts]
-    return table(columns, [*rows, ("", f"{total:,}", "", "the model's window")])
+    return table(columns, [*rows, ("", f"{total:,}", "", "the window")])
