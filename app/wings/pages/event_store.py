@@ -12,6 +12,8 @@ from app.store.rows import decode
 
 CHANGES_MAX: Final = 40
 """Number of changes that are read, the newest."""
+NEARBY: Final = 500
+"""Number of events on each side among which the other half of a tool's use is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +62,32 @@ async def state_runs(database: Database, ref: SessionRef, view: str, seq: int) -
     return [decode(StateRun, row) for row in reversed(rows)]
 
 
-_COUNTERPART: Final = """
-SELECT CASE WHEN e.seq = :seq THEN e.call_seq ELSE e.seq END AS seq
-FROM unnest(:ids::uuid[], :starts::bigint[], :ends::bigint[]) AS part (id, first, last)
-JOIN events e ON e.session_id = part.id AND e.seq BETWEEN part.first AND part.last AND e.tenant_id = :tenant_id
-WHERE e.seq = :seq AND e.call_seq IS NOT NULL OR e.call_seq = :seq ORDER BY e.seq LIMIT 1
+@dataclass(frozen=True, slots=True)
+class PlacedCall:
+    """A call of a view, its number in the order of time, and the last event that its context reaches."""
+
+    call_id: UUID
+    number: int
+    head: int
+
+
+_PLACED: Final = """
+SELECT call_id, head, number FROM (
+    SELECT call_id, head, row_number() OVER (ORDER BY call_id) AS number FROM model_calls
+    WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view) placed
+WHERE :wanted IN (call_id::text, number::text)
 """
 
 
+async def placed_call(database: Database, ref: SessionRef, view: str, wanted: str) -> PlacedCall | None:
+    """Return the call with a number or an id; None if the view has none."""
+    row = await database.fetchrow(_PLACED, **ref._asdict(), view=view, wanted=wanted)
+    return None if row is None else decode(PlacedCall, row)
+
+
 async def counterpart(database: Database, ref: SessionRef, seq: int) -> int | None:
-    """Return the seq of the result of a tool call, or of the call of a result; None if there is none."""
-    parts = await event_log.owners(database, SessionLog(ref.session_id))
-    ids, starts, ends = zip(*((part.session_id, part.from_seq, part.to_seq) for part in parts), strict=True)
-    values = {"ids": list(ids), "starts": list(starts), "ends": list(ends)}
-    row = await database.fetchrow(_COUNTERPART, tenant_id=ref.tenant_id, seq=seq, **values)
-    return None if row is None else row["seq"]
+    """Return the seq of a tool call's result, or of a result's call, if it is one of the events nearby."""
+    nearby = (max(1, seq - NEARBY), seq + NEARBY)
+    rows = await event_log.read(database, SessionLog(ref.session_id), "seq, call_seq", *nearby)
+    pairs = {row["call_seq"]: row["seq"] for row in rows if row["call_seq"]}
+    return pairs.get(seq) or next((call for call, result in pairs.items() if result == seq), None)

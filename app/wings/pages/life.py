@@ -11,18 +11,6 @@ from uuid import UUID
 from app.core.log.event import content_text
 from app.wings.pages.event_store import StateRun
 
-WORDS: Final[Mapping[str, str]] = {
-    "verbatim": "shown whole",
-    "stubbed": "shown as a stub",
-    "replaced": "shown by other words",
-    "summarized": "replaced by a summary",
-    "dropped": "left out",
-    "not_rendered": "not for the model",
-    "redacted": "shown as erased",
-}
-"""The dispositions of events in words."""
-STRIP_WIDTH: Final = 600
-_RUN_WIDTH_MIN: Final = 2.0
 _BEFORE_MATCH: Final = 60
 _EXCERPT_CHARS: Final = 240
 
@@ -38,17 +26,6 @@ class LifeRun:
     last: int
     item: Mapping[str, Any]
     before: UUID | None = None
-
-    @property
-    def words(self) -> str:
-        """The way in which these calls show the event."""
-        return WORDS.get(self.item["disposition"], self.item["disposition"])
-
-    @property
-    def why(self) -> str:
-        """The rule and the reason for it; "" if it needs none."""
-        reason = (self.item["reason"] or "").replace("_", " ")
-        return ": ".join(part for part in (self.item["reducer"], reason) if part)
 
 
 def life_of(runs: Sequence[tuple[StateRun, Mapping[str, Any] | None]]) -> list[LifeRun]:
@@ -66,22 +43,6 @@ def life_of(runs: Sequence[tuple[StateRun, Mapping[str, Any] | None]]) -> list[L
 
 def _shown(item: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(item[name] for name in ("disposition", "summary", "reducer", "reason"))
-
-
-def strip(life: Sequence[LifeRun]) -> list[tuple[float, float, LifeRun]]:
-    """Return the left edge and the width of each run in a picture of all calls; no run is too narrow to be seen."""
-    drawn = []
-    for run in life:
-        left, end = place_of(life, run.first), place_of(life, run.last + 1)
-        width = max(_RUN_WIDTH_MIN, round(end - left, 1))
-        drawn.append((min(left, STRIP_WIDTH - width), width, run))
-    return drawn
-
-
-def place_of(life: Sequence[LifeRun], number: float) -> float:
-    """Return the place of a call in that picture."""
-    calls = life[-1].last - life[0].first + 1
-    return round(STRIP_WIDTH * (number - life[0].first) / calls, 1)
 
 
 def run_at(life: Sequence[LifeRun], number: int) -> LifeRun | None:
@@ -126,7 +87,7 @@ def pattern(find: str) -> re.Pattern[str] | None:
 
 
 def pieces(text: str, found: re.Pattern[str] | None, most: int = _EXCERPT_CHARS) -> list[tuple[str, bool]]:
-    """Return a line with the first match, and before and behind it, as pieces that match or do not."""
+    """Return an excerpt around the first match, in pieces, each with whether it matches."""
     match = found.search(text) if found else None
     start = max(0, match.start() - _BEFORE_MATCH) if match else 0
     shown = text[start : start + most]

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from app.core.errors import ContextError, InvalidRequest, NotFound
@@ -148,6 +149,10 @@ async def _respond(request: Request, show: Show, template: str, scope: str) -> R
         response = RedirectResponse(f"/ui/login?next={target}", 303)
     except (ContextError, RequestValidationError) as error:
         response = _failure(request, visit, error)
+    except HTTPException as error:  # the API has no such operation: the wing that adds it was removed
+        detail = "This page shows answers of a part of the server that was removed from it."
+        values = {"title": "Not on this server", "detail": detail, "status": error.status_code, "slug": "not-found"}
+        response = html(render("error.html", visit, values), error.status_code)
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     return response

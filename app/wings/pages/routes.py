@@ -5,7 +5,7 @@ from typing import Final
 from starlette.routing import BaseRoute
 
 from app.http.operation import TemplateRoute
-from app.wings.pages import events, login, sessions, strata
+from app.wings.pages import events, login, sessions, strata, window
 from app.wings.pages.live import Live
 
 ROUTES: Final[list[BaseRoute]] = [
@@ -13,6 +13,7 @@ ROUTES: Final[list[BaseRoute]] = [
     TemplateRoute("/ui/sessions/{sid}/live", Live(), methods=["GET"]),
     *sessions.pages.routes,
     *strata.pages.routes,
+    *window.pages.routes,
     *events.pages.routes,
 ]
 """A path for one session is tried before longer ones with other endings; no path here is the beginning of another."""

@@ -42,3 +42,11 @@ async def find_call(database: Database, ref: SessionRef, view: str, number: int)
     """Return the id of a view's call with this number, counted from 1 in order of time; None if there is none."""
     row = await database.fetchrow(_NUMBERED, **ref._asdict(), view=view, before=number - 1)
     return None if row is None else row["call_id"]
+
+
+async def view_names(database: Database, ref: SessionRef) -> list[str]:
+    """Return the names of the views that a line was read through, at most 50."""
+    statement = (
+        "SELECT view FROM views WHERE session_id = :session_id AND tenant_id = :tenant_id ORDER BY view LIMIT 50"
+    )
+    return [row["view"] for row in await database.fetch(statement, **ref._asdict())]

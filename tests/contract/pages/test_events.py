@@ -68,8 +68,8 @@ async def test_why_an_event_was_forgotten_at_a_call_takes_three_clicks(
 
 async def test_the_life_of_an_event_is_divided_where_it_changed(client: httpx.AsyncClient, calls: list[str]) -> None:
     html = (await client.get("/ui/sessions/s/events/3")).text
-    rows = re.findall(r'class="fate-(\w+)" x="[\d.]+" y="0" width="([\d.]+)"', html)
-    assert rows == [("verbatim", "120.0"), ("stubbed", "480.0")]
+    rows = re.findall(r'class="fate-(\w+)" x="([\d.]+)%" y="0" width="([\d.]+)%"', html)
+    assert rows == [("verbatim", "0.0", "20.0"), ("stubbed", "20.0", "80.0")]
     assert f"/calls/{calls[0]}/diff/{calls[1]}" in html and "Its call" in html and "/events/2" in html
     assert "Its result" in (await client.get("/ui/sessions/s/events/2")).text
     later = await page(client, "/ui/sessions/s/events/15?call=2")
@@ -81,7 +81,7 @@ async def test_an_event_in_no_call_and_one_that_is_not_there(client: httpx.Async
     assert "No call of view main was recorded since" in await page(client, "/ui/sessions/s/events/18")
     await page(client, "/ui/sessions/s/events/19", 404)
     await page(client, "/ui/sessions/s/events/3?call=9", 404)
-    await page(client, "/ui/sessions/s/events/3?call=nine", 422)
+    await page(client, "/ui/sessions/s/events/3?call=nine", 404)
 
 
 async def test_a_search_says_which_events_it_read_and_shows_the_match(

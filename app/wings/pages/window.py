@@ -1,0 +1,164 @@
+"""The page of a session's window now: the room that remains, what fills the rest, and what would go next."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from app.core.errors import ContextError
+from app.core.lexicon.times import parse_time
+from app.core.policy.policy import Policy, parse_policy
+from app.core.render.formats import FORMATS
+from app.core.tokens.budget import threshold
+from app.core.tokens.models import UNKNOWN_CACHE, CacheProfile, cache_profile, profile_name
+from app.store import event_log
+from app.store.event_log import SessionLog
+from app.wings.pages.page import Pages, Visit
+from app.wings.pages.store import call_place, view_names
+
+pages = Pages()
+LARGEST: Final = 10
+GOING_MAX: Final = 5
+_TEXT_CHARS: Final = 300
+_BLOCK_PAGES_MAX: Final = 3
+_CALLS: Final = 10
+_LINES_MAX: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTable:
+    """The caches of the providers' models, with the operator's corrections."""
+
+    rows: Mapping[str, CacheProfile]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFigures:
+    """A window in tokens: its parts by name in the order of the bar, and the marks in it, counted from its start.
+
+    `left` is the room before content must be left out, at `bound`, the lower of the threshold and the target.
+    """
+
+    limit: int
+    parts: Mapping[str, int]
+    threshold: int
+    target: int
+    bound: int
+    left: int
+
+
+def window_figures(
+    tokens: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], policy: Policy, since: int
+) -> WindowFigures:
+    """Return the figures of a call's window with the tokens that were appended since.
+
+    Injected content has a reserve of its own, after the target.
+    """
+    source, outside, target = tokens["by_source"], tokens["outside"], tokens["target"]
+    injected = sum(block["tokens"] for block in blocks if block["mark"] == "injected")
+    used = tokens["estimate"] - injected + since
+    reduced_above = threshold(policy.trigger, tokens["limit"], target + outside) - outside
+    parts = {
+        "outside": outside,
+        **{name: source.get(name, 0) for name in ("tools", "system", "summaries", "history", "current_turn")},
+        "layers": source.get("ephemeral", 0) - injected,
+        "appended": since,
+        "remains": max(0, target - used),
+        "injections": injected,
+        "margin": max(0, tokens["limit"] - tokens["reserve"] - outside - max(target, used) - injected),
+        "reserve": tokens["reserve"],
+    }
+    bound = min(reduced_above, target)
+    return WindowFigures(tokens["limit"], parts, outside + reduced_above, outside + target, bound, bound - used)
+
+
+def new_evictions(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the evictions that only the later context has, of a longer run its new end; the largest first."""
+    names = ("from_seq", "disposition", "reducer", "reason")
+    known = {tuple(row[name] for name in names): row for row in before}
+    new = []
+    for row in after:
+        old = known.get(tuple(row[name] for name in names))
+        if old is None:
+            new.append(row)
+        elif row["to_seq"] > old["to_seq"]:
+            saved = row["tokens_saved"] - old["tokens_saved"]
+            new.append({**row, "from_seq": old["to_seq"] + 1, "tokens_saved": saved})
+    return sorted(new, key=lambda row: -row["tokens_saved"])
+
+
+@pages.page("/ui/sessions/{sid}", "window.html")
+async def show_window(visit: Visit) -> Mapping[str, object]:
+    """Show the window of the view's last call, the events since then, and the content that would go next."""
+    path = f"/v1/sessions/{visit.line}"
+    session = await visit.api.get(path)
+    calls = (await visit.api.get(f"{path}/calls", view=visit.view, limit=_CALLS))["items"]
+    values = {
+        "session": session,
+        "call": calls[0] if calls else None,
+        "reported": next((call for call in calls if call["input_tokens"] is not None), None),
+        "views": await view_names(visit.database, visit.ref),
+        "lines": (await visit.api.get(f"/v1/sessions/{visit.session}/lines", limit=_LINES_MAX))["items"],
+        "runs": (await visit.api.get(f"{path}/compactions", limit=1))["items"],
+    }
+    if not calls:
+        return values
+    call = calls[0]
+    again = await visit.api.get(f"{path}/calls/{call['call_id']}/context")
+    blocks = await _blocks(visit, f"{path}/calls/{call['call_id']}/blocks")
+    named = call["policy"]
+    stored = await visit.api.get(f"/v1/policies/{named['name']}", version=named["version"])
+    policy = parse_policy(stored["policy"])
+    log = SessionLog(visit.ref.session_id)
+    heads = [await event_log.tokens_through(visit.database, log, seq) for seq in (call["head"], session["head"])]
+    learned = again["tokens"]["calibration"]
+    since = round((heads[1] - heads[0]) * (learned["ratio"] if learned else 1))
+    return values | {
+        "number": (await call_place(visit.database, visit.ref, visit.view, call["call_id"])).number,
+        "tokens": again["tokens"],
+        "figures": window_figures(again["tokens"], blocks, policy, since),
+        "largest": sorted(blocks, key=lambda block: -block["tokens"])[:LARGEST],
+        "blocks": len(blocks),
+        "cache": _cache(visit, call, again["cache"]["prefix_tokens"] + again["tokens"]["outside"], policy),
+        **await _next(visit, call, again["evictions"]),
+    }
+
+
+async def _blocks(visit: Visit, path: str) -> list[Mapping[str, Any]]:
+    """Return the blocks of a call's request; of very many, the first ones."""
+    found: list[Mapping[str, Any]] = []
+    cursor = None
+    for _ in range(_BLOCK_PAGES_MAX):
+        page = await visit.api.get(path, text=_TEXT_CHARS, limit=1_000, cursor=cursor)
+        found, cursor = found + page["items"], page["next_cursor"]
+        if cursor is None:
+            break
+    return found
+
+
+async def _next(visit: Visit, call: Mapping[str, Any], evictions: Sequence[Mapping[str, Any]]) -> Mapping[str, object]:
+    """Return the preview of the next context, and the content that it, or a reduction, would leave out."""
+    asked = {"view": visit.view, "format": call["format"]}
+    path = f"/v1/sessions/{visit.line}/context:preview"
+    try:
+        preview = await visit.api.post(path, asked)
+        reduced = preview if preview["cause"] else await visit.api.post(path, {**asked, "force": True})
+    except ContextError as error:
+        return {"preview": None, "infeasible": error.detail}
+    return {"preview": preview, "reduced": reduced, "going": new_evictions(evictions, reduced["evictions"])[:GOING_MAX]}
+
+
+def _cache(visit: Visit, call: Mapping[str, Any], prefix: int, policy: Policy) -> Mapping[str, object]:
+    """Return the time at which the provider's cache of a call expires, and the facts that it depends on."""
+    table = visit.request.state.services.by_class[CacheTable].rows
+    otherwise = FORMATS[call["format"]].cache
+    known = profile_name(call["model"], table) or policy.cache.ttl_seconds or otherwise != UNKNOWN_CACHE
+    profile = cache_profile(call["model"], policy.cache, table, otherwise)
+    at = parse_time(call["created_at"]) + timedelta(seconds=profile.ttl_seconds)
+    return {
+        "known": known,
+        "profile": profile,
+        "prefix": prefix,
+        "expires_at": at,
+        "holds": prefix >= profile.minimum_tokens,
+    }
