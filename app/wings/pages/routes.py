@@ -5,15 +5,23 @@ from typing import Final
 from starlette.routing import BaseRoute
 
 from app.http.operation import TemplateRoute
-from app.wings.pages import events, login, sessions, strata, window
+from app.wings.pages import (
+    events,
+    login,
+    money,
+    sessions,
+    strata,
+    window,
+)
 from app.wings.pages.live import Live
 
 ROUTES: Final[list[BaseRoute]] = [
     *login.ROUTES,
     TemplateRoute("/ui/sessions/{sid}/live", Live(), methods=["GET"]),
     *sessions.pages.routes,
-    *strata.pages.routes,
     *window.pages.routes,
+    *strata.pages.routes,
     *events.pages.routes,
+    *money.pages.routes,
 ]
 """A path for one session is tried before longer ones with other endings; no path here is the beginning of another."""

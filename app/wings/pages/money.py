@@ -1,0 +1,106 @@
+"""The page of a session's bill, and of the signs that leaving content out did damage."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from app.core.lexicon.tools import is_recall_tool
+from app.wings.pages.damage import (
+    EVENTS_MAX,
+    Need,
+    by_rule,
+    find_damage,
+    names_of,
+    recalled_seqs,
+    repeated_calls,
+    results_of,
+)
+from app.wings.pages.page import Pages, Visit
+
+pages = Pages()
+
+LEDGER_CALLS: Final = 1_000
+EPOCHS_SHOWN: Final = 100
+RECALLS_READ: Final = 20
+"""Number of recalls whose results are read, the newest."""
+BAR: Final = 200.0
+"""The width of a bar of the largest figure."""
+
+
+@pages.page("/ui/sessions/{sid}/money", "money.html")
+async def show_money(visit: Visit) -> Mapping[str, object]:
+    """Show what a view's calls cost against an append-only context, what summaries cost, and the signs of damage."""
+    path = f"/v1/sessions/{visit.line}"
+    session = await visit.api.get(path)
+    ledger = await visit.api.find(f"{path}/ledger", view=visit.view, limit=LEDGER_CALLS)
+    runs = (await visit.api.get(f"{path}/compactions", limit=1000))["items"]
+    summaries = (await visit.api.get(f"{path}/summaries", limit=1000))["items"]
+    first = max(0, session["head"] - EVENTS_MAX)
+    calls = await _tool_calls(visit, first)
+    recalled = await find_damage(visit.database, visit.ref, visit.view, await _recalls(visit, calls))
+    again = await find_damage(visit.database, visit.ref, visit.view, await _repeats(visit, calls))
+    epochs = [] if ledger is None else list(reversed(ledger["epochs"]))[:EPOCHS_SHOWN]
+    return {
+        "ledger": ledger,
+        "epochs": epochs,
+        "scale": bar_scale([one["net"] for one in epochs]),
+        "spend": summary_spend(runs, summaries),
+        "partial_runs": len(runs) == 1000,
+        "first": first + 1,
+        "damage": [("recalled", recalled, by_rule(recalled)), ("again", again, by_rule(again))],
+    }
+
+
+def bar_scale(values: Sequence[float]) -> float:
+    """Return the width of a bar for a unit, so that the largest of these values has a bar of BAR."""
+    return BAR / max(1.0, *(abs(value) for value in values), 1.0)
+
+
+def summary_spend(
+    runs: Sequence[Mapping[str, Any]], summaries: Sequence[Mapping[str, Any]]
+) -> dict[str, Mapping[str, int]]:
+    """Return the spend on summaries by their author, a model or `extractive`: runs, summaries, and tokens of each kind.
+
+    `read` are tokens that summarizers read; a run is its summaries' author's. `written` are those of the summaries.
+    """
+    author = {one["id"]: one["model"] or one["summarizer"] for one in summaries}
+    found: dict[str, dict[str, int]] = {}
+    for one in summaries:
+        sums = found.setdefault(author[one["id"]], {"runs": 0, "read": 0, "summaries": 0, "written": 0})
+        sums["summaries"] += 1
+        sums["written"] += one["tokens"]
+    for run in runs:
+        names = {author[id] for id in run["summaries"] if id in author}
+        for name in sorted(names)[:1]:
+            found[name]["runs"] += 1
+            found[name]["read"] += run["tokens_read"]
+    return dict(sorted(found.items()))
+
+
+async def _tool_calls(visit: Visit, after: int) -> list[Mapping[str, Any]]:
+    path, found, cursor = f"/v1/sessions/{visit.line}/events", [], None
+    while True:
+        page = await visit.api.get(path, type="tool.call", after=after, limit=1000, cursor=cursor)
+        found += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found
+
+
+async def _recalls(visit: Visit, calls: Sequence[Mapping[str, Any]]) -> list[Need]:
+    """Return the originals that the recall tool returned, for its newest calls in the log."""
+    asked = [call["seq"] for call in calls if is_recall_tool(call.get("tool"))][-RECALLS_READ:]
+    results = await results_of(visit.database, visit.ref, asked)
+    needs = []
+    for at in asked:
+        if at in results:
+            result = await visit.api.get(f"/v1/sessions/{visit.line}/events/{results[at]}")
+            needs += [(seq, at) for seq in recalled_seqs(result.get("content"))]
+    tools = await names_of(visit.database, visit.ref, {seq for seq, _ in needs})
+    return [Need(seq, at, tools[seq]) for seq, at in needs if seq in tools]
+
+
+async def _repeats(visit: Visit, calls: Sequence[Mapping[str, Any]]) -> list[Need]:
+    """Return the results of tool calls that were made once more."""
+    pairs = list(repeated_calls(call for call in calls if not is_recall_tool(call.get("tool"))))
+    results = await results_of(visit.database, visit.ref, [earlier for earlier, _, _ in pairs])
+    return [Need(results[earlier], later, tool) for earlier, later, tool in pairs if earlier in results]
