@@ -49,7 +49,8 @@ async def test_each_policy_gets_a_session_of_its_own_and_the_same_events() -> No
         made = await compare_session(
             client, RECORDING, "s", Options(max_tokens=500), policies, lambda one, side: seen.append((side, one))
         )
-    assert given == {"s.a": {"policy": "default"}, "s.b": {"policy": {"evict": "on_pressure"}}}
+    named = {"metadata": {"recording": "r"}}
+    assert given == {"s.a": {"policy": "default"} | named, "s.b": {"policy": {"evict": "on_pressure"}} | named}
     assert wire.logs["s.a"] == wire.logs["s.b"]
     assert [body["max_tokens"] for body in wire.asked] == [500] * 4
     assert sorted((side, one.number) for side, one in seen) == [(0, 1), (0, 2), (1, 1), (1, 2)]
