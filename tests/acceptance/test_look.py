@@ -164,6 +164,26 @@ async def test_the_window_of_a_session_is_shown_with_what_follows(database_url: 
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("pages")
+async def test_a_calls_number_is_the_same_on_the_pages(database_url: str) -> None:
+    async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
+        for line in (1, 2):
+            for number in range(3):
+                await append(http, "s", {"type": "user.message", "content": f"{line} {number}"})
+                await context(http, "s")
+                await context(http, "s", view="title", max_tokens=9_000)
+            if line == 1:
+                (await http.post("/s/rewind", json={"to": 1})).raise_for_status()
+        for view in ("main", "title"):
+            listed = json_lines(await command("calls", "s", "--view", view, "--json", settings={"URL": url}))
+            assert [one["number"] for one in listed] == [1, 2, 3]
+            for one in listed:
+                query = {"number": one["number"], "view": view}
+                page = await http.get(f"{url}/ui/sessions/s/calls", params=query)
+                assert (page.status_code, one["call_id"] in page.headers["location"]) == (303, True)
+
+
+@pytest.mark.wing("audit")
 async def test_an_unknown_session_is_one_line(database_url: str) -> None:
     async with serving(Settings(), database_url) as url:
         for words in (("calls", "nope"), ("events", "nope"), ("explain", "nope", "1"), ("context", "nope")):
