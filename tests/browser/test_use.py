@@ -81,3 +81,17 @@ async def test_two_tenants_log_in_and_see_their_own_sessions(
             await page.get_by_role("button", name="Log out").click()
             assert await page.get_by_label("Key").is_visible()
             await context.close()
+
+
+async def test_a_new_call_appears_on_the_open_page(site: Site, page: "Page") -> None:
+    async with httpx.AsyncClient(base_url=f"{site.url}/v1/sessions/living", timeout=60, verify=False) as http:
+
+        async def call(number: int) -> None:
+            event = {"type": "user.message", "content": f"message {number}"}
+            await http.post("/context", json={"append": {"events": [event]}})
+
+        await call(1)
+        async with page.expect_response("**/live*"):
+            await page.goto("/ui/sessions/living/strata")
+        await call(2)
+        await page.get_by_text("The last column's call, 2,").wait_for()

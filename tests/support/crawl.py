@@ -44,8 +44,7 @@ async def crawl(http: httpx.AsyncClient, sessions: Sequence[str], fields: Mappin
     `fields` are the values that are entered into the fields of search forms, by name.
     """
     found: dict[tuple[str, ...], Page] = {}
-    waiting = [FIRST, *(f"/ui/sessions/{one}/events" for one in sessions)]
-    known = {*waiting}
+    waiting, known = [FIRST], {FIRST}
     while waiting and len(found) < PAGES_MAX:
         path = waiting.pop(0)
         kind = kind_of(path, sessions)

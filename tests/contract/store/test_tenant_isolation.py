@@ -139,7 +139,7 @@ async def walk_result(postgres: str, template: str) -> AsyncIterator[WalkResult]
         ):
             async with working(database_url):
                 requests = await walk(http, receiver)
-            pages = await crawl(http, ("s", "l"), {"find": SECRET_WORD, "call": "2"})
+            pages = await crawl(http, ("s", "l"), {"find": SECRET_WORD, "call": "1", "number": "1"})
             await run_schedules(application, database, tenant_id)
             yield WalkResult(tenant_id, requests, log.statements(), url, database_url, database, pages)
         await application.close()
@@ -495,7 +495,7 @@ async def test_every_page_refuses_other_keys_and_shows_other_tenants_nothing(wal
     theirs, _ = await tenant(database, "other")
     before = await rows_of(database, walk_result.tenant_id)
     assert any(SECRET_WORD in page.html for page in walk_result.pages)
-    assert [page.path for page in walk_result.pages if page.status != 200] == []
+    assert {page.status for page in walk_result.pages} <= {200, 404}, "a line may have no call of that number"
     async with httpx.AsyncClient(base_url=walk_result.url, timeout=30) as http:
         for page in walk_result.pages:
             for headers in ({}, bearer("pal_" + "x" * 43)):
