@@ -226,9 +226,11 @@ def test_the_threshold_and_the_caches_lifetime_are_those_of_the_policy(
     assert rules_of(parse_policy(policy), record()) == CallRules(threshold, seconds)
 
 
-def test_a_model_without_a_known_cache_has_that_of_its_format() -> None:
+def test_a_model_without_a_known_cache_has_that_of_its_formats_provider() -> None:
     assert rules_of(parse_policy({}), record(model=None)).cache_seconds == 300
-    assert rules_of(parse_policy({}), record(model=None, format="openai")).cache_seconds == 600
+    assert rules_of(parse_policy({}), record(model=None, format="openai")).cache_seconds is None
+    lasting = parse_policy({"cache": {"ttl_seconds": 60}})
+    assert rules_of(lasting, record(model=None, format="openai")).cache_seconds == 60
 
 
 def test_the_caches_end_is_told_as_far_as_it_is_known() -> None:

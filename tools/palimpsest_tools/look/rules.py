@@ -10,7 +10,7 @@ from app.core.errors import InvalidPolicy
 from app.core.policy.policy import Policy, parse_policy
 from app.core.render.formats import FORMATS
 from app.core.tokens.budget import threshold
-from app.core.tokens.models import cache_profile
+from app.core.tokens.models import UNKNOWN_CACHE, cache_profile, profile_name
 from palimpsest_tools.look.output import duration
 
 
@@ -18,11 +18,12 @@ from palimpsest_tools.look.output import duration
 class CallRules:
     """Figures by a call's policy: the size above which its context is reduced, and the lifetime of its cache.
 
-    The lifetime is the policy's, else that of the server's built-in table, which the server's settings may change.
+    The lifetime is the policy's, else that of the built-in table, which the server's settings may correct, or that of
+    the format's provider; None if neither knows the model.
     """
 
     threshold: int
-    cache_seconds: int
+    cache_seconds: int | None
 
 
 async def read_rules(client: AsyncPalimpsest, record: Manifest) -> CallRules | None:
@@ -38,8 +39,10 @@ def rules_of(policy: Policy, record: Manifest) -> CallRules:
     """Return the rules of a call by its policy. Raises InvalidPolicy."""
     tokens = record.tokens
     bound = threshold(policy.trigger, tokens.limit, tokens.target + tokens.outside) - tokens.outside
-    cache = cache_profile(record.model, policy.cache, otherwise=FORMATS[record.format].cache)
-    return CallRules(max(1, bound), cache.ttl_seconds)
+    otherwise = FORMATS[record.format].cache
+    cache = cache_profile(record.model, policy.cache, otherwise=otherwise)
+    known = profile_name(record.model) or policy.cache.ttl_seconds or otherwise != UNKNOWN_CACHE
+    return CallRules(max(1, bound), cache.ttl_seconds if known else None)
 
 
 def cache_line(called_at: datetime, seconds: int | None, now: datetime) -> str:
