@@ -23,6 +23,8 @@ _TEXT_CHARS: Final = 300
 _BLOCK_PAGES_MAX: Final = 3
 _CALLS: Final = 10
 _LINES_MAX: Final = 50
+PLANNED_MAX: Final = 1_000
+"""Number of events without a summary up to which the next call is planned with the page: more take too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ async def show_window(visit: Visit) -> Mapping[str, object]:
         "largest": sorted(blocks, key=lambda block: -block["tokens"])[:LARGEST],
         "blocks": len(blocks),
         "cache": _cache(visit, call, again["cache"]["prefix_tokens"] + again["tokens"]["outside"], policy),
-        **await _next(visit, call, again["evictions"]),
+        **await _next(visit, call, again),
     }
 
 
@@ -136,8 +138,14 @@ async def _blocks(visit: Visit, path: str) -> list[Mapping[str, Any]]:
     return found
 
 
-async def _next(visit: Visit, call: Mapping[str, Any], evictions: Sequence[Mapping[str, Any]]) -> Mapping[str, object]:
-    """Return the preview of the next context, and the content that it, or a reduction, would leave out."""
+async def _next(visit: Visit, call: Mapping[str, Any], again: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the preview of the next context, and the content that it, or a reduction, would leave out.
+
+    Without a preview, `infeasible` is the reason for which no context can be made, or None if none was planned.
+    """
+    covered = again["summaries"][-1]["to_seq"] if again["summaries"] else 0
+    if call["head"] - covered > PLANNED_MAX and not visit.query("plan"):
+        return {"preview": None, "infeasible": None}
     asked = {"view": visit.view, "format": call["format"]}
     path = f"/v1/sessions/{visit.line}/context:preview"
     try:
@@ -145,7 +153,11 @@ async def _next(visit: Visit, call: Mapping[str, Any], evictions: Sequence[Mappi
         reduced = preview if preview["cause"] else await visit.api.post(path, {**asked, "force": True})
     except ContextError as error:
         return {"preview": None, "infeasible": error.detail}
-    return {"preview": preview, "reduced": reduced, "going": new_evictions(evictions, reduced["evictions"])[:GOING_MAX]}
+    return {
+        "preview": preview,
+        "reduced": reduced,
+        "going": new_evictions(again["evictions"], reduced["evictions"])[:GOING_MAX],
+    }
 
 
 def _cache(visit: Visit, call: Mapping[str, Any], prefix: int, policy: Policy) -> Mapping[str, object]:

@@ -124,3 +124,13 @@ async def test_other_views_and_lines_are_linked(client: httpx.AsyncClient, calls
     assert 'href="/ui/sessions/s@line.1?view=title"' in html and 'href="/ui/sessions/s@line.2"' in html
     assert "view title" in (await client.get("/ui/sessions/s@line.1?view=title")).text
     assert "No call of view main" in (await client.get("/ui/sessions/s")).text
+
+
+async def test_a_log_that_takes_long_to_plan_is_planned_on_request(
+    client: httpx.AsyncClient, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.wings.pages.window.PLANNED_MAX", 14)
+    assert "A call made now would send" not in await page(client, PAGE)
+    html = (await client.get(PAGE)).text
+    assert '<button name="plan" value="now">' in html
+    assert "A call made now would send" in await page(client, f"{PAGE}?plan=now")
