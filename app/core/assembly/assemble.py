@@ -236,6 +236,8 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         ttl_pruning=planned.pruning,
         notice=planned.notice,
         stalled=planned.stalled,
+        moment=planned.moment,
+        caching=inputs.caching,
         now=request.now,
         layers={layer.kind: layer.version for layer in inputs.layers},
         recall=request.recall,

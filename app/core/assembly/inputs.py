@@ -222,6 +222,11 @@ class ContextInputs:
         return self.events if self.last_context is None else self.events[self.last_context.plan.count :]
 
     @property
+    def caching(self) -> bool:
+        """Whether the provider caches, as far as its reports show."""
+        return self.loaded.learned is None or self.loaded.learned.caches is not False
+
+    @property
     def from_scratch(self) -> bool:
         """Whether the plan starts from an empty frontier: the epoch is disregarded, or the view has no current one."""
         return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
@@ -251,7 +256,7 @@ def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         decisions=loaded.decisions,
         outside_tokens=inputs.budget.outside,
         recall=inputs.request.recall or inputs.settings.policy.recall or _has_recall_tool(with_tools),
-        caching=loaded.learned is None or loaded.learned.caches is not False,
+        caching=inputs.caching,
         fold_to=loaded.requested_to if inputs.request.at is None else 0,
     )
     return read, state

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from app.core.assembly.assemble import CallRecord
+from app.core.audit.protection import Protection, Protections
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.event import Block, Kind, content_text
 from app.core.log.events import LAYERS, Draft, EventType, canonical_json
@@ -41,8 +42,8 @@ class CallBlock:
     """A block of a request, at the position `index`.
 
     It shows the event `seq`, or has the server's words in place of the events from_seq..seq. `tokens` are the model's.
-    `name` is the kind of a layer, or the name of an injection. `breakpoint` is the kind of the cache breakpoint after
-    the block.
+    `protected_by` is the reason for which it stays whole. `name` is the kind of a layer, or the name of an injection.
+    `breakpoint` is the kind of the cache breakpoint after the block.
     """
 
     block: Block = field(repr=False)
@@ -56,6 +57,7 @@ class CallBlock:
     reason: str | None = None
     summaries: tuple[str, ...] = ()
     breakpoint: str | None = None
+    protected_by: Protection | None = None
 
     @property
     def seq(self) -> int:
@@ -97,12 +99,19 @@ def kind_of(block: Block) -> str:
 
 
 def call_blocks(
-    call: ReplayedCall, state: Frontier, record: CallRecord, erased: Collection[int] = (), *, exact: bool = True
+    call: ReplayedCall,
+    state: Frontier,
+    record: CallRecord,
+    erased: Collection[int] = (),
+    stays: Protections | None = None,
+    *,
+    exact: bool = True,
 ) -> tuple[CallBlock, ...]:
     """Return the blocks of a recorded call that was rendered again from the frontier `state`.
 
-    `erased` are the seqs of events that were erased by now. If the rendering is `exact`, the tokens of each source add
-    up to the figure in the call's record, but for the tokens that a request takes without any block.
+    `erased` are the seqs of events that were erased by now, `stays` are the protections of the others, if known. If the
+    rendering is `exact`, the tokens of each source add up to the figure in the call's record, but for the tokens that a
+    request takes without any block.
     """
     prefix, blocks = _prefix(call.layout), call.layout.blocks
     ephemeral = _ephemeral(record.manifest)
@@ -115,6 +124,7 @@ def call_blocks(
         *(_after(block, mark, name) for block, (mark, name) in zip(blocks[end:], ephemeral, strict=True)),
     ]
     described = _with_losses(described, call, record.format)
+    described = [_protected(one, stays) for one in described] if stays is not None else described
     points = _breakpoints(described, call)
     tokens = _model_tokens(described, record.manifest, exact=exact)
     return tuple(
@@ -216,6 +226,16 @@ def _with_losses(described: Sequence[CallBlock], call: ReplayedCall, form: str) 
             one = replace(one, mark="converted", reducer=FORMAT, reason=", ".join(reasons))
         done.append(one)
     return done
+
+
+def _protected(one: CallBlock, stays: Protections) -> CallBlock:
+    """Return a block that is shown whole with the reason for which it stays."""
+    if one.mark != "verbatim":
+        return one
+    if one.source in ("tools", "system"):
+        return replace(one, protected_by="prefix")
+    item = stays.context.item(one.seq)
+    return one if item is None else replace(one, protected_by=stays.protection(item))
 
 
 def _breakpoints(described: Sequence[CallBlock], call: ReplayedCall) -> dict[int, str]:

@@ -244,7 +244,8 @@ def dispositions(
     """Return the one disposition of each of `events` (I4); `erased` are the seqs of redacted events."""
     shown = {i.event.seq: i.stub.disposition if i.stub else "verbatim" for i in context.items}
     shown |= {e.seq: "verbatim" for e in context.prefix}
-    found = {event.seq: shown.get(event.seq) or _hidden_disposition(event, state) for event in events}
+    hidden = _HiddenEvents(state)
+    found = {event.seq: shown.get(event.seq) or hidden.disposition(event) for event in events}
     return found | {seq: "redacted" for seq in erased if found.get(seq) in ("verbatim", "stubbed", "replaced")}
 
 
@@ -264,15 +265,22 @@ def disposition_runs(words: Mapping[int, str], folds: Sequence[Fold]) -> list[di
     return runs
 
 
-def _hidden_disposition(event: Event, state: Frontier) -> str:
-    """Return the disposition of an event that is not among the context's items."""
-    if event.type in BOOKKEEPING:
-        return "not_rendered"
-    if any(row.seq == event.seq for row in state.superseded):
-        return "replaced"
-    for fold in state.folds:
-        if fold.from_seq <= event.seq <= fold.to_seq:
-            return "summarized" if fold.shown else "dropped"
-    if any(drop.from_seq <= event.seq <= drop.to_seq for drop in state.drops):
-        return "dropped"
-    return "not_rendered"
+class _HiddenEvents:
+    """The events that are not among a context's items, indexed by what hides them."""
+
+    def __init__(self, state: Frontier) -> None:
+        self._superseded = {row.seq for row in state.superseded}
+        self._folds, self._fold_ends = state.folds, [fold.to_seq for fold in state.folds]
+        self._drops, self._drop_ends = state.drops, [drop.to_seq for drop in state.drops]
+
+    def disposition(self, event: Event) -> str:
+        """Return the disposition of an event that is not among the context's items."""
+        if event.type in BOOKKEEPING:
+            return "not_rendered"
+        if event.seq in self._superseded:
+            return "replaced"
+        at = bisect_left(self._fold_ends, event.seq)
+        if at < len(self._folds) and self._folds[at].from_seq <= event.seq:
+            return "summarized" if self._folds[at].shown else "dropped"
+        at = bisect_left(self._drop_ends, event.seq)
+        return "dropped" if at < len(self._drops) and self._drops[at].from_seq <= event.seq else "not_rendered"

@@ -73,8 +73,9 @@ class CallManifest:
     `hour` their entries live for an hour. `outside` is sent outside the request, as stated by `outside_by` (call,
     policy, session, learned). `unfit` is content that the format cannot express. `evictions` are the call's; None: they
     are those of its epoch. `summaries` counts the ones shown, `redactions` the events erased before the
-    call. `now` is the clock that the caller set. `layers` are versions by kind, `injections` names and contents.
-    `cache_last`: the end was marked for the next call.
+    call. `moment` is the one that was planned for (warm, cold or pressed; None in earlier records), `caching` is false
+    if the provider was known to report no cache use. `now` is the clock that the caller set. `layers` are versions by
+    kind, `injections` names and contents. `cache_last`: the end was marked for the next call.
     """
 
     window: int = 0
@@ -96,6 +97,8 @@ class CallManifest:
     ttl_pruning: str = "disabled"
     notice: str | None = None
     stalled: str | None = None
+    moment: str | None = None
+    caching: bool = True
     now: Annotated[datetime | None, _Codec(datetime.isoformat, parse_time)] = None
     layers: Annotated[Mapping[str, int], _COUNTS] = field(default_factory=dict)
     recall: bool = False

@@ -10,13 +10,16 @@ if TYPE_CHECKING:
     from app.runtime.wiring import Services
 
 
-def _services(_: Any, kernel: "Services") -> Iterable[object]:
+def _services(settings: Any, kernel: "Services") -> Iterable[object]:
+    from app.core.tokens.models import parse_table
+    from app.wings.audit.moments import Moments
     from app.wings.audit.previews import Preview
     from app.wings.audit.search import CallSearch
     from app.wings.audit.service import Audit
 
     yield CallSearch(kernel.database)
-    yield (audit := Audit(kernel.database, kernel.policies, kernel.recordings))
+    moments = Moments(kernel.database, kernel.policies, kernel.counting, parse_table(settings.cache_table))
+    yield (audit := Audit(kernel.database, kernel.policies, kernel.recordings, moments))
     yield Preview(kernel.database, kernel.assembly, audit)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.core.audit.call_blocks import CallBlock
+from app.core.audit.declined import Declined
 from app.core.log.events import Json
 from app.core.log.segments import line_of
 from app.core.record.evictions import eviction_row, without_shown
@@ -14,8 +15,8 @@ from app.resources.contexts.json import ContextBody, parts_json
 from app.resources.contexts.recordings import Reproduced
 from app.store.audit import CallRow, StoredEpoch
 from app.wings.audit.fates import ABSENT, DispositionChange, EventFate
-from app.wings.audit.schemas import (
-    CallBlockOut,
+from app.wings.audit.schemas.blocks import CallBlockOut
+from app.wings.audit.schemas.calls import (
     CallItem,
     CallOutcome,
     CallRef,
@@ -67,9 +68,17 @@ def _parts(call: CallRow, epoch: StoredEpoch, prefix_sha256: bytes) -> dict[str,
 
 
 def manifest(
-    session: str, call: CallRow, epoch: StoredEpoch, runs: Iterable[Mapping[str, Json]], redacted_since: Sequence[int]
+    session: str,
+    call: CallRow,
+    epoch: StoredEpoch,
+    runs: Iterable[Mapping[str, Json]],
+    redacted_since: Sequence[int],
+    declined: Sequence[Declined] | None,
 ) -> Manifest:
-    """Return the complete record of a call; `runs` are the dispositions of its events."""
+    """Return the complete record of a call; `runs` are the dispositions of its events.
+
+    `declined` are the reducers that evicted nothing, None if unknown.
+    """
     injected = call.manifest.injections
     return _about(
         Manifest,
@@ -81,6 +90,8 @@ def manifest(
         outcome=_outcome(call),
         dispositions=list(runs),
         redacted_since=redacted_since,
+        declined=declined,
+        moment=call.manifest.moment,
     )
 
 

@@ -15,7 +15,8 @@ from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
 from app.resources.contexts.recordings import Recordings
 from app.wings.audit.answers import call_block, call_item, context_again
-from app.wings.audit.schemas import CallBlockOut, CallBlockPage, CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
+from app.wings.audit.schemas.blocks import CallBlockOut, CallBlockPage
+from app.wings.audit.schemas.calls import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.wings.audit.search import CallSearch, Filters
 from app.wings.audit.service import Audit
 
@@ -24,6 +25,9 @@ router = Resource("audit")
 CallId = Annotated[UUID, Path(description="Id of the recorded call.")]
 OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare with.")]
 BlockIndex = Annotated[int, Path(ge=0, lt=2**31, description="Position of the block in the request, counted from 0.")]
+Dispositions = Annotated[
+    bool, Query(description="Whether to list the dispositions of all events, which takes longer in a long session.")
+]
 TextChars = Annotated[
     int, Query(ge=0, le=100_000, description="Maximum number of characters of each block's text in the response.")
 ]
@@ -58,9 +62,9 @@ async def list_calls(
 
 
 @router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}", scope="read", returns=Manifest, problems=_PROBLEM_SLUGS)
-async def get_call(sid: Sid, call_id: CallId, who: Who, audit: Calls) -> Manifest:
+async def get_call(sid: Sid, call_id: CallId, who: Who, audit: Calls, dispositions: Dispositions = True) -> Manifest:
     """Get the record of a call: everything its context was made from, and how it showed every event."""
-    return await audit(lambda own: own.explain(who.tenant_id, sid, call_id))
+    return await audit(lambda own: own.explain(who.tenant_id, sid, call_id, with_dispositions=dispositions))
 
 
 @router.operation(

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from app.core.audit.call_blocks import CallBlock, call_blocks
+from app.core.audit.declined import Declined, declined
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.errors import NotFound, NotReproducible
 from app.core.lexicon.times import from_seconds
@@ -34,7 +36,8 @@ from app.wings.audit.fates import (
     differing_seqs,
     first_difference,
 )
-from app.wings.audit.schemas import DiffOut, HistoryItem, Manifest
+from app.wings.audit.moments import Moments
+from app.wings.audit.schemas.calls import DiffOut, HistoryItem, Manifest
 
 EPOCHS_AT_ONCE: Final = 16
 RESETTING_CAUSES: Final = ("start", "policy")
@@ -67,10 +70,11 @@ class _Side:
 class Audit:
     """Lists, explains and compares recorded calls."""
 
-    def __init__(self, database: Database, policies: Policies, recordings: Recordings) -> None:
+    def __init__(self, database: Database, policies: Policies, recordings: Recordings, moments: Moments) -> None:
         self._database = database
         self._policies = policies
         self._recordings = recordings
+        self._moments = moments
 
     async def page(
         self, tenant_id: UUID, external_id: str, *, view: str | None, before: UUID | None, limit: int
@@ -87,28 +91,45 @@ class Audit:
             await sessions.get(self._database, tenant_id, external_id)
         return [(names[session_id], call) for session_id, call in calls]
 
-    async def explain(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Manifest:
+    async def explain(
+        self, tenant_id: UUID, external_id: str, call_id: UUID, *, with_dispositions: bool = True
+    ) -> Manifest:
         """Return the complete record of a call. Raises NotFound, or NotReproducible."""
         call = await self._recordings.find(tenant_id, external_id, call_id)
         ref = session_ref(tenant_id, external_id)
         epoch = await self._recordings.epoch(ref.session_id, call)
-        fates = await self._dispositions(ref, call, epoch.frontier)
+        fates = await self._dispositions(ref, call, epoch.frontier) if with_dispositions else {}
         later = (await audit.erased_seqs(self._database, ref.session_id))[call.manifest.redactions :]
         runs = disposition_runs(fates, epoch.frontier.folds)
-        return answers.manifest(external_id, call, epoch, runs, [seq for seq in later if seq <= call.head])
+        asked = await self._declined(tenant_id, external_id, call)
+        return answers.manifest(external_id, call, epoch, runs, [seq for seq in later if seq <= call.head], asked)
+
+    async def _declined(self, tenant_id: UUID, external_id: str, call: CallRow) -> tuple[Declined, ...] | None:
+        """Return the reducers that evicted nothing for a call; None if that is not known."""
+        if call.manifest.moment is None:
+            return None
+        try:
+            done = await self._recordings.reproduce(tenant_id, external_id, call)
+        except NotReproducible:
+            return None
+        at = await self._moments.of_call(tenant_id, external_id, done)
+        return None if at is None else await asyncio.to_thread(declined, at)
 
     async def _dispositions(self, ref: SessionRef, call: CallRow, state: Frontier) -> dict[int, str]:
         """Return the disposition of every event up to the call's head, by seq (I4)."""
         policy = await self._policies.get(ref.tenant_id, call.policy)
         events = await event_log.events_without_bodies(self._database, SessionLog(ref.session_id), call.head)
         erased = (await audit.erased_seqs(self._database, ref.session_id))[: call.manifest.redactions]
-        return dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state, erased)
+        shown = partial(project, events, state, NO_COUNT, turn=0, shows=policy.shows)
+        return await asyncio.to_thread(lambda: dispositions(events, shown(), state, erased))
 
     async def blocks(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Sequence[CallBlock]:
         """Return the blocks of a call's request, in order. Raises NotFound, or NotReproducible."""
         done = await self._recordings.context(tenant_id, external_id, call_id)
-        erased = await audit.erased_seqs(self._database, session_key(tenant_id, external_id))
-        return call_blocks(done.replayed, done.epoch.frontier, done.call, frozenset(erased), exact=done.is_exact)
+        erased = frozenset(await audit.erased_seqs(self._database, session_key(tenant_id, external_id)))
+        at = await self._moments.of_call(tenant_id, external_id, done)
+        stays = None if at is None else at.protections
+        return call_blocks(done.replayed, done.epoch.frontier, done.call, erased, stays, exact=done.is_exact)
 
     async def block(self, tenant_id: UUID, external_id: str, call_id: UUID, index: int) -> CallBlock:
         """Return one block of a call's request. Raises NotFound, or NotReproducible."""

@@ -214,3 +214,57 @@ async def test_blocks_of_a_record_that_was_changed_are_refused(recorded: Recorde
     for tail in ("", "/0"):
         answer = await recorded.client.get(f"/v1/sessions/s/calls/{call_id}/blocks{tail}")
         assert (answer.status_code, answer.json()["type"]) == (500, "/problems/not-reproducible")
+
+
+async def record_of(recorded: RecordedSession, call_id: str) -> Json:
+    """Return the record of a call without the dispositions of all events."""
+    answer = await recorded.client.get(f"/v1/sessions/s/calls/{call_id}", params={"dispositions": "false"})
+    assert answer.status_code == 200, answer.text
+    found: Json = answer.json()
+    return found
+
+
+async def test_the_reducers_that_declined_are_named_with_their_reasons(recorded: RecordedSession) -> None:
+    first = await record_of(recorded, (await recorded.context(max_tokens=30_000))["call_id"])
+    assert (first["moment"], first["dispositions"]) == ("warm", [])
+    reasons = {one["reducer"]: one["reason"] for one in first["declined"]}
+    assert list(reasons) == [
+        *("expiry", "ttl_pruning", "once", "economics", "retention", "caps", "dialogue_window", "fold", "last_resort"),
+    ]
+    assert (reasons["economics"], reasons["fold"]) == ("not_asked", "below_trigger")
+    sent = await recorded.context(max_tokens=3_000, force=True)
+    pressed = await record_of(recorded, sent["call_id"])
+    evicted = {row["reducer"] for row in sent["evictions"]}
+    assert pressed["moment"] == "pressed"
+    assert evicted.isdisjoint(one["reducer"] for one in pressed["declined"])
+    assert {one["reducer"] for one in pressed["declined"]} | evicted == set(reasons)
+
+
+async def test_blocks_that_stay_whole_name_what_protects_them(recorded: RecordedSession) -> None:
+    await ask(recorded.client, "PATCH", "/visibility", {"pin": [4]})
+    await recorded.post({"type": "tool.call", "call_id": "open", "tool": "read", "arguments": {"path": "open"}})
+    sent = await recorded.context(max_tokens=30_000)
+    await ask(recorded.client, "PATCH", "/visibility", {"unpin": [4]})
+    found = {block["seq"]: block["protected_by"] for block in await blocks_of(recorded.client, sent["call_id"])}
+    assert [found[seq] for seq in (1, 2, 3, 4, 22)] == [
+        "prefix",
+        "message",
+        "below_minimum",
+        "pinned",
+        "current_request",
+    ]
+    assert found[24] == "newest"
+
+
+async def test_what_declined_is_unknown_for_early_records_and_erased_events(recorded: RecordedSession) -> None:
+    call_id = (await recorded.context(max_tokens=30_000))["call_id"]
+    assert (await record_of(recorded, call_id))["declined"]
+    assert (await recorded.client.delete("/v1/sessions/s/events/2")).status_code == 204
+    assert (await record_of(recorded, call_id))["declined"] is None
+    call_id = (await recorded.context(max_tokens=30_000))["call_id"]
+    await recorded.tamper(
+        "UPDATE model_calls SET manifest = (manifest::jsonb - 'moment')::json WHERE session_id = :key", key=KEY
+    )
+    early = await record_of(recorded, call_id)
+    assert (early["moment"], early["declined"]) == (None, None)
+    assert {block["protected_by"] for block in await blocks_of(recorded.client, call_id)} == {None}

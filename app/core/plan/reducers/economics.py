@@ -15,10 +15,10 @@ is evicted. Large results that a call kept out of the cache (`once`) are evicted
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost, with_credit
 from app.core.plan.reducers.once import OnceReducer
@@ -97,18 +97,25 @@ class EconomicReducer:
         queue = candidates(context, self.retention, before=self.keep_from)
         if not queue:
             return queue
-        calls = self._working_set_calls(state)
-        stays = context.worked_files.seqs() if calls is None else frozenset(ranked(context, calls))
-        queue = tuple(candidate for candidate in queue if candidate.item.event.seq not in stays)
-        sent_seq = last_unit_seq(context)  # unsent events stay unless the budget demands it
-        queue = tuple(candidate for candidate in queue if candidate.item.event.seq < sent_seq)
+        queue = self.waiting(queue, context, state)
         if self.moment == "warm" and not self.called:
             queue = ()
         elif self.moment == "warm":
-            queue = due(context, queue, self.cache, self.economics, state, self.outside, self._written_to(context))
+            queue = due(context, queue, self.cache, self.economics, state, self.outside, self.written_to(context))
         elif self.moment == "cold" and not self.economics.on_cold:
             queue = ()
         return () if sum(candidate.saves for candidate in queue) < self.economics.least_tokens else queue
+
+    def waiting(self, queue: Iterable[Candidate], context: Context, state: Frontier) -> tuple[Candidate, ...]:
+        """Return those of all candidates that may be evicted at a warm or cold cache once that pays."""
+        stays = self.working_set(context, state)
+        sent_seq = last_unit_seq(context)  # unsent events stay unless the budget demands it
+        return tuple(one for one in queue if one.item.event.seq not in stays and one.item.event.seq < sent_seq)
+
+    def working_set(self, context: Context, state: Frontier) -> Collection[int]:
+        """Return the seqs of the newest file content, which stays unless the budget demands it."""
+        calls = self._working_set_calls(state)
+        return context.worked_files.seqs() if calls is None else frozenset(ranked(context, calls))
 
     def _working_set_calls(self, state: Frontier) -> int | None:
         """Return the number of calls for which file content stays; None: no limit.
@@ -124,15 +131,60 @@ class EconomicReducer:
 
     def _is_covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
         """Return whether earnings cover the price of the stubs at their real size, which `due` can only estimate."""
-        head, end = last_unit_seq(context), self._written_to(context)
+        head, end = last_unit_seq(context), self.written_to(context)
         paid = with_credit(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside, end=end)
         return paid.earned >= -self.economics.at_risk * baseline_cost(context, state, self.cache, self.outside)
 
-    def _written_to(self, context: Context) -> int | None:
+    def written_to(self, context: Context) -> int | None:
+        """Return the seq before which the last call wrote the context to the cache; None: as far as it was sent."""
         return None if self.once is None else self.once.written_to(context)
 
     def _apply(self, context: Context, state: Frontier, going: Sequence[Candidate]) -> Reduced:
         return apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
+
+
+class QueuePart(NamedTuple):
+    """The part of a queue of candidates from the seq `start` on, in input tokens.
+
+    It `saves` tokens at each call and has `rewritten` tokens after it written again. `carried` is the cost of the calls
+    that could have left it out already, `price` that of rewriting, and `now` what evicting it gains at this call alone.
+    """
+
+    start: int
+    saves: int
+    rewritten: int
+    carried: float
+    price: float
+    now: float
+
+
+def parts(
+    context: Context,
+    queue: Sequence[Candidate],
+    cache: CacheProfile,
+    state: Frontier = START,
+    outside: int = 0,
+    end: int | None = None,
+) -> Iterator[QueuePart]:
+    """Yield the parts of a queue from the newest candidate alone to all of it, unless no call has sent them yet.
+
+    Carrying counts from the first call that could have left a candidate out, and not before the view began. `end` is as
+    in `rewrite_cost`.
+    """
+    answers = context.rounds.seqs
+    costs = rewrite_cost(context, state, cache, outside, end)
+    surcharge = cache.write_price - cache.read_price
+    carried, saves = 0.0, 0
+    for candidate in reversed(queue):
+        seq = candidate.item.event.seq
+        if seq <= state.began and (not answers or answers[-1] <= state.began):
+            continue  # no call of this view has sent it yet
+        calls = len(answers) - bisect_right(answers, max(candidate.since, state.began))
+        carried += cache.read_price * candidate.saves * calls
+        saves += candidate.saves
+        rewritten = max(0, costs(candidate.item) - saves)
+        price = surcharge * rewritten
+        yield QueuePart(seq, saves, rewritten, carried, price, cache.read_price * saves - price)
 
 
 def due(
@@ -146,31 +198,19 @@ def due(
 ) -> tuple[Candidate, ...]:
     """Return the newest part of the queue whose carrying cost exceeds its rewriting cost most; empty if there is none.
 
-    Carrying counts from the first call that could have left a candidate out, and not before the view began. A part that
-    saves at this call as much as it costs does not wait. No part is due that could make the view cost more than
-    `at_risk` allows if this were its last call. `end` is as in `rewrite_cost`.
+    A part that saves at this call as much as it costs does not wait. No part is due that could make the view cost more
+    than `at_risk` allows if this were its last call. `end` is as in `rewrite_cost`.
     """
     if not queue:
         return ()
-    answers = context.rounds.seqs
-    costs = rewrite_cost(context, state, cache, outside, end)
-    surcharge = cache.write_price - cache.read_price
     total = context.tokens + outside
     credit = earnings_so_far(context, state, cache) + cache.read_price * state.saved
     credit += economics.at_risk * baseline_cost(context, state, cache, outside)
-    best, start, carried, saves = 0.0, None, 0.0, 0
-    for candidate in reversed(queue):
-        seq = candidate.item.event.seq
-        if seq <= state.began and (not answers or answers[-1] <= state.began):
-            continue  # no call of this view has sent it yet
-        calls = len(answers) - bisect_right(answers, max(candidate.since, state.began))
-        carried += cache.read_price * candidate.saves * calls
-        saves += candidate.saves
-        rewritten = max(0, costs(candidate.item) - saves)
-        now = cache.read_price * saves - surcharge * rewritten
-        gain = max(carried - economics.factor * surcharge * rewritten, now)
-        if gain > best and credit + now >= 0 and total - saves >= cache.minimum_tokens:
-            best, start = gain, seq
+    best, start = 0.0, None
+    for part in parts(context, queue, cache, state, outside, end):
+        gain = max(part.carried - economics.factor * part.price, part.now)
+        if gain > best and credit + part.now >= 0 and total - part.saves >= cache.minimum_tokens:
+            best, start = gain, part.start
     return () if start is None else tuple(c for c in queue if c.item.event.seq >= start)
 
 

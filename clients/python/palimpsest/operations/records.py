@@ -32,9 +32,10 @@ def list_calls(
     return Listing("GET", path("sessions", session, "calls"), CallItem, query)
 
 
-def get_call(session: str, call_id: str) -> Request[Manifest]:
+def get_call(session: str, call_id: str, *, dispositions: bool | None = None) -> Request[Manifest]:
     """Get the record of a call: everything its context was made from, and how it showed every event."""
-    return Request("GET", path("sessions", session, "calls", call_id), Manifest)
+    query = {"dispositions": dispositions}
+    return Request("GET", path("sessions", session, "calls", call_id), Manifest, query)
 
 
 def get_call_context(session: str, call_id: str) -> Request[ContextAgain]:

@@ -82,6 +82,32 @@ class CallBlockOut(Model):
     """Name of the tool; null for blocks other than tool calls and their results."""
     call_id: str | None
     """Id of the tool call; null for blocks other than tool calls and their results."""
+    protected_by: (
+        Literal[
+            "prefix",
+            "pinned",
+            "current_request",
+            "open_call",
+            "message",
+            "never_evict",
+            "shown_again",
+            "newest",
+            "below_minimum",
+            "listing",
+            "arguments_stay",
+            "working_set",
+            "unsent",
+        ]
+        | None
+    )
+    """Reason for which a block stays whole: it is a part of the prefix (`prefix`), pinned (`pinned`), the message
+    that the running turn answers (`current_request`), a call without a result (`open_call`), a message
+    (`message`: these go only with whole turns or under a summary), of a tool in `never_evict`, was shown again
+    on request (`shown_again`), is among the newest results (`newest`) or too small (`below_minimum`), is a
+    dense list of names (`listing`), arguments that the policy keeps (`arguments_stay`), the newest content of a
+    file (`working_set`), or new in this call (`unsent`). Null if it may be evicted, is not whole, or `declined`
+    of the call is null.
+    """
     chars: int
     """Length of its text, in characters."""
     tokens: int
@@ -328,6 +354,46 @@ class ContextAgain(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeclinedOut(Model):
+    """A reducer that evicted nothing for a call, and the reason."""
+
+    reducer: str
+    """Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `once`, `economics`, `caps`,
+    `dialogue_window`, `fold` (a summary), `questions` (a long message next to a fold is shortened to the part
+    with the question), `last_resort`, `prefix` (a newer system prompt or tool list) or `format` (the format
+    cannot express it).
+    """
+    reason: Literal[
+        "disabled",
+        "not_asked",
+        "not_due",
+        "nothing_eligible",
+        "protected",
+        "below_minimum",
+        "would_not_pay",
+        "below_trigger",
+        "within_limit",
+        "reached_goal",
+        "no_summary",
+        "would_save_nothing",
+        "stalled",
+    ]
+    """Reason: the policy does not use it (`disabled`), it evicts only at other moments (`not_asked`) or later
+    (`not_due`), nothing is old and large enough for it (`nothing_eligible`) or may go (`protected`), it would
+    save too little (`below_minimum`) or nothing (`would_save_nothing`), writing the rest to the cache again
+    would cost more (`would_not_pay`), the context is within the threshold (`below_trigger`), within the
+    reducer's own limit (`within_limit`), or has its goal already (`reached_goal`), no summary is stored yet
+    (`no_summary`), or so small a reduction was refused (`stalled`).
+    """
+    detail: str
+    """The reason in words, with its figures; tokens are the model's."""
+    events: int | None
+    """Number of events that it left; null if not counted."""
+    tokens: int | None
+    """Size of these events as shown, in the model's tokens; null if not counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FirstDifference(Model):
     """The first block in which two contexts differ."""
 
@@ -495,8 +561,19 @@ class Manifest(Model):
     """
     expires_at: datetime | None
     """Time after which the record may be deleted; null if it is kept forever."""
+    moment: str | None
+    """Moment that the context was planned for: the provider holds a prefix of it (`warm`), does not hold it
+    (`cold`), or the budget or the client demands a reduction (`pressed`); null in records of early versions.
+    """
+    declined: list[DeclinedOut] | None
+    """Reducers that evicted nothing for this call, in the order in which they are asked, by the context as it is
+    shown. Null if unknown: in records of early versions, for retries of calls that were too long, and if events
+    that the call showed were erased since.
+    """
     dispositions: list[DispositionRun]
-    """Disposition of each event from seq 1 to `head`, as ranges in the order of the log."""
+    """Disposition of each event from seq 1 to `head`, as ranges in the order of the log; empty if the query says
+    `dispositions=false`.
+    """
     redacted_since: list[int]
     """Seqs of events that were erased after the call was made."""
     sha256: str

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.core.audit.call_blocks import Source, Wording
+from app.core.audit.declined import Reason
 from app.http.fields import (
     CallCause,
     CallEpoch,
@@ -16,10 +16,10 @@ from app.http.fields import (
     CoveringSummary,
     Disposition,
     FromSeq,
-    Id,
     LineName,
     NextCursor,
     ReasonIfAny,
+    Reducer,
     ReducerIfAny,
     RequestSha256,
     RetryOf,
@@ -135,6 +135,23 @@ class CallPage(BaseModel):
     next_cursor: NextCursor
 
 
+class DeclinedOut(BaseModel):
+    """A reducer that evicted nothing for a call, and the reason."""
+
+    reducer: Reducer
+    reason: Reason = Field(
+        description="Reason: the policy does not use it (`disabled`), it evicts only at other moments (`not_asked`) or "
+        "later (`not_due`), nothing is old and large enough for it (`nothing_eligible`) or may go (`protected`), it "
+        "would save too little (`below_minimum`) or nothing (`would_save_nothing`), writing the rest to the cache "
+        "again would cost more (`would_not_pay`), the context is within the threshold (`below_trigger`), within the "
+        "reducer's own limit (`within_limit`), or has its goal already (`reached_goal`), no summary is stored yet "
+        "(`no_summary`), or so small a reduction was refused (`stalled`)."
+    )
+    detail: str = Field(description="The reason in words, with its figures; tokens are the model's.")
+    events: int | None = Field(description="Number of events that it left; null if not counted.")
+    tokens: int | None = Field(description="Size of these events as shown, in the model's tokens; null if not counted.")
+
+
 class Manifest(CallRef):
     """Record of a call: everything its context was made from, and how it showed each event."""
 
@@ -159,8 +176,19 @@ class Manifest(CallRef):
     expires_at: datetime | None = Field(
         description="Time after which the record may be deleted; null if it is kept forever."
     )
+    moment: str | None = Field(
+        description="Moment that the context was planned for: the provider holds a prefix of it (`warm`), does not "
+        "hold it (`cold`), or the budget or the client demands a reduction (`pressed`); null in "
+        "records of early versions."
+    )
+    declined: list[DeclinedOut] | None = Field(
+        description="Reducers that evicted nothing for this call, in the order in which they are asked, by the context "
+        "as it is shown. Null if unknown: in records of early versions, for retries of calls that were too long, and "
+        "if events that the call showed were erased since."
+    )
     dispositions: list[DispositionRun] = Field(
-        description="Disposition of each event from seq 1 to `head`, as ranges in the order of the log."
+        description="Disposition of each event from seq 1 to `head`, as ranges in the order of the log; empty if the "
+        "query says `dispositions=false`."
     )
     redacted_since: list[int] = Field(description="Seqs of events that were erased after the call was made.")
     sha256: RequestSha256
@@ -199,61 +227,6 @@ class BlockOut(BaseModel):
     ephemeral: bool = Field(description="Whether it comes after the cached prefix and may differ in the next call.")
     chars: int = Field(description="Length of its text, in characters.")
     begins: str = Field(description="Beginning of its text, at most 240 characters.")
-
-
-class CallBlockOut(BaseModel):
-    """A block of a recorded call's request, as the model saw it."""
-
-    index: int = Field(description="Position of the block in the request, counted from 0.")
-    from_seq: int = Field(description="Seq of the first event that it shows, or in whose place it is.")
-    seq: int = Field(
-        description="Seq of the event that it shows; for several events, that of the last. Content after the "
-        "conversation has that of the last event before it."
-    )
-    kind: str = Field(
-        description="Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (a note of the "
-        "agent, or a text of the server)."
-    )
-    source: Source = Field(description="Part of the context that it counts to, as in `TokensOut.by_source`.")
-    mark: Wording = Field(
-        description="Form of the content: whole (`verbatim`), as one line in place of a result (`stub`), with its "
-        "beginning and end only (`shortened`), as another text (`replaced`), without parts that the request's format "
-        "cannot express (`converted`), as a marker since it was erased (`erased`). Or a text of the server: summaries "
-        "(`summary`), the list of dropped events (`note`), a line in place of a result that is still missing "
-        "(`pending`), a layer (`layer`), the notice that content was pruned (`notice`). Or content that was injected "
-        "into this call (`injected`)."
-    )
-    name: str | None = Field(description="Kind of a layer, or name of injected content; null for other blocks.")
-    reducer: ReducerIfAny
-    reason: ReasonIfAny
-    summaries: list[Id] = Field(description="Ids of the summaries that it shows, in the order of the log.")
-    tool: str | None = Field(description="Name of the tool; null for blocks other than tool calls and their results.")
-    call_id: str | None = Field(
-        description="Id of the tool call; null for blocks other than tool calls and their results."
-    )
-    chars: int = Field(description="Length of its text, in characters.")
-    tokens: int = Field(
-        description="Estimated size, in the model's tokens. The blocks of a source add up to its figure in "
-        "`tokens.by_source` of the call, but for the few tokens of `ephemeral` that belong to no block. Content after "
-        "the conversation shares its figure by length, since a record has no figures of single blocks. If events were "
-        "erased since, all blocks are counted as shown now."
-    )
-    breakpoint: str | None = Field(
-        description="Kind of the cache breakpoint after the block, as in `BreakpointOut.kind`; null if there is none."
-    )
-    text: str = Field(
-        description="Text of the block, cut to the number of characters asked for: of tool definitions and of a call's "
-        "arguments their JSON. Parts other than text are named in brackets, such as `[image]`. An empty text is sent "
-        "as the format requires, such as `(no output)`."
-    )
-    cut: bool = Field(description="Whether `text` is only the beginning.")
-
-
-class CallBlockPage(BaseModel):
-    """A page of the blocks of a recorded call's request."""
-
-    items: list[CallBlockOut] = Field(description="Blocks in the order of the request.")
-    next_cursor: NextCursor
 
 
 class FirstDifference(BaseModel):

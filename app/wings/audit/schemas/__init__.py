@@ -1,0 +1,1 @@
+"""The responses about recorded calls."""
