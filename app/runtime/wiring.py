@@ -38,6 +38,7 @@ from app.resources.visibility.service import Visibility
 from app.runtime.settings import Settings
 from app.runtime.wing import Observers, ciphers, find_placement, installed, observers
 from app.services.counting import Counting
+from app.services.forwarded_calls import ForwardedCalls
 from app.services.idempotency import IdempotencyKeys
 from app.services.tenants import Tenants
 from app.store.engine import Database
@@ -78,6 +79,7 @@ class Services:
     event_rates: EventRates
     answers: IdempotencyKeys
     ciphers: ContentCiphers
+    forwarded_calls: ForwardedCalls
     observers: Observers
     wings: Sequence[object] = ()
     """The services of wings."""
@@ -129,6 +131,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         event_rates=rates,
         answers=IdempotencyKeys(database),
         ciphers=ciphers(settings, database),
+        forwarded_calls=ForwardedCalls(),
         observers=observe,
     )
     return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from app.core.log.events import Json
+from app.services.forwarded_calls import ForwardedCall
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
 from app.wings.gateway.bodies import JSON_BYTES_MAX, object_or_none
 from app.wings.gateway.calls import ENDPOINTS, Endpoint
@@ -72,6 +73,13 @@ class GatewayExchange:
         return [
             (f"x-palimpsest-{name}".encode(), str(value).encode()) for name, value in found.items() if value is not None
         ]
+
+    def description(self) -> ForwardedCall:
+        """Describe the request for the list of the newest ones."""
+        call, common = self.call, (self.provider, self.path, self.mode, self.reason, self.session)
+        if call is None:
+            return ForwardedCall(*common)
+        return ForwardedCall(*common, call.line, call.call_id, call.tokens_sent, call.tokens_wanted)
 
     def outcome(self, reply: Reply | None = None, error: Mapping[str, Json] | None = None) -> GatewayOutcome:
         """Return the outcome of the call as of now."""

@@ -159,6 +159,7 @@ async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
     elif endpoint is not None:
         await _replace_conversation(who, endpoint, exchange)
     exchange.gateway.on_call(exchange.provider, exchange.mode)
+    exchange.gateway.forwarded.note(who.tenant_id, exchange.description())
     try:
         await exchange.forward()
     except UpstreamError as error:

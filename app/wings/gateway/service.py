@@ -93,6 +93,7 @@ class Gateway:
         self._kernel = kernel
         self.upstreams = upstreams
         self.on_call = kernel.observers.gateway_call
+        self.forwarded = kernel.forwarded_calls
         self._context_seconds = context_seconds
         self._background: set[asyncio.Task[Any]] = set()
         self._erased: deque[tuple[UUID, str]] = deque(maxlen=ERASED_REMEMBERED)

@@ -9,6 +9,7 @@ from app.wings.pages import (
     events,
     login,
     money,
+    operations,
     sessions,
     strata,
     window,
@@ -23,5 +24,6 @@ ROUTES: Final[list[BaseRoute]] = [
     *strata.pages.routes,
     *events.pages.routes,
     *money.pages.routes,
+    *operations.pages.routes,
 ]
 """A path for one session is tried before longer ones with other endings; no path here is the beginning of another."""
