@@ -32,7 +32,7 @@ from app.http.fields import (
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
 from app.wings.ledger.cache_use import LedgerLine
-from app.wings.ledger.service import BilledSums, Ledger
+from app.wings.ledger.service import CALLS_MAX, BilledSums, Ledger
 from app.wings.ledger.store import LedgerRow
 from app.wings.ledger.totals import Account, Totals, money_of
 
@@ -184,7 +184,9 @@ class TotalMoney(BaseModel):
 class LedgerTotals(BaseModel):
     """Totals of the calls of a view. Calls without reported usage count as expected."""
 
-    partial: bool = Field(description="Whether only the newest 5,000 calls are covered because there are more.")
+    partial: bool = Field(
+        description="Whether only the newest calls are covered, because there are more than `newest`."
+    )
     calls: int = Field(description="Number of calls.")
     unreported_calls: int = Field(description="Number of calls without reported usage, not counting failed ones.")
     failed_calls: int = Field(description="Number of calls that failed and were not billed.")
@@ -266,10 +268,13 @@ async def get_ledger(
     view: ViewParameter = "main",
     limit: Limit = 100,
     cursor: Cursor = None,
+    newest: Annotated[
+        int, Query(ge=1, le=CALLS_MAX, description="Most calls that are covered: the newest.")
+    ] = CALLS_MAX,
 ) -> LedgerOut:
     """Get the ledger of a view: the cost of each call, newest first, cost and gain of each epoch, and the totals."""
     before = paging.decode_id(cursor)
-    found = await ledger(lambda own: own.view_ledger(who.tenant_id, sid, view, before, limit))
+    found = await ledger(lambda own: own.view_ledger(who.tenant_id, sid, view, before, limit, newest))
     return LedgerOut(
         calls=[_call(row, line, found.causes) for row, line in found.calls],
         epochs=[_epoch(one) for one in found.epochs],

@@ -31,7 +31,7 @@ from app.wings.ledger.cache_use import (
 from app.wings.ledger.totals import Account, Totals, accounts, totals
 
 CALLS_MAX: Final = 5_000
-"""Most calls of a view in a ledger: the newest."""
+"""Most calls of a view in a ledger: the newest. Each takes about 0.1 ms of CPU."""
 DAYS_MAX: Final = 31
 CALLS_LOOKED_BACK: Final = 16
 """Calls of a view that are read to compute the expected cache reads of the last one."""
@@ -111,15 +111,15 @@ class Ledger:
         self._followed: OrderedDict[tuple[UUID, str], _Followed] = OrderedDict()
 
     async def view_ledger(
-        self, tenant_id: UUID, external_id: str, view: str, before: UUID | None, limit: int
+        self, tenant_id: UUID, external_id: str, view: str, before: UUID | None, limit: int, newest: int = CALLS_MAX
     ) -> ViewLedger:
-        """Return up to `limit` calls before the call `before`, newest first, their epochs, and the totals of all calls.
+        """Return up to `limit` calls before the call `before`, newest first, their epochs, and the totals.
 
-        Raises NotFound for an unknown session.
+        Only the `newest` calls of the view are covered. Raises NotFound for an unknown session.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
-        rows = await store.calls(self._database, session.ref, view, CALLS_MAX + 1)
-        partial, rows = len(rows) > CALLS_MAX, rows[-CALLS_MAX:]
+        rows = await store.calls(self._database, session.ref, view, newest + 1)
+        partial, rows = len(rows) > newest, rows[-newest:]
         first = min((row.epoch for row in rows), default=0)
         found = await store.epochs(self._database, session.ref, view, first)
         used = {row.policy: await self._policies.get(tenant_id, row.policy) for row in rows}

@@ -23,7 +23,7 @@ async def show_money(visit: Visit) -> Mapping[str, object]:
     """Show what a view's calls cost against an append-only context, what summaries cost, and the signs of damage."""
     path = f"/v1/sessions/{visit.line}"
     session = await visit.api.get(path)
-    ledger = await visit.api.find(f"{path}/ledger", view=visit.view, limit=LEDGER_CALLS)
+    ledger = await visit.api.find(f"{path}/ledger", view=visit.view, limit=LEDGER_CALLS, newest=LEDGER_CALLS)
     runs = (await visit.api.get(f"{path}/compactions", limit=1000))["items"]
     summaries = (await visit.api.get(f"{path}/summaries", limit=1000))["items"]
     first = max(0, session["head"] - EVENTS_MAX)

@@ -17,6 +17,8 @@ pages = Pages()
 
 LISTED: Final = 100
 EPOCHS_LISTED: Final = 100
+LEDGER_CALLS: Final = 1_000
+"""Newest calls that the ledger covers: more would take a third of a second."""
 
 
 @pages.page("/ui/sessions/{sid}/strata", "strata.html")
@@ -42,7 +44,8 @@ async def show_strata(visit: Visit) -> Mapping[str, object]:
 
 async def _prices(visit: Visit) -> dict[int, Mapping[str, Any]]:
     """Return what the ledger knows of the epochs of a view's newest calls, by number."""
-    ledger = await visit.api.find(f"/v1/sessions/{visit.line}/ledger", view=visit.view, limit=1000)
+    path = f"/v1/sessions/{visit.line}/ledger"
+    ledger = await visit.api.find(path, view=visit.view, limit=LEDGER_CALLS, newest=LEDGER_CALLS)
     return {} if ledger is None else {one["epoch"]: one for one in ledger["epochs"]}
 
 

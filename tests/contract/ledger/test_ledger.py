@@ -106,6 +106,17 @@ async def test_the_expectation_is_within_a_twentieth_of_the_exact_bill(session: 
     assert totals["output_tokens"] == 2_100
 
 
+async def test_a_ledger_of_the_newest_calls_is_partial(session: httpx.AsyncClient) -> None:
+    provider = Provider(session, "anthropic")
+    for _ in range(4):
+        await append(session, rounds(1))
+        await provider.call()
+    every, newest = await ledger(session), await ledger(session, newest=2)
+    assert (newest["totals"]["calls"], newest["totals"]["partial"]) == (2, True)
+    assert [call["call_id"] for call in newest["calls"]] == [call["call_id"] for call in every["calls"][:2]]
+    assert (every["totals"]["calls"], every["totals"]["partial"]) == (4, False)
+
+
 async def test_every_loss_has_its_cause(session: httpx.AsyncClient) -> None:
     provider = Provider(session, "anthropic", max_tokens=60_000, policy=PATIENT)
     await work(provider, 4)
@@ -228,7 +239,7 @@ async def test_each_view_has_its_own_ledger_and_unknown_ones_are_empty(session: 
     assert (empty["calls"], empty["epochs"], empty["totals"]["calls"], empty["next_cursor"]) == ([], [], 0, None)
     missing = await session.get("/v1/sessions/none/ledger")
     assert (missing.status_code, missing.json()["type"]) == (404, "/problems/not-found")
-    for bad in ({"limit": 0}, {"cursor": "nonsense"}, {"view": "a b"}):
+    for bad in ({"limit": 0}, {"cursor": "nonsense"}, {"view": "a b"}, {"newest": 0}, {"newest": 5_001}):
         assert (await session.get("/v1/sessions/s/ledger", params=bad)).json()["type"] == "/problems/invalid-request"
 
 

@@ -70,10 +70,15 @@ def get_event_history(
 
 
 def get_ledger(
-    session: str, *, view: str | None = None, limit: int | None = None, cursor: str | None = None
+    session: str,
+    *,
+    view: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+    newest: int | None = None,
 ) -> Request[LedgerOut]:
     """Get the ledger of a view: the cost of each call, newest first, cost and gain of each epoch, and the totals."""
-    query = {"view": view, "limit": limit, "cursor": cursor}
+    query = {"view": view, "limit": limit, "cursor": cursor, "newest": newest}
     return Request("GET", path("sessions", session, "ledger"), LedgerOut, query)
 
 

@@ -288,7 +288,7 @@ class LedgerTotals(Model):
     """Totals of the calls of a view. Calls without reported usage count as expected."""
 
     partial: bool
-    """Whether only the newest 5,000 calls are covered because there are more."""
+    """Whether only the newest calls are covered, because there are more than `newest`."""
     calls: int
     """Number of calls."""
     unreported_calls: int
