@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from app.core.audit.event_life import StateRun
 from app.store import event_log
 from app.store.engine import Database
 from app.store.event_log import SessionLog
@@ -14,19 +15,6 @@ CHANGES_MAX: Final = 40
 """Number of changes that are read, the newest."""
 NEARBY: Final = 500
 """Number of events on each side among which the other half of a tool's use is searched."""
-
-
-@dataclass(frozen=True, slots=True)
-class StateRun:
-    """Consecutive calls of a view, by number, whose epochs decided the same about an event.
-
-    The calls of a run show it alike, for one reason. `before` is the call before the first one.
-    """
-
-    call_id: UUID
-    before: UUID | None
-    first: int
-    last: int
 
 
 # An event is shown otherwise if the rows of its epoch that cover it differ, if the policy does, whose authors and types

@@ -9,11 +9,11 @@ from uuid import UUID
 from fastapi import Response
 from fastapi.responses import RedirectResponse
 
+from app.core.audit.event_life import event_text, holders, life_of, pattern, pieces, run_at
 from app.core.errors import NotFound
 from app.core.log.events import EventType
 from app.http import paging
 from app.wings.pages.event_store import PlacedCall, counterpart, placed_call, state_runs
-from app.wings.pages.life import event_text, holders, life_of, pattern, pieces, run_at
 from app.wings.pages.page import Pages, Visit
 from app.wings.pages.render import address
 

@@ -9,10 +9,22 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.core.log.event import content_text
-from app.wings.pages.event_store import StateRun
 
 _BEFORE_MATCH: Final = 60
 _EXCERPT_CHARS: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class StateRun:
+    """Consecutive calls of a view, by number, whose epochs decided the same about an event.
+
+    The calls of a run show it alike, for one reason. `before` is the call before the first one.
+    """
+
+    call_id: UUID
+    before: UUID | None
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)

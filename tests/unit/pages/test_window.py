@@ -1,0 +1,50 @@
+"""The figures of a window, and the content that a later context newly leaves out."""
+
+from typing import Any
+
+import pytest
+
+from app.core.audit.window import new_evictions, window_figures
+from app.core.policy.policy import parse_policy
+
+TOKENS: dict[str, Any] = {
+    "estimate": 5_000,
+    "target": 7_500,
+    "limit": 10_000,
+    "reserve": 1_000,
+    "outside": 500,
+    "by_source": {
+        "tools": 100,
+        "system": 200,
+        "summaries": 300,
+        "history": 3_000,
+        "current_turn": 1_000,
+        "ephemeral": 400,
+    },
+}
+INJECTED = [{"mark": "injected", "tokens": 150}, {"mark": "layer", "tokens": 200}]
+
+
+@pytest.mark.parametrize("since", [0, 1_000, 2_650, 4_000])
+def test_the_parts_of_a_window_add_up_to_it(since: int) -> None:
+    figures = window_figures(TOKENS, INJECTED, parse_policy({}), since)
+    assert sum(figures.parts.values()) == 10_000 + max(0, since - 3_500)
+    assert (figures.parts["layers"], figures.parts["injections"]) == (250, 150)
+    assert (figures.left, figures.bound, figures.target) == (7_500 - 4_850 - since, 7_500, 8_000)
+
+
+def test_the_room_ends_at_the_threshold_where_it_is_lower() -> None:
+    figures = window_figures(TOKENS, [], parse_policy({"trigger": {"ratio": 0.6}}), 0)
+    assert (figures.threshold, figures.bound, figures.left) == (6_000, 5_500, 500)
+
+
+def eviction(first: int, last: int, saved: int, reason: str = "old") -> dict[str, Any]:
+    """Return a run of evicted events."""
+    named = {"disposition": "stubbed", "reducer": "retention", "reason": reason}
+    return {"from_seq": first, "to_seq": last, "tokens_saved": saved, **named}
+
+
+def test_only_new_evictions_and_the_new_end_of_longer_runs_are_new() -> None:
+    before = [eviction(1, 9, 100), eviction(10, 12, 30)]
+    after = [eviction(1, 9, 100), eviction(10, 20, 90), eviction(30, 30, 500, "superseded")]
+    assert new_evictions(before, after) == [eviction(30, 30, 500, "superseded"), eviction(13, 20, 60)]
