@@ -273,6 +273,7 @@ async def _audits(on: Walker, sid: str) -> None:
     newest, other = calls["items"][0]["call_id"], calls["items"][1]["call_id"]
     await on.ask("GET", "/v1/sessions/{sid}/calls/{call_id}", sid=sid, call_id=newest)
     await on.ask("GET", "/v1/sessions/{sid}/calls/{call_id}/context", sid=sid, call_id=newest)
+    await on.ask("GET", "/v1/sessions/{sid}/next-evictions", sid=sid)
     await on.ask("GET", "/v1/sessions/{sid}/calls/{call_id}/blocks", sid=sid, call_id=newest)
     await on.ask("GET", "/v1/sessions/{sid}/calls/{call_id}/blocks/{index}", sid=sid, call_id=newest, index=0)
     await on.ask("GET", "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}", sid=sid, call_id=newest, other_id=other)

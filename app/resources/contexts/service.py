@@ -266,13 +266,17 @@ class Assembly:
         """Plan and render the context without recording or caching it. Raises what `context` raises."""
         return await self._plan(await self.load_inputs(tenant_id, external_id, request))
 
-    async def load_inputs(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextInputs:
+    async def load_inputs(
+        self, tenant_id: UUID, external_id: str, request: ContextRequest, *, from_memory: bool = False
+    ) -> ContextInputs:
         """Load the inputs of a context, whether or not it can be made from them.
 
-        Raises NotFound, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
+        `from_memory`: if the view is held in memory, only read the rest. Raises NotFound, InjectionOverReserve,
+        InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
         """
         given = None if request.policy is None else await self._policies.read(tenant_id, request.policy)
-        return await self._loader.load(self._database, Asked(tenant_id, external_id, request, given))
+        asked = Asked(tenant_id, external_id, request, given)
+        return await self._loader.load(self._database, asked, self.held(asked) if from_memory else None)
 
     async def _answer(self, asked: Asked, assembled: Assembled, reason: str | None) -> ContextAnswer:
         request, state = asked.request, assembled.inputs.loaded.compaction

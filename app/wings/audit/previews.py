@@ -1,5 +1,6 @@
 """Previews: the next context with any settings, planned and rendered but not recorded."""
 
+import asyncio
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Annotated
@@ -7,12 +8,15 @@ from uuid import UUID
 
 from fastapi import Body, Depends, Query, Response
 
-from app.core.assembly.assemble import Assembled, CallRecord, NewCall, reason_not_shown
+from app.core.assembly.assemble import Assembled, CallRecord, NewCall, reason_not_shown, shown_evictions
 from app.core.assembly.inputs import ContextRequest
+from app.core.audit.next_evictions import next_reduction
 from app.core.audit.replay_call import ReplayedCall
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
-from app.http.fields import Sid
+from app.core.log.segments import line_of
+from app.core.record.evictions import eviction_row
+from app.http.fields import Sid, ViewParameter, answer_of
 from app.http.operation import Resource, Who, service
 from app.resources.contexts.json import ContextBody, body_of
 from app.resources.contexts.routes import PROBLEM_SLUGS, check_alone, context_request
@@ -21,7 +25,7 @@ from app.resources.contexts.service import Assembly
 from app.resources.feedback.service import Feedback
 from app.store.audit import EPOCH_ZERO, CallRow, StoredEpoch, epochs_of
 from app.store.engine import Database
-from app.wings.audit.schemas.calls import DiffOut, PreviewDiff, PreviewOut, PreviewRef
+from app.wings.audit.schemas.calls import DiffOut, NextEvictionsOut, PreviewDiff, PreviewOut, PreviewRef
 from app.wings.audit.service import Audit, ComparedCall
 
 
@@ -60,6 +64,27 @@ class Preview:
             ReplayedCall(rendered.plan.context, rendered.layout, rendered.request),
         )
         return PreviewAnswer(assembled, await self._audit.diff_to(tenant_id, external_id, diff_with, planned))
+
+    async def next_evictions(self, tenant_id: UUID, external_id: str, view: str, limit: int) -> NextEvictionsOut:
+        """Return the first evictions of a view's next reduction. Raises NotFound, InvalidPolicy or CannotFit."""
+        request = ContextRequest(view=view)
+        inputs = await self._assembly.load_inputs(tenant_id, external_id, request, from_memory=True)
+        found = await asyncio.to_thread(next_reduction, inputs)
+        rows, shown = shown_evictions(inputs, found.evictions), inputs.budget.shown
+        return answer_of(
+            NextEvictionsOut,
+            found,
+            inputs.loaded,
+            session=external_id,
+            line=line_of(external_id),
+            view=view,
+            tokens=shown(found.tokens),
+            threshold=shown(inputs.budget.trigger),
+            target=inputs.budget.limit,
+            tokens_after=shown(found.tokens_after),
+            evictions=list(map(eviction_row, rows[:limit])),
+            more=max(0, len(rows) - limit),
+        )
 
     async def _epoch(self, assembled: Assembled) -> StoredEpoch:
         new, call = assembled.epoch, assembled.call
@@ -117,3 +142,27 @@ async def preview_context(
     asked = await context_request(body, who, sid, feedback)
     answer = await preview.context(who.tenant_id, sid, asked, diff_with)
     return Response(_json(sid, answer), media_type="application/json")
+
+
+FirstEvictions = Annotated[int, Query(ge=0, le=1000, description="Maximum number of evictions in the response.")]
+
+
+@router.operation(
+    "GET",
+    "/v1/sessions/{sid}/next-evictions",
+    scope="read",
+    returns=NextEvictionsOut,
+    problems=("not-found", "context-infeasible", "conflict"),
+)
+async def get_next_evictions(
+    sid: Sid,
+    who: Who,
+    preview: Annotated[Preview, Depends(service(Preview))],
+    view: ViewParameter = "main",
+    limit: FirstEvictions = 20,
+) -> NextEvictionsOut:
+    """Get the next events that a view would leave out, and the reasons why it does not leave them out yet.
+
+    They are those of a context just above its threshold, with the view's own policy, model and window.
+    """
+    return await preview.next_evictions(who.tenant_id, sid, view, limit)

@@ -55,6 +55,7 @@ class SessionOperations:
     list_call_blocks = session_listing(records.list_call_blocks)
     get_call_block = session_operation(records.get_call_block)
     diff_calls = session_operation(records.diff_calls)
+    get_next_evictions = session_operation(records.get_next_evictions)
     get_event_history = session_listing(records.get_event_history)
     get_ledger = session_operation(records.get_ledger)
     get_coverage = session_operation(records.get_coverage)

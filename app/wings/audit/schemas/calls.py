@@ -25,6 +25,7 @@ from app.http.fields import (
     RetryOf,
     SessionName,
     ToSeq,
+    ViewName,
     ViewOf,
 )
 from app.resources.contexts.schemas import (
@@ -320,6 +321,31 @@ class HistoryPage(BaseModel):
 
     items: list[HistoryItem] = Field(description="Calls made since the event was logged, oldest first.")
     next_cursor: NextCursor
+
+
+class NextEvictionsOut(BaseModel):
+    """The evictions that the next reduction of a view would make. Nothing was recorded or changed."""
+
+    session: SessionName
+    line: LineName
+    view: ViewName
+    head: CallHead
+    moment: str = Field(description="Moment of the next call, as in `Manifest.moment`.")
+    tokens: int = Field(description="Estimated size of the context now, in the model's tokens.")
+    threshold: int = Field(description="Size above which a context is reduced, in the model's tokens.")
+    target: int = Field(description="Maximum size of the context, in the model's tokens.")
+    tokens_after: int = Field(description="Estimated size after the reduction, in the model's tokens.")
+    evictions: list[EvictionOut] = Field(
+        description="The first evictions of a reduction, in the order in which its reducers are asked, if the context "
+        "were above its threshold now."
+    )
+    more: int = Field(description="Number of further evictions that are not listed.")
+    declined: list[DeclinedOut] | None = Field(
+        description="Reducers that evict nothing at the next call, each with its reason; null if it is reduced."
+    )
+    stalled: str | None = Field(
+        description="Reason why so small a reduction would be refused now; null if it would be made."
+    )
 
 
 class PreviewRef(CallRef):

@@ -17,6 +17,7 @@ from palimpsest.types import (
     HistoryItem,
     LedgerOut,
     Manifest,
+    NextEvictionsOut,
     SummaryOut,
     SummaryWhole,
 )
@@ -67,6 +68,11 @@ def get_event_history(
     """List how each call since an event was logged has shown it to the model, oldest first, and why."""
     query = {"view": view, "limit": limit, "cursor": cursor}
     return Listing("GET", path("sessions", session, "events", seq, "history"), HistoryItem, query)
+
+
+def get_next_evictions(session: str, *, view: str | None = None, limit: int | None = None) -> Request[NextEvictionsOut]:
+    """Get the next events that a view would leave out, and the reasons why it does not leave them out yet."""
+    return Request("GET", path("sessions", session, "next-evictions"), NextEvictionsOut, {"view": view, "limit": limit})
 
 
 def get_ledger(

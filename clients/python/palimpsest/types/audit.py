@@ -581,6 +581,44 @@ class Manifest(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NextEvictionsOut(Model):
+    """The evictions that the next reduction of a view would make. Nothing was recorded or changed."""
+
+    session: str
+    """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
+    """
+    view: str
+    """Name of the view: one way of reading the session, with its own policy, model, window and epochs. A view is
+    created by its first context.
+    """
+    head: int
+    """Seq of the last event that the context takes into account."""
+    moment: str
+    """Moment of the next call, as in `Manifest.moment`."""
+    tokens: int
+    """Estimated size of the context now, in the model's tokens."""
+    threshold: int
+    """Size above which a context is reduced, in the model's tokens."""
+    target: int
+    """Maximum size of the context, in the model's tokens."""
+    tokens_after: int
+    """Estimated size after the reduction, in the model's tokens."""
+    evictions: list[EvictionOut]
+    """The first evictions of a reduction, in the order in which its reducers are asked, if the context were above
+    its threshold now.
+    """
+    more: int
+    """Number of further evictions that are not listed."""
+    declined: list[DeclinedOut] | None
+    """Reducers that evict nothing at the next call, each with its reason; null if it is reduced."""
+    stalled: str | None
+    """Reason why so small a reduction would be refused now; null if it would be made."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreviewRef(Model):
     """A preview, and the settings of its context."""
 

@@ -1,0 +1,88 @@
+"""The evictions that the next reduction of a view would make, and the reasons for which they are not made yet."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.core.assembly.inputs import ContextInputs, plan_inputs
+from app.core.audit.declined import Declined, PlannedMoment, declined
+from app.core.plan.pipeline import PlanStart, begin, finish
+from app.core.plan.reducers.economics import Moment
+from app.core.plan.state.frontier import Frontier
+from app.core.record.evictions import Eviction, evictions
+
+ORDER: Final = ("once", "economics", "retention", "caps", "dialogue_window", "fold", "last_resort", "questions")
+"""The reducers that a reduction asks, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextReduction:
+    """The evictions of a view's next reduction, the first ones first, and the view's sizes, in the estimator's tokens.
+
+    `moment` is that of the next call, at which `declined` are the reducers that evict nothing; None if it reduces.
+    `stalled` is the reason for which such a reduction would be refused.
+    """
+
+    evictions: tuple[Eviction, ...]
+    tokens: int
+    tokens_after: int
+    moment: Moment
+    declined: tuple[Declined, ...] | None
+    stalled: str | None
+
+
+def next_reduction(inputs: ContextInputs) -> NextReduction:
+    """Return the next reduction of a view: that of a call whose context just exceeds its threshold.
+
+    Nothing is recorded. Raises CannotFit if no valid context fits the target.
+    """
+    read, state = plan_inputs(inputs)
+    policy, budget = inputs.settings.policy, inputs.budget
+    begun = begin(read, budget, policy, state)
+    tokens = begun.base.context.tokens
+    if tokens <= budget.trigger:
+        threshold = max(1, tokens - 1)
+        budget = replace(budget, threshold=threshold, goal=int(threshold * budget.low_water))
+    pressed = begin(read, budget, policy, state)
+    plan = finish(pressed)
+    rows = evictions(_added(pressed.base.state, plan.state), plan.context)
+    return NextReduction(
+        evictions=tuple(sorted(rows, key=lambda row: (_rank(row.reducer), row.from_seq))),
+        tokens=tokens,
+        tokens_after=plan.context.tokens,
+        moment=begun.at.moment,
+        declined=None if begun.at.moment == "pressed" else declined(_moment(inputs, begun)),
+        stalled=plan.stalled,
+    )
+
+
+def _added(before: Frontier, after: Frontier) -> Frontier:
+    """Return a frontier with only the evictions that another one lacks."""
+    stubs, drops, folds = ({*getattr(before, name)} for name in ("stubs", "drops", "folds"))
+    return replace(
+        after,
+        stubs=tuple(one for one in after.stubs if one not in stubs),
+        drops=tuple(one for one in after.drops if one not in drops),
+        folds=tuple(one for one in after.folds if one not in folds),
+        superseded=(),
+    )
+
+
+def _rank(reducer: str) -> int:
+    return ORDER.index(reducer) if reducer in ORDER else len(ORDER)
+
+
+def _moment(inputs: ContextInputs, begun: PlanStart) -> PlannedMoment:
+    read, base = begun.at.read, begun.base
+    return PlannedMoment(
+        context=base.context,
+        state=base.state,
+        policy=inputs.settings.policy,
+        budget=inputs.budget,
+        moment=begun.at.moment,
+        cache=read.cache,
+        called=read.used_at is not None and read.caching,
+        outside=read.outside_tokens,
+        recall=read.recall and read.caching,
+        foldable=any(one.to_seq > base.state.folded_to for one in read.tree),
+        pruning=begun.unchanged.pruning,
+    )
