@@ -29,6 +29,7 @@ async def test_every_sample_is_imported_once(run: Run, client: httpx.AsyncClient
         "gemini_chat": 19,
         "gemini_lines": 9,
         "openai_messages": 30,
+        "ses_5f0b1tide0001": 18,
         "tide-1": 30,
         "tide-2": 22,
         "tide-3": 44,
@@ -178,7 +179,7 @@ async def test_an_import_that_the_server_refuses_leaves_no_session(
     [
         (("import", SAMPLES, "--session", "s"), "--session names the session of one file"),
         (("import", SAMPLES / "neutral.jsonl", "--session", "a b"), "--session may hold letters, digits and"),
-        (("import", SAMPLES.parent / "unit" / "render" / "formats"), "there is no JSONL file in"),
+        (("import", SAMPLES.parent / "unit" / "render" / "formats"), "there is no log of an agent in"),
         (("import", SAMPLES / "none.json"), "does not exist"),
         (("export", "a", "b", "--format", "openai"), "one session a file in the format openai"),
         (("export", "a", "--format", "blocks"), "blocks"),

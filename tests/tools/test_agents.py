@@ -1,6 +1,7 @@
 """Recordings of coding agents other than Claude Code, read with tolerance for the lines of other versions."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,84 @@ def test_a_history_that_gemini_replaces_gives_its_new_messages_only() -> None:
     assert len(short.notes) == 1
 
 
-@pytest.mark.parametrize("text", [rollout(("session_meta", {"id": "s"})), chat(), chat({"type": "info"})])
+# opencode
+
+
+def test_the_sample_of_opencode_is_read_whole() -> None:
+    found = sample("opencode_export.json")
+    assert (found.id, found.format, found.model) == ("ses_5f0b1tide0001", "anthropic", "claude-sonnet-4-5")
+    assert found.notes == (
+        "compacted once by the agent itself; the log holds everything, and not the agent's summary",
+        "some results were cleared by the agent itself; the log holds them",
+        "1 response that failed, left out",
+        "1 tool call(s) without a recorded result, answered as interrupted",
+        "not understood: 1 part of 1 kind (part/lighthouse 1)",
+    )
+    events = appended(found)
+    assert Counter(str(event["type"]) for event in events) == {
+        "user.message": 4,
+        "assistant.message": 4,
+        "tool.call": 5,
+        "tool.result": 5,
+    }
+    kinds = [part["type"] for part in events[0]["content"]]
+    assert kinds == ["text", "text", "text", "image_url"]
+    assert "shown on the screen" not in json.dumps(events)
+    assert "upside down; `chart` was repaired" not in json.dumps(events)
+    assert len({event["id"] for event in events}) == len(events)
+    assert [call.whole for call in calls(found)] == [True] * 5 + [False] * 2
+    assert calls(found)[1].usage == RecordedUsage(15696, 13210, 2480, 120)
+    times = [event["occurred_at"] for event in events_of(found)]
+    assert times[:2] == ["2026-06-05T09:01:00Z", "2026-06-05T09:01:01.400000Z"]
+
+
+def export(*messages: tuple[Mapping[str, object], list[Mapping[str, object]]]) -> str:
+    return json.dumps({"info": {"id": "ses_1"}, "messages": [{"info": i, "parts": p} for i, p in messages]})
+
+
+def test_each_step_of_a_response_is_a_call_and_its_results_follow_its_calls() -> None:
+    def step(id: str, input: int) -> list[Mapping[str, object]]:
+        state = {"status": "completed", "input": {"n": id}, "output": f"of {id}"}
+        tokens = {"input": input, "output": 5, "total": input + 30, "cache": {"read": 10, "write": 0}}
+        return [
+            {"type": "step-start"},
+            {"type": "text", "text": f"step {id}"},
+            {"type": "tool", "callID": id, "tool": "look", "state": state},
+            {"type": "text", "text": "while it runs"},
+            {"type": "step-finish", "tokens": tokens},
+        ]
+
+    user = ({"role": "user"}, [{"type": "text", "text": "go"}])
+    found = one(export(user, ({"role": "assistant", "providerID": "acme"}, step("a", 100) + step("b", 200))))
+    assert (found.format, shape(found)) == ("openai", "acaca")
+    kinds = [str(event["type"]) for event in appended(found)]
+    assert kinds == ["user.message", *("assistant.message", "tool.call", "assistant.message", "tool.result") * 2]
+    assert [call.usage for call in calls(found)] == [RecordedUsage(110, 10, 0, 20), RecordedUsage(210, 10, 0, 20)]
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ({"type": "tool", "callID": "", "tool": "look"}, "part/tool"),
+        ({"type": "text", "text": 3}, "part/text"),
+        ({"text": "x"}, "part/None"),
+    ],
+)
+def test_a_part_of_opencode_that_is_not_understood_is_counted(part: Mapping[str, object], kind: str) -> None:
+    user = ({"role": "user"}, [{"type": "text", "text": "go"}])
+    found = one(export(user, ({"role": "assistant"}, [part, {"type": "text", "text": "so"}])))
+    assert len(appended(found)) == 2
+    assert found.notes == (f"not understood: 1 part of 1 kind ({kind} 1)",)
+
+
+def test_a_call_that_still_runs_at_the_end_of_an_export_is_open() -> None:
+    user = ({"role": "user"}, [{"type": "text", "text": "go"}])
+    asked = ({"role": "assistant"}, [{"type": "tool", "callID": "c", "tool": "look", "state": {"status": "running"}}])
+    assert len(appended(one(export(user, asked)))) == 2
+    assert appended(one(export(user, asked, user)))[2]["is_error"] is True
+
+
+@pytest.mark.parametrize("text", [rollout(("session_meta", {"id": "s"})), chat(), chat({"type": "info"}), export()])
 def test_a_log_without_a_conversation_is_refused(text: str) -> None:
     with pytest.raises(NothingRecorded, match="no message of a conversation in it"):
         parse(text, "sample")

@@ -12,6 +12,16 @@ from tests.tools.logs import lines, log_line
 TALK = {"messages": [{"role": "user", "content": "hi"}]}
 
 
+def test_a_folder_means_its_jsonl_files_and_the_json_files_with_an_agents_log(tmp_path: Path) -> None:
+    chat = {"sessionId": "s", "projectHash": "p", "messages": []}
+    for name, held in (("a/chat.json", chat), ("b.json", {"info": {"id": "s"}, "messages": []})):
+        tmp_path.joinpath(name).parent.mkdir(exist_ok=True)
+        tmp_path.joinpath(name).write_text(json.dumps(held, indent=2))
+    for name, text in (("logs.json", "[]"), ("talk.json", json.dumps(TALK)), ("broken.json", "{"), ("c.jsonl.bak", "")):
+        tmp_path.joinpath(name).write_text(text)
+    assert [one.path.name for one in files_in([tmp_path])] == ["chat.json", "b.json"]
+
+
 def test_a_folder_means_its_jsonl_files_and_a_file_itself(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b.jsonl"
     for name in ("a/b.jsonl", "a/c.json", "d.jsonl", "e.jsonl/f.txt"):

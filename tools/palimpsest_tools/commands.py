@@ -117,7 +117,8 @@ def replay(
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="Log of Claude Code, Codex or Gemini CLI; messages for OpenAI, Anthropic or Gemini; neutral sessions.",
+            help="Log of Claude Code, Codex, Gemini CLI or opencode; messages for OpenAI, Anthropic or Gemini; neutral"
+            " sessions.",
         ),
     ],
     max_tokens: Annotated[
@@ -228,7 +229,7 @@ def import_files(
         typer.Argument(
             metavar="FILE...",
             exists=True,
-            help="Any file that replay reads, or a folder of such JSONL files, such as ~/.claude/projects.",
+            help="Any file that replay reads, or a folder with agents' logs, such as ~/.claude/projects.",
         ),
     ],
     session: Annotated[

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from palimpsest_tools.recordings import agent_log, chat, codex_log, gemini_log, neutral
+from palimpsest_tools.recordings import agent_log, chat, codex_log, gemini_log, neutral, opencode_log
 from palimpsest_tools.recordings.checks import numbered_lines, parse_json
 from palimpsest_tools.recordings.recording import MalformedRecording, Object, Recording
 
@@ -24,14 +24,29 @@ class RecordingFile:
 
 
 def files_in(paths: Iterable[Path]) -> list[RecordingFile]:
-    """Return the named files, and all JSONL files at any depth of the named folders, sorted by name."""
+    """Return the named files, and the logs at any depth of the named folders, sorted by name.
+
+    Logs are all JSONL files, and the JSON files with a chat of Gemini CLI or an export of opencode.
+    """
     files: list[RecordingFile] = []
     for path in paths:
         if path.is_dir():
-            files += (RecordingFile(one, found=True) for one in sorted(path.rglob("*.jsonl")) if one.is_file())
+            found = (one for one in sorted(path.rglob("*.json*")) if one.is_file())
+            files += (RecordingFile(one, found=True) for one in found if one.suffix == ".jsonl" or _is_log(one))
         else:
             files.append(RecordingFile(path))
     return files
+
+
+def _is_log(path: Path) -> bool:
+    """Return whether a JSON file is an agent's log, among files that hold anything else."""
+    if path.suffix != ".json":
+        return False
+    try:
+        document = parse_json(decode(path.read_bytes()))
+    except (OSError, MalformedRecording):
+        return False
+    return gemini_log.is_chat(document) or opencode_log.is_export(document)
 
 
 def read_file(path: Path, session: str | None) -> tuple[Recording, ...]:
@@ -118,6 +133,8 @@ def _of_document(text: str, id: str) -> Recording:
     document = parse_json(text)
     if gemini_log.is_chat(document):
         return gemini_log.recording(text, id)
+    if opencode_log.is_export(document):
+        return opencode_log.recording(document, id)
     return chat.recording(document, id)
 
 

@@ -48,7 +48,7 @@ def import_all(
             stop(f"{option} may hold letters, digits and ._:@- only, 128 of them at most", 2)
     files = files_in(paths)
     if not files:
-        stop(f"there is no JSONL file in {', '.join(map(str, paths))}", 2)
+        stop(f"there is no log of an agent in {', '.join(map(str, paths))}", 2)
     work = _import(files, session, prefix, model, address, as_json=as_json)
     if run(work, "interrupted; to import the same again goes on from here"):
         raise typer.Exit(1)
