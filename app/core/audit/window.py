@@ -60,4 +60,5 @@ def new_evictions(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[s
         elif row["to_seq"] > old["to_seq"]:
             saved = row["tokens_saved"] - old["tokens_saved"]
             new.append({**row, "from_seq": old["to_seq"] + 1, "tokens_saved": saved})
-    return sorted(new, key=lambda row: -row["tokens_saved"])
+    # Parts of a summary's range that are split around shown events save nothing, but for the last one.
+    return sorted((row for row in new if row["tokens_saved"] > 0), key=lambda row: -row["tokens_saved"])

@@ -46,5 +46,5 @@ def eviction(first: int, last: int, saved: int, reason: str = "old") -> dict[str
 
 def test_only_new_evictions_and_the_new_end_of_longer_runs_are_new() -> None:
     before = [eviction(1, 9, 100), eviction(10, 12, 30)]
-    after = [eviction(1, 9, 100), eviction(10, 20, 90), eviction(30, 30, 500, "superseded")]
+    after = [eviction(1, 9, 100), eviction(10, 20, 90), eviction(21, 22, 0), eviction(30, 30, 500, "superseded")]
     assert new_evictions(before, after) == [eviction(30, 30, 500, "superseded"), eviction(13, 20, 60)]
