@@ -25,7 +25,7 @@ CHROMIUM: Final = "/usr/bin/chromium"
 FLAGS: Final = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 SESSION: Final = "coding-agent"
 SCHEMES: Final = ("light", "dark")
-WIDTH, HEIGHT, COLOURS = 1180, 760, 128
+WIDTH, HEIGHT, COLOURS = 1180, 760, 256
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ async def take(browser: "Browser", url: str, picture: Picture, scheme: str) -> P
         raise SystemExit(f"no picture of {page.url}: {answer and answer.status}")
     file = IMAGES / f"{picture.name}-{scheme}.png"
     with Image.open(BytesIO(await page.screenshot(animations="disabled"))) as taken:
-        taken.convert("RGB").quantize(COLOURS).save(file, optimize=True)
+        taken.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(file, optimize=True)
     await context.close()
     return file
 

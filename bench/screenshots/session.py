@@ -1,5 +1,6 @@
 """A coding agent's session for the pictures: it reads and edits modules of this repository."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,7 @@ MODULES_PER_QUESTION: Final = 9
 RESULT_CHARS: Final = 9_000
 POLICY: Final = {"window_tokens": 60_000, "reserve_tokens": 8_000, "injection_reserve_tokens": 1_000}
 MODEL: Final = "claude-sonnet-4-5"
+POLL_SECONDS: Final = 0.05
 CACHED_SHARE, OUTPUT_TOKENS, LATENCY_MS = 0.92, 420, 3_100
 
 
@@ -72,7 +74,17 @@ async def play(http: httpx2.AsyncClient, session: str) -> None:
         learned = made["tokens"]["calibration"]
         sent = round(made["tokens"]["estimate"] / (learned["ratio"] if learned else 1))
         usage = {"input_tokens": sent, "cache_read_tokens": round(sent * CACHED_SHARE), "output_tokens": OUTPUT_TOKENS}
+        await _settled(http, session)
         outcome = {"outcome": {"call_id": made["call_id"], "usage": usage, "latency_ms": LATENCY_MS}}
+
+
+async def _settled(http: httpx2.AsyncClient, session: str) -> None:
+    """Wait until no summary is being written, so that each run of the command shows the same session."""
+    while True:
+        runs = (await http.get(f"/v1/sessions/{session}/compactions", params={"limit": 1})).json()["items"]
+        if not runs or runs[0]["state"] not in ("scheduled", "running"):
+            return
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _sent(http: httpx2.AsyncClient, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import gzip
 import re
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from app.wings.pages.render import assets
 from tests.browser.looks import Look, look
 from tests.browser.sites import HOSTILE, RECORDED, SCRIPT, Site
-from tests.support.crawl import Page, crawl, declared
+from tests.support.crawl import Page, crawl, declared, route_of, targets
 from tests.support.markup import Markup, without_contents
 
 if TYPE_CHECKING:
@@ -59,6 +59,12 @@ def test_links_lead_to_every_page(answers: list[Page]) -> None:
     statuses = {page.path: page.status for page in answers if page.status != APART.get(page.path, 200)}
     assert statuses == {}
     assert declared() - {page.kind[0] for page in answers} == set()
+
+
+def test_no_link_is_dead(answers: list[Page]) -> None:
+    """A link to a page that the crawl did not follow, since it has another of that kind, has a route at least."""
+    links = {urljoin(page.path, link) for page in answers for link in targets(page, {})}
+    assert {link for link in links if link.startswith("/ui/") and route_of(urlsplit(link).path) is None} == set()
 
 
 def test_the_policy_lets_nothing_in_that_is_not_of_this_server(answers: list[Page]) -> None:
