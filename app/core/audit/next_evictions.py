@@ -5,6 +5,7 @@ from typing import Final
 
 from app.core.assembly.inputs import ContextInputs, plan_inputs
 from app.core.audit.declined import Declined, PlannedMoment, declined
+from app.core.errors import CannotFit
 from app.core.plan.pipeline import PlanStart, begin, finish
 from app.core.plan.reducers.economics import Moment
 from app.core.plan.state.frontier import Frontier
@@ -41,9 +42,15 @@ def next_reduction(inputs: ContextInputs) -> NextReduction:
     tokens = begun.base.context.tokens
     if tokens <= budget.trigger:
         threshold = max(1, tokens - 1)
-        budget = replace(budget, threshold=threshold, goal=int(threshold * budget.low_water))
+        target = threshold if budget.trigger >= budget.target else budget.target
+        budget = replace(budget, threshold=threshold, target=target, goal=int(threshold * budget.low_water))
     pressed = begin(read, budget, policy, state)
-    plan = finish(pressed)
+    try:
+        plan = finish(pressed)
+    except CannotFit:
+        if budget is inputs.budget:
+            raise
+        plan = pressed.unchanged  # nothing of so small a context may go
     rows = evictions(_added(pressed.base.state, plan.state), plan.context)
     return NextReduction(
         evictions=tuple(sorted(rows, key=lambda row: (_rank(row.reducer), row.from_seq))),

@@ -30,3 +30,10 @@ async def test_the_next_evictions_are_those_of_a_reduction(recorded: RecordedSes
 
 async def test_a_view_without_a_session_is_not_found(recorded: RecordedSession) -> None:
     assert (await recorded.client.get("/v1/sessions/nobody/next-evictions")).status_code == 404
+
+
+async def test_nothing_of_a_small_context_may_go(recorded: RecordedSession) -> None:
+    said = {"events": [{"type": "user.message", "content": "Hello."}]}
+    assert (await recorded.client.post("/v1/sessions/small/events", json=said)).status_code == 201
+    answer = await recorded.client.get("/v1/sessions/small/next-evictions")
+    assert (answer.status_code, answer.json()["evictions"]) == (200, [])
