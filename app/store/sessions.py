@@ -1,7 +1,7 @@
 """Sessions: their rows, their names, and the order in which they are locked."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -165,6 +165,12 @@ async def page(
     if len(rows) < len(own) == limit:
         return rows, (own[-1].created_at, own[-1].session_id)
     return rows, floor if len(own) < limit else None
+
+
+async def with_keys(database: Database, tenant_id: UUID, keys: Sequence[UUID]) -> list[SessionRow]:
+    """Return the sessions with these keys, in the order of `keys`, as `page` does."""
+    rows = {row["session_id"]: _row(row) for row in await database.fetch(WITH_LINES, keys=keys, tenant_id=tenant_id)}
+    return await _with_current_lines(database, tenant_id, [rows[key] for key in keys if key in rows])
 
 
 async def _with_current_lines(database: Database, tenant_id: UUID, rows: list[SessionRow]) -> list[SessionRow]:

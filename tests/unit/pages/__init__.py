@@ -1,1 +1,1 @@
-"""The pages for people."""
+"""Pure parts of the pages."""
