@@ -6,11 +6,11 @@ from typing import Any, Final
 from fastapi import Response
 from fastapi.responses import RedirectResponse
 
+from app.core.audit.strata import HEIGHT, SOURCES, WIDTH, draw_strata
 from app.core.errors import NotFound
 from app.wings.pages.page import Pages, Visit
 from app.wings.pages.render import address
 from app.wings.pages.store import call_place, find_call
-from app.wings.pages.strata_chart import HEIGHT, SOURCES, WIDTH, draw_strata
 from app.wings.pages.strata_store import epoch_causes, epoch_starts, read_columns
 
 pages = Pages()

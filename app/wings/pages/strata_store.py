@@ -1,11 +1,9 @@
 """Reads of all calls of a view in at most 600 columns, and of the calls with which its epochs begin."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Final
-from uuid import UUID
 
+from app.core.audit.strata import CallColumn, EpochStart
 from app.core.record.manifest import CallManifest, UnknownVersion, from_json
 from app.store import texts
 from app.store.engine import Database
@@ -15,43 +13,6 @@ from app.store.rows import decode
 COLUMNS_MAX: Final = 600
 STARTS_MAX: Final = 2_000
 """Number of beginnings of epochs that are read, the newest."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallColumn:
-    """Consecutive calls first..last of a view, by number; the other fields are those of the largest, call `number`.
-
-    `refused` calls were reported as too long, `failed` ones with another error.
-    """
-
-    first: int
-    last: int
-    number: int
-    call_id: UUID
-    created_at: datetime
-    epoch: int
-    estimate: int
-    target: int
-    input_tokens: int | None
-    refused: int
-    failed: int
-    by_source: Mapping[str, int]
-    stalled: str | None
-    unfit: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EpochStart:
-    """A call, by number, that is rendered from another epoch than the call `before` it."""
-
-    epoch: int
-    number: int
-    call_id: UUID
-    before: UUID | None
-    created_at: datetime
-    cause: str | None
-    tokens_before: int | None
-    tokens_after: int | None
 
 
 # The largest call of each column stands for it. Only that call's manifest is read.

@@ -1,16 +1,53 @@
 """The geometry of the strata: sizes of a view's calls over time, stacked by source."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
-
-from app.wings.pages.strata_store import CallColumn, EpochStart
+from uuid import UUID
 
 SOURCES: Final = ("tools", "system", "summaries", "history", "current_turn", "ephemeral")
 """Parts of a context in the order of the request, which is the order of the strata from the bottom."""
 WIDTH: Final = 1000.0
 HEIGHT: Final = 300.0
 TICKS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CallColumn:
+    """Consecutive calls first..last of a view, by number; the other fields are those of the largest, call `number`.
+
+    `refused` calls were reported as too long, `failed` ones with another error.
+    """
+
+    first: int
+    last: int
+    number: int
+    call_id: UUID
+    created_at: datetime
+    epoch: int
+    estimate: int
+    target: int
+    input_tokens: int | None
+    refused: int
+    failed: int
+    by_source: Mapping[str, int]
+    stalled: str | None
+    unfit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    """A call, by number, that is rendered from another epoch than the call `before` it."""
+
+    epoch: int
+    number: int
+    call_id: UUID
+    before: UUID | None
+    created_at: datetime
+    cause: str | None
+    tokens_before: int | None
+    tokens_after: int | None
 
 
 @dataclass(frozen=True, slots=True)
