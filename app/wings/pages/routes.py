@@ -6,6 +6,7 @@ from starlette.routing import BaseRoute
 
 from app.http.operation import TemplateRoute
 from app.wings.pages import (
+    call,
     events,
     login,
     money,
@@ -22,6 +23,7 @@ ROUTES: Final[list[BaseRoute]] = [
     *sessions.pages.routes,
     *window.pages.routes,
     *strata.pages.routes,
+    *call.pages.routes,
     *events.pages.routes,
     *money.pages.routes,
     *operations.pages.routes,

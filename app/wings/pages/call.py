@@ -1,0 +1,177 @@
+"""The pages of a recorded call: its request as the model saw it, copies of it, and its difference from another."""
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any, Final
+from uuid import UUID
+
+from fastapi import Response
+from fastapi.responses import RedirectResponse
+from markupsafe import Markup
+
+from app.core.audit.curl import curl_command
+from app.core.audit.reading import compare, expected_read, first_difference, left_out
+from app.core.errors import NotFound
+from app.core.log.events import canonical_json
+from app.http import paging
+from app.wings.pages.page import Pages, Visit
+from app.wings.pages.render import address, assets, environment
+from app.wings.pages.store import call_place, find_call
+from app.wings.pages.strata_store import epoch_causes
+
+pages = Pages()
+CALL: Final = "/ui/sessions/{sid}/calls/{call_id}"
+TEXT_CHARS: Final = 4_096
+EXPORTED_CHARS: Final = 100_000
+BLOCKS_SHOWN: Final = 200
+BLOCKS_OPEN: Final = 30
+"""Number of blocks on a page, and of those at its end whose text is open."""
+DECLINED_EVENTS_MAX: Final = 10_000
+"""Length of a log up to which a page reads all of it for the rules that declined."""
+COMPARED_CHARS: Final = 8_000
+CHANGES_SHOWN: Final = 300
+_BLOCK_PAGES_MAX: Final = 5
+
+
+def call_id(visit: Visit, name: str = "call_id") -> UUID:
+    """Return the id of a call in the path. Raises NotFound."""
+    try:
+        return UUID(visit.request.path_params[name])
+    except ValueError:
+        raise NotFound("this is no call's id") from None
+
+
+async def call_values(visit: Visit, id: UUID, chars: int) -> dict[str, Any]:
+    """Return a call with its place, its blocks and its record, without the operations that read the whole log."""
+    path, before = f"/v1/sessions/{visit.line}/calls", paging.encode(UUID(int=id.int + 1))
+    again = await visit.api.get(f"{path}/{id}/context")
+    items = (await visit.api.get(path, limit=1, cursor=before, view=again["view"]))["items"]
+    blocks: list[Mapping[str, Any]] = []
+    cursor = None
+    for _ in range(_BLOCK_PAGES_MAX):
+        page = await visit.api.get(f"{path}/{id}/blocks", text=chars, limit=1000, cursor=cursor)
+        blocks, cursor = blocks + page["items"], page["next_cursor"]
+        if cursor is None:
+            break
+    causes = await epoch_causes(visit.database, visit.ref, again["view"], [again["epoch"]])
+    return {
+        "call": items[0],
+        "again": again,
+        "place": await call_place(visit.database, visit.ref, again["view"], id),
+        "blocks": blocks,
+        "cause": causes.get(again["epoch"]),
+        "declined": await _declined(visit, again, id),
+    }
+
+
+async def _declined(visit: Visit, again: Mapping[str, Any], id: UUID) -> object:
+    """Return the rules that declined; None if unknown, "unread" for a long log unless the query asks for them."""
+    if again["head"] > DECLINED_EVENTS_MAX and not visit.query("declined"):
+        return "unread"
+    return (await visit.api.get(f"/v1/sessions/{visit.line}/calls/{id}"))["declined"]
+
+
+@pages.page(CALL, "call.html")
+async def show_call(visit: Visit) -> Mapping[str, object]:
+    """Show one call: its blocks, the content that was left out, and its use of tokens and of the cache."""
+    found = await call_values(visit, call_id(visit), TEXT_CHARS)
+    last = max(0, len(found["blocks"]) - BLOCKS_SHOWN)
+    first = visit.number("from", last, most=len(found["blocks"]))
+    shown = found["blocks"][first : first + BLOCKS_SHOWN]
+    return found | {
+        "left_out": left_out(found["again"]["evictions"]),
+        "expected": expected_read(found["blocks"]),
+        "first": first,
+        "shown": shown,
+        "size": BLOCKS_SHOWN,
+        "open_from": found["blocks"][-1]["index"] + 1 - BLOCKS_OPEN if found["blocks"] else 0,
+    }
+
+
+@pages.page(f"{CALL}/blocks/{{index:int}}", "call.html")
+async def show_block_text(visit: Visit) -> Response:
+    """Show the whole text of a block, as plain text."""
+    index = visit.request.path_params["index"]
+    block = await visit.api.get(f"/v1/sessions/{visit.line}/calls/{call_id(visit)}/blocks/{index}")
+    return Response(block["text"].encode("utf-8", "replace"), media_type="text/plain; charset=utf-8")
+
+
+async def _request(visit: Visit) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = await visit.api.get(f"/v1/sessions/{visit.line}/calls/{call_id(visit)}/context")
+    return found
+
+
+@pages.page(f"{CALL}/request.json", "call.html")
+async def show_request(visit: Visit) -> Response:
+    """Show the request as JSON, byte for byte as its hash in the record was made of."""
+    return Response(canonical_json((await _request(visit))["request"]), media_type="application/json")
+
+
+@pages.page(f"{CALL}/curl", "call.html")
+async def show_command(visit: Visit) -> Response:
+    """Show a command that sends the request to its provider. Raises NotFound for the format of no provider."""
+    found = await _request(visit)
+    command = curl_command(found["format"], found["model"], found["request"])
+    if command is None:
+        raise NotFound(f"requests in the format {found['format']} are for no provider")
+    return Response(command, media_type="text/plain; charset=utf-8")
+
+
+@pages.page(f"{CALL}/export", "export.html")
+async def export_call(visit: Visit) -> Response:
+    """Return the call as one HTML file that needs nothing else and runs nothing."""
+    found = await call_values(visit, call_id(visit), EXPORTED_CHARS)
+    style = assets()["pages.css"][0]
+    policy = f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(style).digest()).decode()}'"
+    left, expected = left_out(found["again"]["evictions"]), expected_read(found["blocks"])
+    own = Markup(style.decode())  # noqa: S704 - the server's own file
+    text = (
+        environment()
+        .get_template("export.html")
+        .render(found, left_out=left, expected=expected, style=own, policy=policy, visit=visit)
+    )
+    name = f"call-{found['place'].number}.html"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Security-Policy": policy}
+    return Response(text.encode("utf-8", "replace"), headers=headers, media_type="text/html; charset=utf-8")
+
+
+@pages.page(f"{CALL}/diff", "call.html")
+async def find_difference(visit: Visit) -> Response:
+    """Lead to the difference from the call whose number the query has, the earlier one first. Raises NotFound."""
+    id, number = call_id(visit), visit.number("number", 0)
+    other = await find_call(visit.database, visit.ref, visit.view, number) if number else None
+    if other is None:
+        raise NotFound(f"view {visit.view} has no call {visit.query('number')}")
+    a, b = sorted((id, other))
+    return RedirectResponse(address(f"/ui/sessions/{visit.sid}/calls/{a}/diff/{b}", view=visit.query("view")), 303)
+
+
+@pages.page(f"{CALL}/diff/{{other_id}}", "call_diff.html")
+async def show_difference(visit: Visit) -> Mapping[str, object]:
+    """Show the differences between two calls of a session."""
+    a = await call_values(visit, call_id(visit), COMPARED_CHARS)
+    b = await call_values(visit, call_id(visit, "other_id"), COMPARED_CHARS)
+    changes = await asyncio.to_thread(compare, a["blocks"], b["blocks"], b["again"]["evictions"])
+    reasons: dict[tuple[str, str, str], list[int]] = {}
+    for change in changes:
+        if change.kind != "same":
+            why = change.why or {"reducer": "", "reason": ""}
+            fold = why["reducer"] == "fold"
+            key = (change.kind, why["reducer"] or "", "summary" if fold else why["reason"] or "")
+            counted = reasons.setdefault(key, [0, 0])
+            reasons[key] = [counted[0] + 1, counted[1] + change.tokens]
+    runs = [(kind, list(run)) for kind, run in groupby(changes, lambda one: one.kind)]
+    first = first_difference(a["blocks"], b["blocks"])
+    return {
+        "a": a,
+        "b": b,
+        "reasons": reasons,
+        "runs": runs,
+        "most": CHANGES_SHOWN,
+        "first": first,
+        "kept": sum(block["tokens"] for block in b["blocks"][:first]),
+        "rest": sum(block["tokens"] for block in b["blocks"][first:]),
+    }
