@@ -71,6 +71,58 @@ async def test_a_replays_sessions_are_erased_unless_kept(replay: Replay, client:
     assert {one["id"] for one in (await client.get("/v1/sessions")).json()["items"]} == {"mine", "kept"}
 
 
+@pytest.mark.parametrize(
+    ("name", "recorded", "reported"),
+    [
+        ("codex_rollout.jsonl", 10, 7),
+        ("gemini_chat.json", 6, 6),
+        ("gemini_lines.jsonl", 4, 3),
+        ("opencode_export.json", 7, 5),
+    ],
+)
+async def test_recorded_usage_is_the_outcome_of_kept_calls_that_hold_what_was_sent(
+    replay: Replay, client: httpx.AsyncClient, name: str, recorded: int, reported: int
+) -> None:
+    session, _ = lines(await replay(str(SAMPLES / name), "--session", "s", "--keep", "--json"))
+    assert session["ok"], session["failures"]
+    calls = (await client.get("/v1/sessions/s/calls", params={"limit": 100})).json()["items"]
+    outcomes = [call["outcome"]["usage"] for call in reversed(calls) if call.get("outcome")]
+    assert (len(calls), len(outcomes)) == (recorded, reported)
+    assert outcomes[0]["output_tokens"] > 0
+    assert f"recorded usage of {reported} calls" in session["notes"][-1]
+
+
+async def test_usage_teaches_nothing_where_sessions_are_erased_or_compared(
+    replay: Replay, client: httpx.AsyncClient
+) -> None:
+    sample = str(SAMPLES / "gemini_chat.json")
+    session, _ = lines(await replay(sample, "--json"))
+    assert session["notes"][-1].endswith("not reported: the sessions are not kept")
+    session, _ = lines(await replay(sample, "--keep", "--share", "0.5", "--json"))
+    assert session["notes"][-1].endswith("not reported: windows or policies are compared")
+    session, _ = lines(await replay(sample, "--keep", "--format", "openai", "--json"))
+    assert session["notes"][-1].endswith("not reported: the contexts have another format")
+    session, _ = lines(await replay(sample, "--keep", "--max-tokens", "12000", "--json"))
+    assert session["notes"][-1].endswith("the window has no room for the tools that the agent sent")
+    assert (await client.get("/v1/calibrations")).json()["items"] == []
+
+
+async def test_the_page_of_the_kept_session_is_opened(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    arguments = (str(SAMPLES / "gemini_lines.jsonl"), "--open", "--session", "s", "--url", server)
+    result = await run(*arguments, fresh=True)
+    assert result.returncode == 0, result.stderr
+    page = f"{server}/ui/sessions/s"
+    assert opened.read_text() == page + "\n"
+    assert f"page: {page}" in result.stderr
+
+
 async def test_with_a_window_for_everything_it_costs_as_much_as_append_only(replay: Replay) -> None:
     session, _ = lines(await replay(str(SAMPLES / "anthropic_messages.json"), "--max-tokens", "200000", "--json"))
     assert session["left_out_at_end"] == {}

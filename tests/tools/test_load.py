@@ -12,6 +12,7 @@ from palimpsest_tools.recordings.recording import (
     AppendMessages,
     MalformedRecording,
     ModelCall,
+    RecordedUsage,
     Recording,
     events_of,
 )
@@ -297,6 +298,28 @@ def test_an_interrupted_call_is_answered_and_an_orphan_left_out() -> None:
     assert answers[0][0]["is_error"] is True  # type: ignore[index]
     assert len(recording.notes) == 2
     assert recording.notes[0].startswith("2 tool call(s)")
+
+
+def test_usage_is_the_last_of_a_message_and_whole_until_the_agent_compacts() -> None:
+    def answer(key: str, **usage: int) -> dict[str, object]:
+        line = log_line("assistant", [text("x")], key=key)
+        return {**line, "message": {**line["message"], "usage": usage}}  # type: ignore[dict-item]
+
+    cached = {"cache_read_input_tokens": 50, "cache_creation_input_tokens": 40}
+    recording = one(
+        lines(
+            log_line("user", "go"),
+            answer("m1", input_tokens=10, output_tokens=1, **cached),
+            answer("m1", input_tokens=10, output_tokens=7, **cached),
+            log_line("user", "so far", isCompactSummary=True, uuid="s"),
+            log_line("user", "on", uuid="u"),
+            answer("m2", input_tokens=9),
+        )
+    )
+    calls = [step for step in recording.steps if isinstance(step, ModelCall)]
+    assert [call.usage for call in calls] == [RecordedUsage(100, 50, 40, 7), RecordedUsage(9)]
+    assert [call.whole for call in calls] == [True, False]
+    assert recording.notes[0].startswith("compacted once by the agent itself")
 
 
 @pytest.mark.parametrize(

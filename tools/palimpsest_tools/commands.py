@@ -133,7 +133,9 @@ def replay(
             " and tools.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model that the contexts are made for.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model that the contexts are made for; default: the recorded one of each call.")
+    ] = None,
     format: Annotated[
         FormatName | None, typer.Option(help="Format of the contexts; default: the recording's own, else openai.")
     ] = None,
@@ -143,7 +145,17 @@ def replay(
         str | None, typer.Option(help="Session id on the server (several recordings: ID.1, ID.2, ...); default: new.")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the sessions on the server for inspection; else they are erased.")
+        bool,
+        typer.Option(
+            "--keep", help="Keep the sessions on the server, with recorded usage as outcomes; else they are erased."
+        ),
+    ] = False,
+    open: Annotated[
+        bool,
+        typer.Option(
+            "--open",
+            help="Keep the sessions and open their page in a browser. A server started for this runs until Ctrl-C.",
+        ),
     ] = False,
     policy: Annotated[str | None, typer.Option(help="Policy to use: a name, or a JSON file.")] = None,
     compare: Annotated[
@@ -162,7 +174,12 @@ def replay(
     from palimpsest_tools.server import address
 
     asked = address(server, key)
-    play(file, max_tokens, share, model, format, asked, session, policy, compare, limit, keep=keep, json=json)
+    play(
+        *(file, max_tokens, share, model, format, asked, session, policy, compare, limit),
+        keep=keep,
+        show_page=open,
+        json=json,
+    )
 
 
 def explain(

@@ -5,6 +5,7 @@ separate file. Meta lines, the agent's compaction summaries, API error notices (
 by a resume are left out.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,8 +19,10 @@ from palimpsest_tools.recordings.recording import (
     NothingRecorded,
     Object,
     RecordedMessage,
+    RecordedUsage,
     Recording,
 )
+from palimpsest_tools.recordings.tally import compaction_notes, object_at, tokens_at
 
 _SKIP_FLAGS: Final = ("isMeta", "isCompactSummary", "isApiErrorMessage")
 _PAIR_FIELDS: Final = {"tool_use": "id", "tool_result": "tool_use_id"}
@@ -33,13 +36,18 @@ def is_agent_log(first: Object) -> bool:
 
 @dataclass(slots=True)
 class _Message:
-    """A message, built from several lines. `key` is an assistant message's id, `model` the model that wrote it."""
+    """A message, built from several lines. `key` is an assistant message's id, `model` the model that wrote it.
+
+    `usage` and `whole` are of the call that it answers.
+    """
 
     role: str
     key: str | None
     at: float | None
     model: str | None = None
     parts: list[Object] = field(default_factory=list)
+    usage: RecordedUsage | None = None
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,8 @@ def recordings(text: str, id: str) -> tuple[Recording, ...]:
     MalformedRecording; NothingRecorded for a log without a conversation.
     """
     conversations: dict[str | None, list[_Message]] = {}
-    for line in _lines(text):
+    compactions: Counter[str | None] = Counter()
+    for line in _lines(text, compactions):
         conversations.setdefault(line.agent, []).append(line.message)
     read = {agent: _answer_dangling(_join_messages(messages)) for agent, messages in conversations.items()}
     read = {agent: found for agent, found in read.items() if found[0]}
@@ -65,7 +74,14 @@ def recordings(text: str, id: str) -> tuple[Recording, ...]:
         raise NothingRecorded("no message of a conversation in it")
     alone = len(read) == 1
     ordered = sorted(read, key=lambda agent: agent is not None)
-    return tuple(_recording(id if agent is None or alone else f"{id}.agent-{agent}", *read[agent]) for agent in ordered)
+    return tuple(
+        _recording(
+            id if agent is None or alone else f"{id}.agent-{agent}",
+            read[agent][0],
+            (*compaction_notes(compactions[agent]), *read[agent][1]),
+        )
+        for agent in ordered
+    )
 
 
 def started_by(text: str) -> str | None:
@@ -78,7 +94,14 @@ def started_by(text: str) -> str | None:
 
 def _recording(id: str, messages: Sequence[_Message], notes: tuple[str, ...]) -> Recording:
     entries = tuple(
-        RecordedMessage(adds=({"role": m.role, "content": m.parts},), by_model=m.role == "assistant", at=m.at)
+        RecordedMessage(
+            adds=({"role": m.role, "content": m.parts},),
+            by_model=m.role == "assistant",
+            at=m.at,
+            model=m.model,
+            usage=m.usage,
+            whole=m.whole,
+        )
         for m in messages
     )
     return Recording(
@@ -92,13 +115,18 @@ def _recording(id: str, messages: Sequence[_Message], notes: tuple[str, ...]) ->
     )
 
 
-def _lines(text: str) -> Iterator[_Line]:
+def _lines(text: str, compactions: Counter[str | None]) -> Iterator[_Line]:
+    """Yield the lines with messages, and count the agent's own compactions of each conversation."""
     seen: set[str] = set()
+    summaries: set[Json] = set()
     agents = _Agents()
     for number, line in numbered_lines(text):
         entry = require_object(parse_json(line, first_line=number), "a line", number)
         kind = require_string(entry.get("type"), "type", number)
         if kind not in ("user", "assistant") or any(entry.get(flag) for flag in _SKIP_FLAGS):
+            if kind == "user" and entry.get("isCompactSummary") and entry.get("uuid") not in summaries:
+                summaries.add(entry.get("uuid") or number)
+                compactions[agents.of(entry, kind) if entry.get("isSidechain") else None] += 1
             continue
         uuid = entry.get("uuid")
         if isinstance(uuid, str):
@@ -107,6 +135,7 @@ def _lines(text: str) -> Iterator[_Line]:
             seen.add(uuid)
         agent = agents.of(entry, kind) if entry.get("isSidechain") else None
         message = _message(entry, kind, number)
+        message.whole = not compactions[agent]
         if message.parts:
             yield _Line(message, agent)
 
@@ -149,7 +178,16 @@ def _message(entry: Object, kind: str, number: int) -> _Message:
         at=_time(entry.get("timestamp"), number),
         model=model if by_model and isinstance(model, str) and not model.startswith("<") else None,
         parts=parts,
+        usage=_usage(object_at(message, "usage")) if by_model else None,
     )
+
+
+def _usage(usage: Object) -> RecordedUsage | None:
+    """Return a message's usage. Anthropic's input excludes that of the cache."""
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+    fresh, read, write, output = (tokens_at(usage.get(name)) for name in names)
+    sent = (fresh or 0) + (read or 0) + (write or 0)
+    return RecordedUsage(sent, read, write, output) if sent else None
 
 
 def _join_messages(lines: Iterable[_Message]) -> list[_Message]:
@@ -159,6 +197,7 @@ def _join_messages(lines: Iterable[_Message]) -> list[_Message]:
         latest = next((m for m in reversed(messages) if m.role == "assistant"), None)
         if latest is not None and line.key is not None and line.key == latest.key:
             latest.parts.extend(line.parts)
+            latest.usage = line.usage or latest.usage  # the last line has all of the output
         elif messages and line.role == "user" and messages[-1].role == "user":
             messages[-1].parts.extend(line.parts)
             messages[-1].at = line.at if line.at is not None else messages[-1].at

@@ -36,6 +36,10 @@ class Comparison:
     b: SessionReport
 
     @property
+    def session(self) -> None:
+        """No single session: there are two."""
+
+    @property
     def failures(self) -> bool:
         """Whether anything failed under either policy."""
         return bool(self.a.failures or self.b.failures)
@@ -126,7 +130,7 @@ async def compare_session(
     """
 
     async def side(index: int, policy: NamedPolicy) -> SessionReport:
-        own = replace(options, policy=policy.policy)
+        own = replace(options, policy=policy.policy, outcomes=False)
         name = f"{id}.{'ab'[index]}"
         return await replay_session(client, recording, name, own, lambda call: on_call(call, index))
 

@@ -43,7 +43,7 @@ def named_policy(given: str) -> NamedPolicy:
 class Options:
     """The options of a replay. None leaves the choice to the server (for `format`, to the recording).
 
-    Its sessions are erased at its end unless `keep` is true.
+    Its sessions are erased at its end unless `keep` is true. `outcomes` means that recorded usage may be reported.
     """
 
     format: str | None = None
@@ -52,6 +52,7 @@ class Options:
     model: str | None = None
     policy: str | Mapping[str, Json] | None = None
     keep: bool = False
+    outcomes: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -63,11 +64,22 @@ class Options:
         return self.format or recording.format or "openai"
 
     async def context(
-        self, session: AsyncSession, recording: Recording, window_tokens: int | None, now: str | None = None
+        self,
+        session: AsyncSession,
+        recording: Recording,
+        window_tokens: int | None,
+        now: str | None = None,
+        *,
+        model: str | None = None,
+        outside: int | None = None,
     ) -> ContextOut:
-        """Request a context. Raises PalimpsestError."""
+        """Request a context, for the recorded `model` unless another was chosen. Raises PalimpsestError."""
         return await session.post_context(
-            format=cast(Any, self.format_for(recording)), max_tokens=window_tokens, model=self.model, now=now
+            format=cast(Any, self.format_for(recording)),
+            max_tokens=window_tokens,
+            model=self.model or model,
+            outside_tokens=outside,
+            now=now,
         )
 
     async def window(self, client: AsyncPalimpsest, recording: Recording, scratch: str) -> int | None:

@@ -16,6 +16,7 @@ from palimpsest_tools.recordings.files import decode, parse
 from palimpsest_tools.recordings.recording import MalformedRecording, Recording
 from palimpsest_tools.replay.compare import compare_session
 from palimpsest_tools.replay.compare_show import CompareJson, CompareTable
+from palimpsest_tools.replay.opening import open_page
 from palimpsest_tools.replay.options import NamedPolicy, Options, named_policy
 from palimpsest_tools.replay.run import replay_session
 from palimpsest_tools.replay.show import JsonLines, LiveTable, Show
@@ -29,6 +30,8 @@ _T = TypeVar("_T")
 class _Report(Protocol):
     @property
     def failures(self) -> object: ...
+    @property
+    def session(self) -> str | None: ...
 
 
 _R = TypeVar("_R", bound=_Report)
@@ -47,16 +50,18 @@ def play(
     limit: int | None,
     *,
     keep: bool,
+    show_page: bool,
     json: bool,
 ) -> None:
     """Run the command; exit with 1 if anything failed."""
+    keep = keep or show_page
     if max_tokens is not None and share is not None:
         stop("--max-tokens and --share exclude each other", _EXIT_USAGE)
     if policy is not None and compare is not None:
         stop("--policy and --compare exclude each other", _EXIT_USAGE)
     recordings = _read(file, lambda: parse(decode(file.read_bytes()), file.stem)[:limit])
     own = None if policy is None else _policy(policy).policy
-    options = Options(format, max_tokens, share, model, own, keep)
+    options = Options(format, max_tokens, share, model, own, keep, outcomes=keep and share is None)
     if compare is None:
         failed = run(
             _play(
@@ -64,6 +69,7 @@ def play(
                 session,
                 options,
                 address,
+                show_page,
                 lambda client, one, id, options, show: replay_session(client, one, id, options, show.call),
                 lambda server: JsonLines(sys.stdout, server) if json else LiveTable(Console(), server, recordings),
             )
@@ -77,6 +83,7 @@ def play(
                 session,
                 options,
                 address,
+                show_page,
                 lambda client, one, id, options, show: compare_session(client, one, id, options, (a, b), show.call),
                 lambda server: (
                     CompareJson(sys.stdout, server, names)
@@ -115,10 +122,11 @@ async def _play(
     session: str | None,
     options: Options,
     address: Address,
+    show_page: bool,
     replay: Callable[[AsyncPalimpsest, Recording, str, Options, Show[_R]], Awaitable[_R]],
     show_on: Callable[[RunningServer], Show[_R]],
 ) -> bool:
-    """Replay all recordings; return whether anything failed."""
+    """Replay all recordings and, if `show_page`, open the page on them; return whether anything failed."""
     reports: list[_R] = []
     async with running_server(address) as server, server.address.client() as client:
         own = replace(options, keep=options.keep or server.temporary)
@@ -129,6 +137,8 @@ async def _play(
                 reports.append(await replay(client, recording, id, own, show))
                 show.report(reports[-1])
             show.summary(reports)
+        if show_page:
+            await open_page(server, [report.session for report in reports])
         if options.keep and ids and not server.temporary:
             name = ids[0].removesuffix(".1")
             typer.echo(f"the sessions are kept; `palimpsest sessions --find {name}` lists them", err=True)

@@ -12,6 +12,7 @@ from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile
 from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
 from palimpsest_tools.replay.bill import Cache, charge, rules_for
+from palimpsest_tools.replay.facts import Outcomes
 from palimpsest_tools.replay.options import Options
 from palimpsest_tools.replay.report import CallReport, Failure, SessionReport
 from palimpsest_tools.replay.requests import Logged, everything, rendered
@@ -41,13 +42,14 @@ async def replay_session(
     The replay continues after a refused context, and ends at a refused append, since later steps need it.
     """
     replay = _Replay(rules_for(options.format_for(recording)))
+    outcomes = Outcomes(recording, options)
     window = options.max_tokens
     found = 0
     try:
         async with new_session(client, id, recording=recording.id, **options.settings) as session:
             try:
                 window = await options.window(client, recording, f"{id}.size")
-                await _steps(replay, session, recording, window, options, on_call)
+                await _steps(replay, session, recording, window, outcomes, on_call)
             except (CheckFailed, PalimpsestError) as error:
                 replay.failures.append(Failure.of(f"after event {len(replay.log)}", error))
             if replay.log:
@@ -63,7 +65,7 @@ async def replay_session(
         calls=tuple(replay.calls),
         failures=tuple(replay.failures),
         events=found,
-        notes=recording.notes,
+        notes=(*recording.notes, *outcomes.notes()),
     )
 
 
@@ -72,18 +74,19 @@ async def _steps(
     session: AsyncSession,
     recording: Recording,
     window: int | None,
-    options: Options,
+    outcomes: Outcomes,
     on_call: Callable[[CallReport], None],
 ) -> None:
-    number = 0
+    number, options = 0, outcomes.options
     for step in recording.batches():
         if not isinstance(step, ModelCall):
             _record_append(replay, step, await append(session, step))
             continue
         number += 1
         now = None if step.at is None else time_text(from_seconds(step.at))
+        await outcomes.measure(session, step, window, now)
         try:
-            answer = await options.context(session, recording, window, now)
+            answer = await options.context(session, recording, window, now, model=step.model, outside=outcomes.outside)
         except PalimpsestError as error:
             replay.failures.append(Failure.of(f"call {number}", error))
             continue
@@ -93,6 +96,10 @@ async def _steps(
             detail = f"estimate {report.estimate} is above target {report.target}"
             replay.failures.append(Failure(f"call {number}", "over-target", detail))
         on_call(report)
+        try:
+            await outcomes.report(session, step, answer)
+        except PalimpsestError as error:
+            replay.failures.append(Failure.of(f"outcome of call {number}", error))
 
 
 def _record_append(replay: _Replay, step: AppendEvents | AppendMessages, answer: Sequence[AppendedEvent]) -> None:
