@@ -72,8 +72,19 @@ def test_the_policy_lets_nothing_in_that_is_not_of_this_server(answers: list[Pag
         sent = page.headers["content-security-policy"]
         assert dict(part.split(maxsplit=1) for part in sent.split("; ")) == POLICY, page.path
         assert page.headers["x-content-type-options"] == "nosniff", page.path
-        assert page.is_html or page.headers["content-type"].startswith("text/plain"), page.path
         assert not page.is_html or Markup.of(page.html).inline == [], page.path
+
+
+def test_a_file_or_text_runs_no_script(answers: list[Page]) -> None:
+    others = [page for page in answers if not page.is_html]
+    assert others
+    for page in others:
+        kind = page.headers["content-type"].partition(";")[0]
+        if kind == "text/html":
+            assert "script" not in Markup.of(page.html).tags, page.path
+            assert [one for one in Markup.of(page.html).inline if not one.startswith("<style")] == [], page.path
+        else:
+            assert kind in ("text/plain", "application/json"), page.path
 
 
 async def test_no_event_is_markup_on_its_page(site: Site) -> None:

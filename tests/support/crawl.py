@@ -19,7 +19,7 @@ PAGES_MAX: Final = 120
 
 @dataclass(frozen=True)
 class Page:
-    """A page, or a text, as the server sends it; `kind` is its route and the names in its query."""
+    """A page, a text or a file, as the server sends it; `kind` is its route and the names in its query."""
 
     path: str
     kind: tuple[str, ...]
@@ -29,8 +29,8 @@ class Page:
 
     @property
     def is_html(self) -> bool:
-        """Whether it is a page, and not a text to download."""
-        return self.headers["content-type"].startswith("text/html")
+        """Whether a browser shows it as a page: neither a text nor a file to download."""
+        return self.headers["content-type"].startswith("text/html") and "content-disposition" not in self.headers
 
     @classmethod
     def of(cls, path: str, kind: tuple[str, ...], answer: httpx.Response) -> "Page":
