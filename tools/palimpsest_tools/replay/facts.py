@@ -12,7 +12,7 @@ to be the same every time.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from palimpsest import AsyncSession, PalimpsestError
 from palimpsest.types import ContextOut
@@ -21,7 +21,7 @@ from app.core.render.formats import FORMATS
 from palimpsest_tools.recordings.recording import ModelCall, RecordedUsage, Recording
 from palimpsest_tools.replay.options import Options
 
-_OUTSIDE_SHARE: float = 0.5
+_OUTSIDE_SHARE: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Outcomes:
             return (f"usage of {self.recorded} calls is recorded, and not reported: {self.refused}",)
         beside = f", with {self.outside:,} tokens each that are not in the log" if self.outside else ""
         rest = self.recorded - self.reported
-        others = f"; {rest} other contexts do not hold the same as was sent" if rest else ""
+        others = f"; contexts that do not hold the same as was sent: {rest}" if rest else ""
         return (f"recorded usage of {self.reported} calls{beside}, is reported as outcomes{others}",)
 
 

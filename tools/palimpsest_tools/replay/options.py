@@ -112,7 +112,7 @@ class Options:
 
     async def _target(self, session: AsyncSession, recording: Recording, window: int) -> int:
         try:
-            return (await self.context(session, recording, window)).tokens.target
+            return (await self.context(session, recording, window, model=recording.model)).tokens.target
         except StatusError as refusal:
             if "target" not in refusal.problem:
                 raise
