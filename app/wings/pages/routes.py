@@ -13,6 +13,7 @@ from app.wings.pages import (
     operations,
     sessions,
     strata,
+    summaries,
     window,
 )
 from app.wings.pages.live import Live
@@ -25,6 +26,7 @@ ROUTES: Final[list[BaseRoute]] = [
     *strata.pages.routes,
     *call.pages.routes,
     *events.pages.routes,
+    *summaries.pages.routes,
     *money.pages.routes,
     *operations.pages.routes,
 ]
