@@ -29,8 +29,6 @@ EXPORTED_CHARS: Final = 100_000
 BLOCKS_SHOWN: Final = 200
 BLOCKS_OPEN: Final = 30
 """Number of blocks on a page, and of those at its end whose text is open."""
-DECLINED_EVENTS_MAX: Final = 10_000
-"""Length of a log up to which a page reads all of it for the rules that declined."""
 COMPARED_CHARS: Final = 8_000
 CHANGES_SHOWN: Final = 300
 _BLOCK_PAGES_MAX: Final = 5
@@ -63,15 +61,8 @@ async def call_values(visit: Visit, id: UUID, chars: int) -> dict[str, Any]:
         "place": await call_place(visit.database, visit.ref, again["view"], id),
         "blocks": blocks,
         "cause": causes.get(again["epoch"]),
-        "declined": await _declined(visit, again, id),
+        "declined": (await visit.api.get(f"{path}/{id}", dispositions=False))["declined"],
     }
-
-
-async def _declined(visit: Visit, again: Mapping[str, Any], id: UUID) -> object:
-    """Return the rules that declined; None if unknown, "unread" for a long log unless the query asks for them."""
-    if again["head"] > DECLINED_EVENTS_MAX and not visit.query("declined"):
-        return "unread"
-    return (await visit.api.get(f"/v1/sessions/{visit.line}/calls/{id}"))["declined"]
 
 
 @pages.page(CALL, "call.html")
