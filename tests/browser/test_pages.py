@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 WEIGHT_MAX: Final = 60_000
-APART: Final = {"/ui/login": 200, "/ui/?cursor=wrong": 422, "/ui/sessions/absent": 404}
+APART: Final = {"/ui/login": 200, "/ui/?find=%00": 422, "/ui/sessions/absent": 404}
 """Pages that no link leads to, with their status."""
 POLICY: Final = {
     "default-src": "'self'",

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.browser
 LONG: Final = "long"
 EVENTS, CALLS, MADE_CALLS, TURN_EVENTS = 100_000, 10_000, 100, 100
 CPU_SECONDS_MAX: Final = 0.3
-ON_REQUEST: Final = "plan=now"
-"""The next context of a long session is planned only for a reader who asks for it."""
+ON_REQUEST: Final = "=now"
+"""In the query of a page with figures that are computed only for a reader who asks for them."""
 ROUNDS: Final = 3
 WORDS: Final = "It reads the file, and returns the lines that the caller selects. " * 2
 COLUMNS: Final = """
