@@ -97,5 +97,5 @@ def route_of(path: str) -> Route | None:
 
 def declared() -> set[str]:
     """Return the paths of the routes that are pages with a link to them: HTML that a reader gets."""
-    apart = ("/", "/ui", "/ui/login", "/ui/static/{name}", "/ui/sessions/{sid}/live")
+    apart = ("/", "/ui", "/ui/login", "/ui/static/{name}", "/ui/sessions/{sid}/live", "/ui/{path:path}")
     return {one.path for one in ROUTES if isinstance(one, Route) and "GET" in (one.methods or ())} - {*apart}

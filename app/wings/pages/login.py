@@ -5,9 +5,10 @@ from typing import Final
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from app.http.auth import authenticate
-from app.http.errors import Forbidden, Unauthorized
+from app.http.errors import PROBLEM, Forbidden, Unauthorized
 from app.http.operation import TemplateRoute
 from app.wings.pages.access import HOME, check_origin, log_in, log_out, safe_target
 from app.wings.pages.page import HEADERS, html, read_form
@@ -69,6 +70,13 @@ async def asset(request: Request) -> Response:
     return Response(data, media_type=_TYPES["." + name.rpartition(".")[2]], headers=headers)
 
 
+async def unknown(request: Request) -> Response:
+    """Say that there is no such page."""
+    request.scope[PROBLEM] = "not-found"
+    values = {"title": "Not found", "detail": f"There is no page {request.url.path}.", "status": 404}
+    return html(render("error.html", None, values | {"slug": "not-found"}), 404)
+
+
 def _form(target: str, detail: str = "", status: int = 200) -> Response:
     return html(render("login.html", None, {"target": target, "detail": detail}), status)
 
@@ -81,3 +89,5 @@ ROUTES: Final = [
     TemplateRoute("/ui/logout", leave, methods=["POST"]),
     TemplateRoute("/ui/static/{name}", asset, methods=["GET"]),
 ]
+UNKNOWN: Final = Route("/ui/{path:path}", unknown, include_in_schema=False)
+"""The route of any other page. It is tried last, and logged without a route."""

@@ -29,5 +29,6 @@ ROUTES: Final[list[BaseRoute]] = [
     *summaries.pages.routes,
     *money.pages.routes,
     *operations.pages.routes,
+    login.UNKNOWN,
 ]
 """A path for one session is tried before longer ones with other endings; no path here is the beginning of another."""

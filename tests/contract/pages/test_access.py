@@ -137,6 +137,12 @@ async def test_static_files_are_compressed_and_kept(client: httpx.AsyncClient) -
     assert (await client.get("/ui/static/none.css")).status_code == 404
 
 
+async def test_an_unknown_page_is_a_page_that_says_so(client: httpx.AsyncClient) -> None:
+    page = await client.get("/ui/none/<b>")
+    assert page.status_code == 404 and "There is no page /ui/none/&lt;b&gt;" in page.text
+    assert "content-security-policy" in page.headers
+
+
 async def test_the_pages_can_be_switched_off(database_url: str) -> None:
     async with serving(Settings(pages=False), database_url) as url, httpx.AsyncClient(base_url=url) as client:
         for path in ("/", "/ui/", "/ui/login", "/ui/static/pages.css"):

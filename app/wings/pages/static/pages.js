@@ -20,7 +20,24 @@ function followKey(key) {
   return Boolean(link);
 }
 
+// WCAG 2.1.4: whoever types single characters for other reasons, such as by voice, can turn the keys off.
+const KEYS = "palimpsest.keys";
+const keysOff = () => localStorage.getItem(KEYS) === "off";
+const footer = document.querySelector("footer");
+if (footer) {
+  const button = document.createElement("button");
+  const label = () => (button.textContent = keysOff() ? "Turn the keys on" : "Turn the keys off");
+  button.className = "quiet";
+  button.addEventListener("click", () => {
+    localStorage.setItem(KEYS, keysOff() ? "on" : "off");
+    label();
+  });
+  label();
+  footer.append(" ", button);
+}
+
 document.addEventListener("keydown", (event) => {
+  if (keysOff()) return;
   if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
   if (event.key === "/") {
     const field = document.querySelector("input[type=search]");
