@@ -250,7 +250,7 @@ async def test_every_route_but_the_operators_own_needs_a_key(
     for path, operations in paths.items():
         for method in operations:
             answer = await client.request(
-                method, path.format(sid="s", name="n", seq=1, **dict.fromkeys(IDS, UUID(int=0)))
+                method, path.format(sid="s", name="n", seq=1, index=0, **dict.fromkeys(IDS, UUID(int=0)))
             )
             assert (answer.status_code == 200) == (path in OPEN_TO_ALL), f"{method} {path}: {answer.status_code}"
             assert path in OPEN_TO_ALL or answer.status_code == 401, f"{method} {path}: {answer.status_code}"

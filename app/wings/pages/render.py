@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from app.core.lexicon.times import parse_time
+from app.core.lexicon.times import in_utc, parse_time
 from app.version import VERSION
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def moment(value: str | datetime | None) -> str:
     if value is None:
         return "–"
     at = parse_time(value) if isinstance(value, str) else value
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    return f"{in_utc(at):%Y-%m-%d %H:%M:%S}"
 
 
 def age(value: str | datetime | None, now: datetime | None = None) -> str:

@@ -133,6 +133,7 @@ _ALL = {
     "database_pooler_url": "postgresql+asyncpg://u@p/d",
     "read_database_url": "postgresql+asyncpg://u@r/d",
     "encryption_key": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
+    "pages_secret": "pages-secret",
     "anthropic_api_key": "sk-ant",
     "openai_api_key": "sk-open",
 }
