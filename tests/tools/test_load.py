@@ -303,7 +303,7 @@ def test_an_interrupted_call_is_answered_and_an_orphan_left_out() -> None:
 def test_usage_is_the_last_of_a_message_and_whole_until_the_agent_compacts() -> None:
     def answer(key: str, **usage: int) -> dict[str, object]:
         line = log_line("assistant", [text("x")], key=key)
-        return {**line, "message": {**line["message"], "usage": usage}}  # type: ignore[dict-item]
+        return {**line, "message": {**line["message"], "usage": usage}}  # type: ignore[dict-item]  # JSON
 
     cached = {"cache_read_input_tokens": 50, "cache_creation_input_tokens": 40}
     recording = one(

@@ -183,8 +183,9 @@ def _price(at: PlannedMoment, waiting: Sequence[Candidate]) -> str:
     found = list(parts(at.context, waiting, at.cache, at.state, at.outside, end))
     if not found:
         return "no call of the view has sent these events yet"
-    calls, part = min(((_calls_until(at, part), part) for part in found), key=lambda pair: (pair[0], -pair[1].saves))
-    words = f"would save {at.size(part.saves)} at each call and write {at.size(part.rewritten)} again"
+    calls, _, part = min((_calls_until(at, part), -part[1], part) for part in found)
+    _, saves, rewritten, *_ = part
+    words = f"would save {at.size(saves)} at each call and write {at.size(rewritten)} again"
     if calls == 0:
         share = f"{at.policy.economics.at_risk:.0%}"
         return f"{words}, which could raise the cost of the run by more than economics.at_risk: {share}"
@@ -195,8 +196,9 @@ def _price(at: PlannedMoment, waiting: Sequence[Candidate]) -> str:
 
 def _calls_until(at: PlannedMoment, part: QueuePart) -> int:
     """Return the number of further calls after which carrying a part has cost as much as rewriting."""
-    missing, each = at.policy.economics.factor * part.price - part.carried, at.cache.read_price * part.saves
-    if missing < 0 or part.now > 0:
+    _, saves, _, carried, price, now = part
+    missing, each = at.policy.economics.factor * price - carried, at.cache.read_price * saves
+    if missing < 0 or now > 0:
         return 0
     return min(CALLS_MAX, max(1, ceil(missing / each))) if each > 0 else CALLS_MAX
 

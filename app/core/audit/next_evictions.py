@@ -1,5 +1,7 @@
 """The evictions that the next reduction of a view would make, and the reasons for which they are not made yet."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -8,7 +10,6 @@ from app.core.audit.declined import Declined, PlannedMoment, declined
 from app.core.errors import CannotFit
 from app.core.plan.pipeline import PlanStart, begin, finish
 from app.core.plan.reducers.economics import Moment
-from app.core.plan.state.frontier import Frontier
 from app.core.record.evictions import Eviction, evictions
 
 ORDER: Final = ("once", "economics", "retention", "caps", "dialogue_window", "fold", "last_resort", "questions")
@@ -51,7 +52,8 @@ def next_reduction(inputs: ContextInputs) -> NextReduction:
         if budget is inputs.budget:
             raise
         plan = pressed.unchanged  # nothing of so small a context may go
-    rows = evictions(_added(pressed.base.state, plan.state), plan.context)
+    base = pressed.base
+    rows = new_evictions(evictions(base.state, base.context), evictions(plan.state, plan.context))
     return NextReduction(
         evictions=tuple(sorted(rows, key=lambda row: (_rank(row.reducer), row.from_seq))),
         tokens=tokens,
@@ -62,16 +64,35 @@ def next_reduction(inputs: ContextInputs) -> NextReduction:
     )
 
 
-def _added(before: Frontier, after: Frontier) -> Frontier:
-    """Return a frontier with only the evictions that another one lacks."""
-    stubs, drops, folds = ({*getattr(before, name)} for name in ("stubs", "drops", "folds"))
-    return replace(
-        after,
-        stubs=tuple(one for one in after.stubs if one not in stubs),
-        drops=tuple(one for one in after.drops if one not in drops),
-        folds=tuple(one for one in after.folds if one not in folds),
-        superseded=(),
-    )
+def new_evictions(before: Sequence[Eviction], after: Sequence[Eviction]) -> tuple[Eviction, ...]:
+    """Return the parts of later evictions whose events the earlier ones did not leave out for the same reason.
+
+    Both are in the order of the log. The tokens that a longer eviction saves in addition are divided by events.
+    """
+    known: dict[tuple[str, str, str], list[Eviction]] = {}
+    for row in before:
+        known.setdefault(_decision(row), []).append(row)
+    new: list[Eviction] = []
+    for row in after:
+        earlier = known.get(_decision(row), [])
+        at, start, saved, parts = bisect_left(earlier, row.from_seq, key=_end), row.from_seq, row.tokens_saved, []
+        while at < len(earlier) and earlier[at].from_seq <= row.to_seq:
+            parts.append((start, earlier[at].from_seq - 1))
+            start, saved, at = earlier[at].to_seq + 1, saved - earlier[at].tokens_saved, at + 1
+        parts = [(first, last) for first, last in (*parts, (start, row.to_seq)) if first <= last]
+        events = sum(last - first + 1 for first, last in parts)
+        for first, last in parts:
+            share = max(0, saved) * (last - first + 1) // events
+            new.append(replace(row, from_seq=first, to_seq=last, tokens_saved=share))
+    return tuple(new)
+
+
+def _decision(row: Eviction) -> tuple[str, str, str]:
+    return row.disposition, row.reducer, row.reason
+
+
+def _end(row: Eviction) -> int:
+    return row.to_seq
 
 
 def _rank(reducer: str) -> int:

@@ -1,4 +1,4 @@
-"""Facts for readers of a call: its evictions by reason, and the difference of its blocks from another's.
+"""Facts for readers of a call: its window, its evictions by reason, and the difference of its blocks from another's.
 
 Blocks and evictions are as the API describes them, the form in which clients have them.
 """
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.core.audit.differences import Piece, compare_texts, pairs
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import threshold
 
 WORDS_MAX: Final = 12
 """Number of changed blocks whose words are compared."""
@@ -126,3 +128,43 @@ def _eviction(evictions: Sequence[Mapping[str, Any]], seq: int) -> Mapping[str, 
     """Return the eviction by which a request has no block of an event."""
     gone = (row for row in evictions if row["disposition"] != "stubbed" and row["from_seq"] <= seq <= row["to_seq"])
     return next(gone, None)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFigures:
+    """A window in tokens: its parts by name in the order of the bar, and the marks in it, counted from its start.
+
+    `left` is the room before content must be left out, at `bound`, the lower of the threshold and the target.
+    """
+
+    limit: int
+    parts: Mapping[str, int]
+    threshold: int
+    target: int
+    bound: int
+    left: int
+
+
+def window_figures(
+    tokens: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], policy: Policy, since: int
+) -> WindowFigures:
+    """Return the figures of a call's window with the tokens that were appended since.
+
+    Injected content has a reserve of its own, after the target.
+    """
+    source, outside, target = tokens["by_source"], tokens["outside"], tokens["target"]
+    injected = sum(block["tokens"] for block in blocks if block["mark"] == "injected")
+    used = tokens["estimate"] - injected + since
+    reduced_above = threshold(policy.trigger, tokens["limit"], target + outside) - outside
+    parts = {
+        "outside": outside,
+        **{name: source.get(name, 0) for name in ("tools", "system", "summaries", "history", "current_turn")},
+        "layers": source.get("ephemeral", 0) - injected,
+        "appended": since,
+        "remains": max(0, target - used),
+        "injections": injected,
+        "margin": max(0, tokens["limit"] - tokens["reserve"] - outside - max(target, used) - injected),
+        "reserve": tokens["reserve"],
+    }
+    bound = min(reduced_above, target)
+    return WindowFigures(tokens["limit"], parts, outside + reduced_above, outside + target, bound, bound - used)

@@ -28,6 +28,10 @@ BlockIndex = Annotated[int, Path(ge=0, lt=2**31, description="Position of the bl
 Dispositions = Annotated[
     bool, Query(description="Whether to list the dispositions of all events, which takes longer in a long session.")
 ]
+DeclinedReducers = Annotated[
+    bool,
+    Query(alias="declined", description="Whether to find the reducers that declined: the call is rendered for it."),
+]
 TextChars = Annotated[
     int, Query(ge=0, le=100_000, description="Maximum number of characters of each block's text in the response.")
 ]
@@ -62,9 +66,17 @@ async def list_calls(
 
 
 @router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}", scope="read", returns=Manifest, problems=_PROBLEM_SLUGS)
-async def get_call(sid: Sid, call_id: CallId, who: Who, audit: Calls, dispositions: Dispositions = True) -> Manifest:
+async def get_call(
+    sid: Sid,
+    call_id: CallId,
+    who: Who,
+    audit: Calls,
+    dispositions: Dispositions = True,
+    declined: DeclinedReducers = True,
+) -> Manifest:
     """Get the record of a call: everything its context was made from, and how it showed every event."""
-    return await audit(lambda own: own.explain(who.tenant_id, sid, call_id, with_dispositions=dispositions))
+    asked = {"with_dispositions": dispositions, "with_declined": declined}
+    return await audit(lambda own: own.explain(who.tenant_id, sid, call_id, **asked))
 
 
 @router.operation(

@@ -92,7 +92,13 @@ class Audit:
         return [(names[session_id], call) for session_id, call in calls]
 
     async def explain(
-        self, tenant_id: UUID, external_id: str, call_id: UUID, *, with_dispositions: bool = True
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        call_id: UUID,
+        *,
+        with_dispositions: bool = True,
+        with_declined: bool = True,
     ) -> Manifest:
         """Return the complete record of a call. Raises NotFound, or NotReproducible."""
         call = await self._recordings.find(tenant_id, external_id, call_id)
@@ -101,7 +107,7 @@ class Audit:
         fates = await self._dispositions(ref, call, epoch.frontier) if with_dispositions else {}
         later = (await audit.erased_seqs(self._database, ref.session_id))[call.manifest.redactions :]
         runs = disposition_runs(fates, epoch.frontier.folds)
-        asked = await self._declined(tenant_id, external_id, call)
+        asked = await self._declined(tenant_id, external_id, call) if with_declined else None
         return answers.manifest(external_id, call, epoch, runs, [seq for seq in later if seq <= call.head], asked)
 
     async def _declined(self, tenant_id: UUID, external_id: str, call: CallRow) -> tuple[Declined, ...] | None:

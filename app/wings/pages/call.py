@@ -30,7 +30,7 @@ BLOCKS_SHOWN: Final = 200
 BLOCKS_OPEN: Final = 30
 """Number of blocks on a page, and of those at its end whose text is open."""
 COMPARED_CHARS: Final = 8_000
-CHANGES_SHOWN: Final = 300
+CHANGES_SHOWN: Final = 150
 _BLOCK_PAGES_MAX: Final = 5
 
 
@@ -43,10 +43,18 @@ def call_id(visit: Visit, name: str = "call_id") -> UUID:
 
 
 async def call_values(visit: Visit, id: UUID, chars: int) -> dict[str, Any]:
-    """Return a call with its place, its blocks and its record, without the operations that read the whole log."""
+    """Return a call rendered again, with its place, its blocks of at most `chars` characters, and who declined."""
+    path = f"/v1/sessions/{visit.line}/calls/{id}"
+    again = await visit.api.get(f"{path}/context")
+    record = await visit.api.get(path, dispositions=False)
+    return await _blocks_of(visit, record, chars) | {"again": again, "declined": record["declined"]}
+
+
+async def _blocks_of(visit: Visit, record: Mapping[str, Any], chars: int) -> dict[str, Any]:
+    """Return a call with its place and its blocks. No operation that reads the whole log is used."""
+    id, view = UUID(record["call_id"]), record["view"]
     path, before = f"/v1/sessions/{visit.line}/calls", paging.encode(UUID(int=id.int + 1))
-    again = await visit.api.get(f"{path}/{id}/context")
-    items = (await visit.api.get(path, limit=1, cursor=before, view=again["view"]))["items"]
+    items = (await visit.api.get(path, limit=1, cursor=before, view=view))["items"]
     blocks: list[Mapping[str, Any]] = []
     cursor = None
     for _ in range(_BLOCK_PAGES_MAX):
@@ -54,14 +62,12 @@ async def call_values(visit: Visit, id: UUID, chars: int) -> dict[str, Any]:
         blocks, cursor = blocks + page["items"], page["next_cursor"]
         if cursor is None:
             break
-    causes = await epoch_causes(visit.database, visit.ref, again["view"], [again["epoch"]])
+    causes = await epoch_causes(visit.database, visit.ref, view, [record["epoch"]])
     return {
         "call": items[0],
-        "again": again,
-        "place": await call_place(visit.database, visit.ref, again["view"], id),
+        "place": await call_place(visit.database, visit.ref, view, id),
         "blocks": blocks,
-        "cause": causes.get(again["epoch"]),
-        "declined": (await visit.api.get(f"{path}/{id}", dispositions=False))["declined"],
+        "cause": causes.get(record["epoch"]),
     }
 
 
@@ -143,9 +149,11 @@ async def find_difference(visit: Visit) -> Response:
 @pages.page(f"{CALL}/diff/{{other_id}}", "call_diff.html")
 async def show_difference(visit: Visit) -> Mapping[str, object]:
     """Show the differences between two calls of a session."""
-    a = await call_values(visit, call_id(visit), COMPARED_CHARS)
-    b = await call_values(visit, call_id(visit, "other_id"), COMPARED_CHARS)
-    changes = await asyncio.to_thread(compare, a["blocks"], b["blocks"], b["again"]["evictions"])
+    path = f"/v1/sessions/{visit.line}/calls"
+    ids = (call_id(visit), call_id(visit, "other_id"))
+    records = [await visit.api.get(f"{path}/{id}", dispositions=False, declined=False) for id in ids]
+    a, b = [await _blocks_of(visit, record, COMPARED_CHARS) for record in records]
+    changes = await asyncio.to_thread(compare, a["blocks"], b["blocks"], records[1]["evictions"])
     reasons: dict[tuple[str, str, str], list[int]] = {}
     for change in changes:
         if change.kind != "same":

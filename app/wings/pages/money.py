@@ -1,5 +1,6 @@
 """The page of a session's bill, and of the signs that leaving content out did damage."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ LEDGER_CALLS: Final = 1_000
 EPOCHS_SHOWN: Final = 100
 RECALLS_READ: Final = 20
 """Number of recalls whose results are read, the newest."""
+BATCH: Final = 250
+CALLS_BYTES_MAX: Final = 2_000_000
+"""Events of a request for tool calls, and bytes of tool calls after which no older ones are requested."""
 BAR: Final = 200.0
 """The width of a bar of the largest figure."""
 
@@ -26,8 +30,7 @@ async def show_money(visit: Visit) -> Mapping[str, object]:
     ledger = await visit.api.find(f"{path}/ledger", view=visit.view, limit=LEDGER_CALLS, newest=LEDGER_CALLS)
     runs = (await visit.api.get(f"{path}/compactions", limit=1000))["items"]
     summaries = (await visit.api.get(f"{path}/summaries", limit=1000))["items"]
-    first = max(0, session["head"] - EVENTS_MAX)
-    calls = await _tool_calls(visit, first)
+    calls, first = await _tool_calls(visit, session["head"])
     recalled = await find_damage(visit.database, visit.ref, visit.view, await _recalls(visit, calls))
     again = await find_damage(visit.database, visit.ref, visit.view, await _repeats(visit, calls))
     epochs = [] if ledger is None else list(reversed(ledger["epochs"]))[:EPOCHS_SHOWN]
@@ -37,7 +40,7 @@ async def show_money(visit: Visit) -> Mapping[str, object]:
         "scale": bar_scale([one["net"] for one in epochs]),
         "spend": summary_spend(runs, summaries),
         "partial_runs": len(runs) == 1000,
-        "first": first + 1,
+        "first": first,
         "damage": [("recalled", recalled, by_rule(recalled)), ("again", again, by_rule(again))],
     }
 
@@ -68,14 +71,16 @@ def summary_spend(
     return dict(sorted(found.items()))
 
 
-async def _tool_calls(visit: Visit, after: int) -> list[Mapping[str, Any]]:
-    path, found, cursor = f"/v1/sessions/{visit.line}/events", [], None
-    while True:
-        page = await visit.api.get(path, type="tool.call", after=after, limit=1000, cursor=cursor)
-        found += page["items"]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return found
+async def _tool_calls(visit: Visit, head: int) -> tuple[list[Mapping[str, Any]], int]:
+    """Return the tool calls among the newest events, and the first seq that was searched."""
+    found: list[Mapping[str, Any]] = []
+    first, read = head + 1, 0
+    while first > max(1, head + 1 - EVENTS_MAX) and read < CALLS_BYTES_MAX:
+        after = max(0, first - 1 - BATCH)
+        body = await visit.api.read(f"/v1/sessions/{visit.line}/events", type="tool.call", after=after, limit=BATCH)
+        found = [call for call in json.loads(body)["items"] if call["seq"] < first] + found
+        first, read = after + 1, read + len(body)
+    return found, first
 
 
 async def _recalls(visit: Visit, calls: Sequence[Mapping[str, Any]]) -> list[Need]:

@@ -1,14 +1,16 @@
 """The page of a session's window now: the room that remains, what fills the rest, and what would go next."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from app.core.audit.window import new_evictions, window_figures
+from app.core.audit.next_evictions import new_evictions
+from app.core.audit.reading import window_figures
 from app.core.errors import ContextError
 from app.core.lexicon.times import parse_time
 from app.core.policy.policy import Policy, parse_policy
+from app.core.record.evictions import Eviction, eviction_of
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import UNKNOWN_CACHE, CacheProfile, cache_profile, profile_name
 from app.store import event_log
@@ -24,7 +26,8 @@ _BLOCK_PAGES_MAX: Final = 3
 _CALLS: Final = 10
 _LINES_MAX: Final = 50
 PLANNED_MAX: Final = 1_000
-"""Number of events without a summary up to which the next call is planned with the page: more take too long."""
+REDUCED_MAX: Final = 20_000
+"""Numbers of events without a summary up to which the next call, and its reduction, are planned: more take too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +89,41 @@ async def _blocks(visit: Visit, path: str) -> list[Mapping[str, Any]]:
 async def _next(visit: Visit, call: Mapping[str, Any], again: Mapping[str, Any]) -> Mapping[str, object]:
     """Return the preview of the next context, and the content that it, or a reduction, would leave out.
 
-    Without a preview, `infeasible` is the reason for which no context can be made, or None if none was planned.
+    For a long log there is no preview but `reduction`, the next reduction, which takes less time, and for a longer one
+    neither. `infeasible` is the reason for which no context can be made.
     """
     covered = again["summaries"][-1]["to_seq"] if again["summaries"] else 0
-    if call["head"] - covered > PLANNED_MAX and not visit.query("plan"):
-        return {"preview": None, "infeasible": None}
+    if call["head"] - covered > REDUCED_MAX:
+        return {"preview": None, "reduction": None, "infeasible": None, "going": ()}
+    if call["head"] - covered > PLANNED_MAX:
+        return await _next_reduction(visit)
     asked = {"view": visit.view, "format": call["format"]}
     path = f"/v1/sessions/{visit.line}/context:preview"
     try:
         preview = await visit.api.post(path, asked)
         reduced = preview if preview["cause"] else await visit.api.post(path, {**asked, "force": True})
     except ContextError as error:
-        return {"preview": None, "infeasible": error.detail}
+        return {"preview": None, "reduction": None, "infeasible": error.detail, "going": ()}
     return {
         "preview": preview,
         "reduced": reduced,
-        "going": new_evictions(again["evictions"], reduced["evictions"])[:GOING_MAX],
+        "going": _largest(again["evictions"], reduced["evictions"]),
     }
+
+
+async def _next_reduction(visit: Visit) -> Mapping[str, object]:
+    path = f"/v1/sessions/{visit.line}/next-evictions"
+    try:
+        found = await visit.api.get(path, view=visit.view, limit=GOING_MAX)
+    except ContextError as error:
+        return {"preview": None, "reduction": None, "infeasible": error.detail, "going": ()}
+    return {"preview": None, "reduction": found, "going": [eviction_of(row) for row in found["evictions"]]}
+
+
+def _largest(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[Eviction]:
+    """Return the evictions that only the later context has and that save most."""
+    new = new_evictions([eviction_of(row) for row in before], [eviction_of(row) for row in after])
+    return sorted((row for row in new if row.tokens_saved), key=lambda row: -row.tokens_saved)[:GOING_MAX]
 
 
 def _cache(visit: Visit, call: Mapping[str, Any], prefix: int, policy: Policy) -> Mapping[str, object]:

@@ -232,6 +232,9 @@ async def test_the_reducers_that_declined_are_named_with_their_reasons(recorded:
         *("expiry", "ttl_pruning", "once", "economics", "retention", "caps", "dialogue_window", "fold", "last_resort"),
     ]
     assert (reasons["economics"], reasons["fold"]) == ("not_asked", "below_trigger")
+    query = {"dispositions": "false", "declined": "false"}
+    without = await recorded.client.get(f"/v1/sessions/s/calls/{first['call_id']}", params=query)
+    assert without.json() == first | {"declined": None}
     sent = await recorded.context(max_tokens=3_000, force=True)
     pressed = await record_of(recorded, sent["call_id"])
     evicted = {row["reducer"] for row in sent["evictions"]}

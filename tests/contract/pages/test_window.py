@@ -126,11 +126,21 @@ async def test_other_views_and_lines_are_linked(client: httpx.AsyncClient, calls
     assert "No call of view main" in (await client.get("/ui/sessions/s")).text
 
 
-async def test_a_log_that_takes_long_to_plan_is_planned_on_request(
+async def test_the_next_reduction_of_a_long_log_is_named_without_a_preview(
     client: httpx.AsyncClient, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.wings.pages.window.PLANNED_MAX", 14)
-    assert "A call made now would send" not in await page(client, PAGE)
-    html = (await client.get(PAGE)).text
-    assert '<button name="plan" value="now">' in html
-    assert "A call made now would send" in await page(client, f"{PAGE}?plan=now")
+    monkeypatch.setattr("app.wings.pages.window.PLANNED_MAX", 0)
+    text = await page(client, PAGE)
+    found = (await client.get("/v1/sessions/s/next-evictions")).json()
+    assert "A call made now would send" not in text
+    assert f"The context takes {found['tokens']:,} tokens now" in text
+    assert found["evictions"], "a reduction would leave something out"
+    for one in found["evictions"][:5]:
+        assert f"{one['reducer']}: {one['reason'].replace('_', ' ')}" in text
+
+
+async def test_a_log_that_takes_long_to_plan_names_the_operation_that_plans_it(
+    client: httpx.AsyncClient, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.wings.pages.window.REDUCED_MAX", 0)
+    assert "GET /v1/sessions/s/next-evictions does" in await page(client, PAGE)

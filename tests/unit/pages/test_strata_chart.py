@@ -31,7 +31,7 @@ def column(number: int, parts: dict[str, int], target: int = 1000, **more: objec
         "stalled": None,
         "unfit": False,
     }
-    return CallColumn(**(values | more))  # type: ignore[arg-type]
+    return CallColumn(**(values | more))  # type: ignore[arg-type]  # fields by name
 
 
 def start(epoch: int, number: int) -> EpochStart:

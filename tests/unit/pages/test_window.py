@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.core.audit.window import new_evictions, window_figures
+from app.core.audit.reading import window_figures
 from app.core.policy.policy import parse_policy
 
 TOKENS: dict[str, Any] = {
@@ -36,15 +36,3 @@ def test_the_parts_of_a_window_add_up_to_it(since: int) -> None:
 def test_the_room_ends_at_the_threshold_where_it_is_lower() -> None:
     figures = window_figures(TOKENS, [], parse_policy({"trigger": {"ratio": 0.6}}), 0)
     assert (figures.threshold, figures.bound, figures.left) == (6_000, 5_500, 500)
-
-
-def eviction(first: int, last: int, saved: int, reason: str = "old") -> dict[str, Any]:
-    """Return a run of evicted events."""
-    named = {"disposition": "stubbed", "reducer": "retention", "reason": reason}
-    return {"from_seq": first, "to_seq": last, "tokens_saved": saved, **named}
-
-
-def test_only_new_evictions_and_the_new_end_of_longer_runs_are_new() -> None:
-    before = [eviction(1, 9, 100), eviction(10, 12, 30)]
-    after = [eviction(1, 9, 100), eviction(10, 20, 90), eviction(21, 22, 0), eviction(30, 30, 500, "superseded")]
-    assert new_evictions(before, after) == [eviction(30, 30, 500, "superseded"), eviction(13, 20, 60)]

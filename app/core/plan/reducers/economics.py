@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, TypeAlias
 
 from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost, with_credit
 from app.core.plan.reducers.once import OnceReducer
@@ -143,19 +143,10 @@ class EconomicReducer:
         return apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
 
 
-class QueuePart(NamedTuple):
-    """The part of a queue of candidates from the seq `start` on, in input tokens.
-
-    It `saves` tokens at each call and has `rewritten` tokens after it written again. `carried` is the cost of the calls
-    that could have left it out already, `price` that of rewriting, and `now` what evicting it gains at this call alone.
-    """
-
-    start: int
-    saves: int
-    rewritten: int
-    carried: float
-    price: float
-    now: float
+QueuePart: TypeAlias = tuple[int, int, int, float, float, float]
+"""The part of a queue of candidates from a seq on, in input tokens: that seq; the tokens that it saves at each call and
+those written again after it; the cost of the calls that could have left it out already, the price of rewriting, and the
+gain of evicting it at this call alone. A plain tuple, since each context makes one for each candidate."""
 
 
 def parts(
@@ -184,7 +175,7 @@ def parts(
         saves += candidate.saves
         rewritten = max(0, costs(candidate.item) - saves)
         price = surcharge * rewritten
-        yield QueuePart(seq, saves, rewritten, carried, price, cache.read_price * saves - price)
+        yield seq, saves, rewritten, carried, price, cache.read_price * saves - price
 
 
 def due(
@@ -207,10 +198,10 @@ def due(
     credit = earnings_so_far(context, state, cache) + cache.read_price * state.saved
     credit += economics.at_risk * baseline_cost(context, state, cache, outside)
     best, start = 0.0, None
-    for part in parts(context, queue, cache, state, outside, end):
-        gain = max(part.carried - economics.factor * part.price, part.now)
-        if gain > best and credit + part.now >= 0 and total - part.saves >= cache.minimum_tokens:
-            best, start = gain, part.start
+    for seq, saves, _, carried, price, now in parts(context, queue, cache, state, outside, end):
+        gain = max(carried - economics.factor * price, now)
+        if gain > best and credit + now >= 0 and total - saves >= cache.minimum_tokens:
+            best, start = gain, seq
     return () if start is None else tuple(c for c in queue if c.item.event.seq >= start)
 
 

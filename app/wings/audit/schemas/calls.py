@@ -185,7 +185,7 @@ class Manifest(CallRef):
     declined: list[DeclinedOut] | None = Field(
         description="Reducers that evicted nothing for this call, in the order in which they are asked, by the context "
         "as it is shown. Null if unknown: in records of early versions, for retries of calls that were too long, and "
-        "if events that the call showed were erased since."
+        "if events that the call showed were erased since; or if the query says `declined=false`."
     )
     dispositions: list[DispositionRun] = Field(
         description="Disposition of each event from seq 1 to `head`, as ranges in the order of the log; empty if the "

@@ -33,9 +33,11 @@ def list_calls(
     return Listing("GET", path("sessions", session, "calls"), CallItem, query)
 
 
-def get_call(session: str, call_id: str, *, dispositions: bool | None = None) -> Request[Manifest]:
+def get_call(
+    session: str, call_id: str, *, dispositions: bool | None = None, declined: bool | None = None
+) -> Request[Manifest]:
     """Get the record of a call: everything its context was made from, and how it showed every event."""
-    query = {"dispositions": dispositions}
+    query = {"dispositions": dispositions, "declined": declined}
     return Request("GET", path("sessions", session, "calls", call_id), Manifest, query)
 
 
