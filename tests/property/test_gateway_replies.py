@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.wings.gateway.bodies import Chunk, Splitter, event_object, parse
+from app.core.wire.bodies import Chunk, Splitter, event_object, parse
+from app.core.wire.replies import Reply
 from app.wings.gateway.calls import ENDPOINTS, CallConversation, read_conversation
-from app.wings.gateway.replies import Reply
 from tests.support.provider import STREAMS, ProviderReply
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from app.core.log.events import Json, canonical_json
 from app.core.render.formats.tools import NativeFormat
-from app.wings.gateway.bodies import Body
-from app.wings.gateway.replies import Accumulator, AnthropicReply, ChatReply, ResponsesReply, mapping
+from app.core.wire.bodies import Body
+from app.core.wire.replies import Accumulator, AnthropicReply, ChatReply, ResponsesReply, mapping
 
 MARKERS_MAX: Final = 4
 """Cache markers that Anthropic accepts in one request."""

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.types import Send
 
 from app.core.log.events import Json
+from app.core.wire.bodies import JSON_BYTES_MAX, object_or_none
+from app.core.wire.replies import Reply, error_of
 from app.services.forwarded_calls import ForwardedCall
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
-from app.wings.gateway.bodies import JSON_BYTES_MAX, object_or_none
 from app.wings.gateway.calls import ENDPOINTS, Endpoint
 from app.wings.gateway.headers import request_fields, response_fields, secrets
-from app.wings.gateway.replies import Reply, error_of
 from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall
 from app.wings.gateway.upstream import ERROR_BYTES_MAX, Reader, UpstreamError, raw_pieces, unpack
 

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.core import errors
+from app.core.wire.bodies import Body, NoObject, parse
 from app.http.auth import authenticate, check_session
 from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, find_problem
@@ -26,7 +27,6 @@ from app.http.operation import TemplateRoute
 from app.services.tenants import Caller, digest
 from app.store.texts import ContentCiphers, seal_with
 from app.wings.gateway import PREFIX
-from app.wings.gateway.bodies import Body, NoObject, parse
 from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Endpoint, NotBudgeted, read_conversation
 from app.wings.gateway.exchange import GatewayExchange
 from app.wings.gateway.headers import KEY_HEADER, identify, legal_name

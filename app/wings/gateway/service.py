@@ -21,6 +21,8 @@ from app.core.log.chain import START, Link, links
 from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
+from app.core.wire.bodies import parse
+from app.core.wire.replies import Reply
 from app.providers.redaction import redacted
 from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
@@ -29,7 +31,6 @@ from app.resources.reconcile.messages import ClientList, ClientMessages
 from app.store import audit, chain, lines, sessions
 from app.store.ids import SessionRef, session_key
 from app.store.spans import MAIN
-from app.wings.gateway.bodies import parse
 from app.wings.gateway.calls import (
     AT_PROVIDER,
     NO_BODY,
@@ -39,7 +40,6 @@ from app.wings.gateway.calls import (
     holds_results,
     write_body,
 )
-from app.wings.gateway.replies import Reply
 from app.wings.gateway.upstream import Upstream
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import httpx2
 import structlog
 
+from app.core.wire.bodies import JSON_BYTES_MAX, Chunk, Splitter, TooLarge, event_object, parse_object
+from app.core.wire.replies import Reply, is_usage_only
 from app.providers.answers import Unpacker, Unreadable
-from app.wings.gateway.bodies import JSON_BYTES_MAX, Chunk, Splitter, TooLarge, event_object, parse_object
 from app.wings.gateway.calls import CallConversation
-from app.wings.gateway.replies import Reply, is_usage_only
 
 CONNECT_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 60.0

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.core.policy.overflow import classify
-from app.wings.gateway.bodies import JSON_BYTES_MAX
+from app.core.wire.bodies import JSON_BYTES_MAX
 from tests.support.bombs import Memory, bomb
 from tests.support.gateways import BackgroundWrites
 from tests.support.provider import STREAMS, Provider, ProviderReply

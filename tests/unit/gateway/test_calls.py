@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidRequest
+from app.core.wire import bodies
+from app.core.wire.replies import ResponsesReply
 from app.providers.redaction import redacted
-from app.wings.gateway import bodies
 from app.wings.gateway.calls import ENDPOINTS, CallConversation, NotBudgeted, read_conversation, write_body
 from app.wings.gateway.headers import NAME_CHARS_MAX, identify, legal_name, request_fields, response_fields, secrets
-from app.wings.gateway.replies import ResponsesReply
 from tests.support.validators import check_anthropic
 
 MARK = {"type": "ephemeral"}

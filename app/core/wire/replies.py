@@ -8,7 +8,7 @@ from io import StringIO
 from typing import Any, Final
 
 from app.core.log.events import Json
-from app.wings.gateway.bodies import object_or_none
+from app.core.wire.bodies import object_or_none
 
 Message = Mapping[str, Json]
 
