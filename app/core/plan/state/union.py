@@ -39,8 +39,20 @@ class Union:
     sections: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """A summary's words and the entries of its sections, with the checks that it reports as passed."""
+
+    words: str
+    entries: tuple[tuple[str, str, str], ...]
+    passed: tuple[Check, ...]
+    names_failures: bool
+    names_edits: bool
+
+
 UNIONS_CACHED: Final = 16
-"""Number of unions that are cached: a plan that folds writes its summaries several times."""
+TEXTS_CACHED: Final = 64
+"""Numbers of unions and of summaries that are cached: a plan that folds writes its summaries several times."""
 
 
 def unite(texts: Sequence[str]) -> Union:
@@ -50,32 +62,48 @@ def unite(texts: Sequence[str]) -> Union:
 
 @lru_cache(maxsize=UNIONS_CACHED)
 def _unite(texts: tuple[str, ...]) -> Union:
-    words = [re.sub(r"\n{3,}", "\n\n", _BARE.sub("", _SECTION.sub("", text))).strip() for text in texts]
+    parsed = [_parse(text) for text in texts]
+    words = [one.words for one in parsed]
     all_words = " ".join(" ".join(words).split())
     found: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
     passed: list[Check] = []
     for at in reversed(range(len(texts))):
-        words[at] = _drop_fixed_failures(words[at], passed)
-        passed += _passed_checks(texts[at])
-    for at, text in enumerate(texts):
-        is_old = any(_EDITED.search(later) for later in words[at + 1 :])
-        for tag, inner in (match.groups() for match in _SECTION.finditer(text)):
-            for key, line in _entries(tag, inner):
-                if not (tag in _QUOTES and line.removeprefix("- ") in all_words):
-                    found[tag].pop(key, None)
-                    found[tag][key] = _mark_old(line) if is_old and tag == "commands" else line
+        words[at] = _drop_fixed_failures(parsed[at], passed)
+        passed += parsed[at].passed
+    newest_edit = max((at for at, one in enumerate(parsed) if one.names_edits), default=0)
+    for at, one in enumerate(parsed):
+        is_old = at < newest_edit
+        for tag, key, line in one.entries:
+            if not (tag in _QUOTES and line.removeprefix("- ") in all_words):
+                found[tag].pop(key, None)
+                found[tag][key] = _mark_old(line) if is_old and tag == "commands" else line
     for path in found["modified-files"]:
         found["read-files"].pop(path, None)
     found["commands"] = _drop_passed_failures(found["commands"])
     return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
 
 
-def _passed_checks(text: str) -> Iterator[Check]:
-    """Yield the checks that a summary's commands report as passed."""
-    for tag, inner in _SECTION.findall(text):
-        for line in inner.splitlines() if tag == "commands" else ():
-            if line.startswith(_PASSED):
-                yield from checks_of(line.removeprefix(_PASSED))
+@lru_cache(maxsize=TEXTS_CACHED)
+def _parse(text: str) -> _Parsed:
+    found = list(_SECTION.finditer(text))
+    starts, ends = (0, *(one.end() for one in found)), (*(one.start() for one in found), len(text))
+    outside = "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
+    words = re.sub(r"\n{3,}", "\n\n", _BARE.sub("", outside)).strip()
+    sections = [one.groups() for one in found]
+    return _Parsed(
+        words=words,
+        entries=tuple((tag, key, line) for tag, inner in sections for key, line in _entries(tag, inner)),
+        passed=tuple(check for tag, inner in sections if tag == "commands" for check in _passed_checks(inner)),
+        names_failures=_BLOCKED.search(words) is not None,
+        names_edits=_EDITED.search(words) is not None,
+    )
+
+
+def _passed_checks(commands: str) -> Iterator[Check]:
+    """Yield the checks that the lines of a summary's commands report as passed."""
+    for line in commands.splitlines():
+        if line.startswith(_PASSED):
+            yield from checks_of(line.removeprefix(_PASSED))
 
 
 def _is_fixed(command: str, passed: Iterable[Check]) -> bool:
@@ -83,9 +111,11 @@ def _is_fixed(command: str, passed: Iterable[Check]) -> bool:
     return len(checks) == 1 and any(covers(later, checks[0]) for later in passed)
 
 
-def _drop_fixed_failures(words: str, passed: Sequence[Check]) -> str:
+def _drop_fixed_failures(summary: _Parsed, passed: Sequence[Check]) -> str:
     """Return the words of a summary without the failures that later summaries' passes cover."""
-    kept = _BLOCKED.sub(lambda line: "" if _is_fixed(line[1], passed) else line[0], words)
+    kept = summary.words
+    if summary.names_failures:
+        kept = _BLOCKED.sub(lambda line: "" if _is_fixed(line[1], passed) else line[0], kept)
     return _NOTHING_BLOCKED.sub("", kept).strip()
 
 

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.memory.cover import Clipped, Summary
 from app.core.plan.state.frontier import LeftOut
-from app.core.plan.state.union import unite
+from app.core.plan.state.union import TEXTS_CACHED, unite
 
 TRUNCATED: Final = "...[truncated]"
 DATA_FIELDS: Final = frozenset({"base64", "b64", "b64_json", "data", "file_data", "image_data"})
@@ -163,7 +164,7 @@ def abridge(text: str, chars: int, *, ordered: bool) -> str:
     If `ordered`, the sections that must not be lost come first. A section that is cut open is closed.
     """
     if ordered:
-        text = "".join((*(f"{found[0]}\n" for found in _NEVER_LOST.finditer(text)), _NEVER_LOST.sub("", text)))
+        text = _in_order(text)
     kept = text[:chars]
     if len(text) > chars and not text[chars].isspace():
         kept = kept[: max(kept.rfind(" "), kept.rfind("\n"), 0)]
@@ -171,6 +172,12 @@ def abridge(text: str, chars: int, *, ordered: bool) -> str:
     opened = [tag for tag in _SECTION.findall(kept) if f"</{tag}>" not in kept[kept.rfind(f"<{tag}>") :]]
     closing = "".join(f"\n</{tag}>" for tag in reversed(opened))
     return f"{kept}{closing}\n[... {len(text) - len(kept)} characters of this summary left out]"
+
+
+@lru_cache(maxsize=TEXTS_CACHED)
+def _in_order(text: str) -> str:
+    """Return a summary with the sections that must not be lost before its other text."""
+    return "".join((*(f"{found[0]}\n" for found in _NEVER_LOST.finditer(text)), _NEVER_LOST.sub("", text)))
 
 
 def omitted_line(count: int, *, recall: bool = True) -> str:
