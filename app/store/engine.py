@@ -343,8 +343,9 @@ class Database:
     async def _acquire(self) -> PoolConnectionProxy:
         while self._idle:
             driver = self._idle.pop()
-            if not driver.is_closed():
-                return driver
+            with suppress(asyncpg.InterfaceError):  # raised for one that was lost, which the pool has taken back
+                if not driver.is_closed():
+                    return driver
             await self._pool.release(driver)
         await self._pool  # initializes the pool the first time
         self._waiting += 1

@@ -32,12 +32,19 @@ class ServerLog:
 
     @classmethod
     async def begin(cls, database_url: str) -> "ServerLog":
-        """Make the database's new connections log their statements; skip the test if the log cannot be read."""
+        """Make the database's connections log their statements; skip the test if the log cannot be read.
+
+        Those of servers that are open are closed, since only new ones do.
+        """
         connection = await asyncpg.connect(for_asyncpg(database_url))
         try:
             name = await connection.fetchval("SELECT current_database()")
             await connection.execute(f"ALTER DATABASE {name} SET log_statement = 'all'")
             await connection.execute(f"ALTER DATABASE {name} SET log_error_verbosity = 'default'")
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name = 'palimpsest' AND pid <> pg_backend_pid()"
+            )
             path = Path(await connection.fetchval("SHOW data_directory")) / "log"
         finally:
             await connection.close()

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from app.core.assembly.inputs import ContextInputs, ViewRow, changed_setting, plan_inputs, summary_tree
 from app.core.errors import NothingToSend
+from app.core.lexicon.times import from_seconds, is_time
 from app.core.plan.pipeline import PREFIX_CAUSES, Plan, PlanStart, begin, finish
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Frontier, first_changed
@@ -15,7 +16,7 @@ from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose_breakpo
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.request import Request, Settled, WrittenContext, ephemeral_content, write_text
-from app.core.tokens.models import ANTHROPIC
+from app.core.tokens.models import ANTHROPIC, CachedPrefix, cached_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +218,22 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     if (known is not None and (known.version or known.samples)) or inputs.loaded.reported is not None:
         margin = inputs.counter.estimator.margin if known is None else known.margin
         applied = AppliedCalibration(round(budget.ratio, 4), margin, known.samples if known else 0)
+    breakpoints = tuple(RecordedBreakpoint(p.kind, budget.shown(tokens.get(p.seq, 0)), p.at) for p in points)
+    outside, by_source = budget.outside if budget.outside_by else 0, budget.parts(rendered.by_source)
+    cached = _cached_prefix(inputs, breakpoints, sum(by_source.values()) - by_source["ephemeral"], outside)
     return CallManifest(
         window=budget.window,
         window_stated=request.max_tokens is not None or inputs.settings.policy.window_tokens is not None,
         reserve=budget.reserve,
         injection_reserve=budget.injection_reserve,
         estimator=inputs.counter.estimator.name,
-        outside=budget.outside if budget.outside_by else 0,
+        outside=outside,
         outside_by=budget.outside_by,
-        by_source=budget.parts(rendered.by_source),
+        by_source=by_source,
         prefix_sha256=rendered.request.prefix_sha256,
-        breakpoints=tuple(RecordedBreakpoint(p.kind, budget.shown(tokens.get(p.seq, 0)), p.at) for p in points),
+        breakpoints=breakpoints,
+        cached_tokens=cached.tokens,
+        cache_expires_at=None if cached.expires_at is None else from_seconds(cached.expires_at),
         hour=any(point.hour for point in points),
         unfit=shown_evictions(inputs, rendered.unfit),
         summaries=sum(fold.shown for fold in planned.state.folds),
@@ -244,6 +250,21 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         cache_last=request.cache_last,
         injections=tuple((injection.name, injection.content) for injection in request.injections),
     )
+
+
+def _cached_prefix(
+    inputs: ContextInputs, breakpoints: Sequence[RecordedBreakpoint], stable: int, outside: int
+) -> CachedPrefix:
+    """Return the part of a request that the provider's cache holds after its call.
+
+    It ends at the last breakpoint, or, if the provider caches without them, with the `stable` tokens before the
+    ephemeral ones.
+    """
+    if not (inputs.caching and inputs.cache_known and is_time(inputs.now + inputs.cache.ttl_seconds)):
+        return CachedPrefix()
+    if inputs.cache.lookback_blocks is not None:
+        stable = breakpoints[-1].tokens or 0 if breakpoints else 0
+    return cached_prefix(inputs.cache, stable, outside, inputs.now)
 
 
 def folds_more(assembled: Assembled) -> bool:

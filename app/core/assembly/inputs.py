@@ -214,6 +214,7 @@ class ContextInputs:
     last_context: LastContext | None = None
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
+    cache_known: bool = True
     keep_days: int | None = None
 
     @property

@@ -52,6 +52,7 @@ class _Codec(NamedTuple):
     read: Callable[[Any], Any] | None = None
 
 
+_TIME: Final = _Codec(datetime.isoformat, parse_time)
 _COUNTS: Final = _Codec(dict, dict)
 _EVICTIONS: Final = _Codec(
     lambda rows: [eviction_row(row) for row in rows], lambda stored: tuple(map(eviction_of, stored))
@@ -70,12 +71,13 @@ class CallManifest:
     """The settings and figures of a call, with the codecs of fields that are not JSON. Tokens are the provider's.
 
     `window_stated`: the call or its policy stated the window. `breakpoints` are in the order of the record's seqs; with
-    `hour` their entries live for an hour. `outside` is sent outside the request, as stated by `outside_by` (call,
-    policy, session, learned). `unfit` is content that the format cannot express. `evictions` are the call's; None: they
-    are those of its epoch. `summaries` counts the ones shown, `redactions` the events erased before the
-    call. `moment` is the one that was planned for (warm, cold or pressed; None in earlier records), `caching` is false
-    if the provider was known to report no cache use. `now` is the clock that the caller set. `layers` are versions by
-    kind, `injections` names and contents. `cache_last`: the end was marked for the next call.
+    `hour` their entries live for an hour. `cached_tokens` are expected in the provider's cache until
+    `cache_expires_at`. `outside` is sent outside the request, as stated by `outside_by` (call, policy, session,
+    learned). `unfit` is content that the format cannot express. `evictions` are the call's; None: they are those of its
+    epoch. `summaries` counts the ones shown, `redactions` the events erased before the call. `moment` is the one that
+    was planned for (warm, cold or pressed; None in earlier records), `caching` is false if the provider was known to
+    report no cache use. `now` is the clock that the caller set. `layers` are versions by kind, `injections` names and
+    contents. `cache_last`: the end was marked for the next call.
     """
 
     window: int = 0
@@ -89,6 +91,8 @@ class CallManifest:
     prefix_sha256: Annotated[bytes, _Codec(bytes.hex, bytes.fromhex)] = b""
     breakpoints: tuple[RecordedBreakpoint, ...] = ()
     hour: bool = False
+    cached_tokens: int = 0
+    cache_expires_at: Annotated[datetime | None, _TIME] = None
     unfit: Annotated[tuple[Eviction, ...], _EVICTIONS] = ()
     evictions: Annotated[tuple[Eviction, ...] | None, _EVICTIONS] = None
     summaries: Annotated[int, _SUMMARIES] = 0
@@ -99,7 +103,7 @@ class CallManifest:
     stalled: str | None = None
     moment: str | None = None
     caching: bool = True
-    now: Annotated[datetime | None, _Codec(datetime.isoformat, parse_time)] = None
+    now: Annotated[datetime | None, _TIME] = None
     layers: Annotated[Mapping[str, int], _COUNTS] = field(default_factory=dict)
     recall: bool = False
     cache_last: bool = True

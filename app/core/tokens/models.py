@@ -164,6 +164,37 @@ def cache_profile(
     return replace(profile, **overrides)
 
 
+def is_known_cache(
+    model: str | None,
+    rules: CacheRules | None = None,
+    table: Mapping[str, CacheProfile] = TABLE,
+    otherwise: CacheProfile = UNKNOWN_CACHE,
+) -> bool:
+    """Return whether `cache_profile` knows the cache: by the model, by the policy's `rules`, or by the provider."""
+    stated = rules is not None and rules.ttl_seconds is not None
+    return stated or profile_name(model, table) is not None or otherwise is not UNKNOWN_CACHE
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """The part of a request that the provider's cache holds after its call, in input tokens.
+
+    `expires_at` is in epoch seconds; None if nothing is held.
+    """
+
+    tokens: int = 0
+    expires_at: float | None = None
+
+
+def cached_prefix(profile: CacheProfile, tokens: int, outside: int, at: float) -> CachedPrefix:
+    """Return the cached part of a request's first `tokens`, with `outside` tokens sent before them, called at `at`."""
+    whole = (tokens + outside) // max(1, profile.step_tokens) * profile.step_tokens
+    held = min(tokens, whole - outside)
+    if tokens <= 0 or held <= 0 or whole < profile.minimum_tokens or not profile.ttl_seconds:
+        return CachedPrefix()
+    return CachedPrefix(held, at + profile.ttl_seconds)
+
+
 def parse_table(document: Json) -> dict[str, CacheProfile]:
     """Return the built-in table with the rows of a document: `{"<model prefix>": {"ttl_seconds": 3600, ...}}`.
 

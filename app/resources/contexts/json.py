@@ -6,6 +6,7 @@ from typing import Final
 
 from app.core.assembly.assemble import Assembled, CallRecord
 from app.core.audit.client_plan import MessagePlan
+from app.core.lexicon.times import time_text
 from app.core.log.events import Json, canonical_json
 from app.core.log.segments import line_of, session_of
 from app.core.plan.reducers.last_resort import REDUCER
@@ -150,11 +151,13 @@ def _summaries(folds: Iterable[Fold], shown: Callable[[int], int]) -> list[Json]
 
 def _cache(call: CallRecord, prefix_sha256: bytes) -> dict[str, Json]:
     """Return the part of a call's request that the provider can cache."""
-    points = zip(call.breakpoints, call.manifest.breakpoints, strict=False)
+    points, expires_at = zip(call.breakpoints, call.manifest.breakpoints, strict=False), call.manifest.cache_expires_at
     return {
         "breakpoints": [{"seq": seq, "kind": point.kind} for seq, point in points],
         "prefix_sha256": prefix_sha256.hex(),
         "prefix_tokens": call.estimate - call.manifest.by_source.get("ephemeral", 0),
+        "tokens": call.manifest.cached_tokens,
+        "expires_at": None if expires_at is None else time_text(expires_at),
     }
 
 

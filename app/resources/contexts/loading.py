@@ -32,7 +32,7 @@ from app.core.plan.state.drops import files_named
 from app.core.render.formats import FORMATS
 from app.core.render.layers import visible_layers
 from app.core.tokens.counter import Counter
-from app.core.tokens.models import CacheProfile, cache_profile
+from app.core.tokens.models import CacheProfile, cache_profile, is_known_cache
 from app.resources.contexts.view_cache import CachedView
 from app.resources.layers.service import count_tokens
 from app.resources.policies.service import ChosenPolicy, Policies
@@ -87,6 +87,7 @@ class InputsLoader:
         self._counting = counting
         self._policies = policies
         self._cache_profile = lru_cache(CACHES_KEPT)(partial(cache_profile, table=caches))
+        self._is_known_cache = lru_cache(CACHES_KEPT)(partial(is_known_cache, table=caches))
         self._calls_kept_days = calls_kept_days
 
     async def continued(self, asked: Asked, held: CachedView) -> ContextInputs | None:
@@ -189,6 +190,7 @@ class InputsLoader:
         fresh: bool = False,
     ) -> ContextInputs:
         request, policy = asked.request, settings.policy
+        otherwise = FORMATS[request.format].cache
         takes = injections_counted(request.injections, counter)
         budget = budget_of(loaded, settings, request, counter, events, fresh=fresh, injected=sum(takes))
         shown = tuple(one for one in visible_layers(loaded.layers, loaded.turn) if one.kind in policy.layers)
@@ -205,7 +207,8 @@ class InputsLoader:
             layer_tokens=await count_tokens(shown, counter) if shown else 0,
             last_context=last,
             now=now,
-            cache=self._cache_profile(settings.model, policy.cache, otherwise=FORMATS[request.format].cache),
+            cache=self._cache_profile(settings.model, policy.cache, otherwise=otherwise),
+            cache_known=self._is_known_cache(settings.model, policy.cache, otherwise=otherwise),
             keep_days=policy.kept_days(self._calls_kept_days),
         )
 

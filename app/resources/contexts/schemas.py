@@ -1,5 +1,6 @@
 """Context requests and their responses."""
 
+from datetime import datetime
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -296,6 +297,16 @@ class CacheOut(BaseModel):
         "same while nothing is appended and no epoch is opened."
     )
     prefix_tokens: int = Field(description="Estimated size of that prefix, in the model's tokens.")
+    tokens: int = Field(
+        description="Part of the request that the provider's cache is expected to hold after this call, in the model's "
+        "tokens: up to the last breakpoint, or that prefix if the provider caches without breakpoints. 0 if it is too "
+        "small to be cached, if the model is not known to be cached, or if its usage was reported without cache reads."
+    )
+    expires_at: datetime | None = Field(
+        description="Time at which that part expires in the provider's cache, counted from this context by the "
+        "lifetime that the policy or the table of models states. Each later call of the view moves it. Null if "
+        "`tokens` is 0, and in records of earlier versions."
+    )
 
 
 EXAMPLE: Final[dict[str, Any]] = {
@@ -329,7 +340,7 @@ EXAMPLE: Final[dict[str, Any]] = {
     },
     "summaries": [],
     "evictions": [],
-    "cache": {"breakpoints": [], "prefix_sha256": "9f86d0…", "prefix_tokens": 12},
+    "cache": {"breakpoints": [], "prefix_sha256": "9f86d0…", "prefix_tokens": 12, "tokens": 0, "expires_at": None},
     "compaction": {"state": "none", "reason": None},
     "sha256": "9f86d0…",
 }

@@ -47,11 +47,8 @@ def _start(settings: PagesSettings) -> Iterator[None]:
 
 def _services(settings: "Settings", _: "Services") -> Iterable[object]:
     if settings.pages:
-        from app.core.tokens.models import parse_table
         from app.wings.pages.access import Logins
-        from app.wings.pages.window import CacheTable
 
-        yield CacheTable(parse_table(settings.cache_table))
         given = settings.pages_secret
         yield Logins(settings.api_key or os.environ.get(SHARED) if given is None else given.get_secret_value())
 

@@ -1,18 +1,13 @@
 """The page of a session's window now: the room that remains, what fills the rest, and what would go next."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from app.core.audit.next_evictions import new_evictions
 from app.core.audit.reading import window_figures
 from app.core.errors import ContextError
-from app.core.lexicon.times import parse_time
-from app.core.policy.policy import Policy, parse_policy
+from app.core.policy.policy import parse_policy
 from app.core.record.evictions import Eviction, eviction_of
-from app.core.render.formats import FORMATS
-from app.core.tokens.models import UNKNOWN_CACHE, CacheProfile, cache_profile, profile_name
 from app.store import event_log
 from app.store.event_log import SessionLog
 from app.wings.pages.page import Pages, Visit
@@ -28,13 +23,6 @@ _LINES_MAX: Final = 50
 PLANNED_MAX: Final = 1_000
 REDUCED_MAX: Final = 20_000
 """Numbers of events without a summary up to which the next call, and its reduction, are planned: more take too long."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheTable:
-    """The caches of the providers' models, with the operator's corrections."""
-
-    rows: Mapping[str, CacheProfile]
 
 
 @pages.page("/ui/sessions/{sid}", "window.html")
@@ -69,7 +57,7 @@ async def show_window(visit: Visit) -> Mapping[str, object]:
         "figures": window_figures(again["tokens"], blocks, policy, since),
         "largest": sorted(blocks, key=lambda block: -block["tokens"])[:LARGEST],
         "blocks": len(blocks),
-        "cache": _cache(visit, call, again["cache"]["prefix_tokens"] + again["tokens"]["outside"], policy),
+        "cache": again["cache"],
         **await _next(visit, call, again),
     }
 
@@ -124,19 +112,3 @@ def _largest(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, A
     """Return the evictions that only the later context has and that save most."""
     new = new_evictions([eviction_of(row) for row in before], [eviction_of(row) for row in after])
     return sorted((row for row in new if row.tokens_saved), key=lambda row: -row.tokens_saved)[:GOING_MAX]
-
-
-def _cache(visit: Visit, call: Mapping[str, Any], prefix: int, policy: Policy) -> Mapping[str, object]:
-    """Return the time at which the provider's cache of a call expires, and the facts that it depends on."""
-    table = visit.request.state.services.by_class[CacheTable].rows
-    otherwise = FORMATS[call["format"]].cache
-    known = profile_name(call["model"], table) or policy.cache.ttl_seconds or otherwise != UNKNOWN_CACHE
-    profile = cache_profile(call["model"], policy.cache, table, otherwise)
-    at = parse_time(call["created_at"]) + timedelta(seconds=profile.ttl_seconds)
-    return {
-        "known": known,
-        "profile": profile,
-        "prefix": prefix,
-        "expires_at": at,
-        "holds": prefix >= profile.minimum_tokens,
-    }

@@ -79,9 +79,11 @@ async def test_a_call_equals_its_preview(session: httpx.AsyncClient, database: D
     before = await contents(database)
     first = await preview(session, **body)
     again = await preview(session, **body)
-    assert first == again
+    expires = [made["cache"].pop("expires_at") for made in (first, again)]
+    assert first == again and sorted(filter(None, expires)) == [one for one in expires if one]
     assert await contents(database) == before
     real = await call_context(session, **body)
+    assert (real["cache"].pop("expires_at") is None) is (expires == [None, None])
     same = set(real) - {"call_id", "compaction"}  # `compaction` shows what other calls have requested meanwhile
     assert {name: first[name] for name in same} == {name: real[name] for name in same}
     assert set(first) - set(real) == {"preview", "cause"}

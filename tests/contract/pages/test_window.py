@@ -91,15 +91,18 @@ async def test_estimates_and_the_provider_s_count_are_labelled(client: httpx.Asy
     await send(client, "PUT", "", {"model": "claude-sonnet-4-5"})
     await send(client, "POST", "/events", {"events": use(1)})
     first = await context(client)
-    await send(client, "POST", f"/calls/{first['call_id']}/outcome", {"usage": {"input_tokens": 4_321}})
+    await send(
+        client, "POST", f"/calls/{first['call_id']}/outcome", {"usage": {"input_tokens": 4_321, "cache_read_tokens": 0}}
+    )
     text = await page(client, PAGE)
     assert "4,321 input tokens reported for this call" in text
-    assert "fewer than the 1,024 from which the provider caches" in text
+    assert f"its {first['cache']['prefix_tokens']:,} stable tokens are too few" in text
     await send(client, "POST", "/events", {"events": use(2, result=LONG * 20)})
-    second = await context(client)
+    second = await context(client, format="anthropic")
     text = await page(client, PAGE)
     assert f"{second['tokens']['estimate']:,} tokens for its request, by" in text
-    assert "4,321 input tokens reported for an earlier call" in text and "5 min after the last call" in text
+    assert "4,321 input tokens reported for an earlier call" in text
+    assert f"holds {second['cache']['tokens']:,} tokens of the last call by estimate, until" in text
 
 
 async def test_a_cache_of_an_unknown_model_is_unknown(client: httpx.AsyncClient) -> None:
@@ -107,7 +110,7 @@ async def test_a_cache_of_an_unknown_model_is_unknown(client: httpx.AsyncClient)
     await send(client, "POST", "/events", {"events": use(1)})
     await context(client)
     text = await page(client, PAGE)
-    assert "the lifetime of this model's cache is not known" in text and "the window is assumed" in text
+    assert "nothing is known of this model's cache" in text and "the window is assumed" in text
 
 
 async def test_a_window_that_fits_nothing_says_why(client: httpx.AsyncClient) -> None:

@@ -1,5 +1,6 @@
 """The table of providers' caches, and its changes by an operator's table and by a policy."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from app.core.tokens.models import (
     OPENAI_PAID,
     TABLE,
     UNKNOWN_CACHE,
+    CachedPrefix,
     CacheProfile,
     cache_profile,
+    cached_prefix,
+    is_known_cache,
     model_name,
     parse_table,
 )
@@ -159,3 +163,28 @@ def test_a_bad_table_is_refused_by_the_place_at_fault(document: Any, says: str) 
         parse_table(document)
     assert refused.value.detail.startswith(says)
     assert refused.value.fields == {"knob": "cache_table"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "tokens", "outside", "held"),
+    [
+        (ANTHROPIC, 1_024, 0, 1_024),
+        (ANTHROPIC, 1_023, 0, 0),
+        (ANTHROPIC, 24, 1_000, 24),  # what is sent before the request counts towards the provider's minimum
+        (OPENAI, 1_200, 0, 1_152),  # whole steps of 128
+        (OPENAI, 100, 1_100, 52),
+        (OPENAI, 0, 2_048, 0),
+        (replace(ANTHROPIC, ttl_seconds=0), 5_000, 0, 0),
+    ],
+)
+def test_the_cached_prefix_is_as_long_as_the_provider_caches(
+    profile: CacheProfile, tokens: int, outside: int, held: int
+) -> None:
+    expected = CachedPrefix(held, 50.0 + profile.ttl_seconds) if held else CachedPrefix()
+    assert cached_prefix(profile, tokens, outside, 50.0) == expected
+
+
+def test_a_cache_is_known_by_its_model_a_policy_or_its_provider() -> None:
+    assert is_known_cache("openai/gpt-5") and is_known_cache("my-llama", CacheRules(ttl_seconds=60))
+    assert is_known_cache("my-llama", otherwise=ANTHROPIC)
+    assert not is_known_cache("my-llama") and not is_known_cache(None, CacheRules(read_price=0.2))

@@ -1,6 +1,7 @@
 """Types of `contexts`. Written by `make openapi` from the API's document."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 from palimpsest._model import Model
@@ -37,6 +38,16 @@ class CacheOut(Model):
     """
     prefix_tokens: int
     """Estimated size of that prefix, in the model's tokens."""
+    tokens: int
+    """Part of the request that the provider's cache is expected to hold after this call, in the model's tokens: up
+    to the last breakpoint, or that prefix if the provider caches without breakpoints. 0 if it is too small to
+    be cached, if the model is not known to be cached, or if its usage was reported without cache reads.
+    """
+    expires_at: datetime | None
+    """Time at which that part expires in the provider's cache, counted from this context by the lifetime that the
+    policy or the table of models states. Each later call of the view moves it. Null if `tokens` is 0, and in
+    records of earlier versions.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
