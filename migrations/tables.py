@@ -689,3 +689,23 @@ erased_names = Table(
     _tenant(),
     Column("erased_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
+
+# Requests that kept the provider's cache of a call. NULL tokens: it was refused, or not answered.
+warmings = Table(
+    "warmings",
+    metadata,
+    Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
+    Column("id", Uuid, primary_key=True),
+    _tenant(),
+    Column("call_id", Uuid, nullable=False),
+    Column("view", Text, nullable=False),
+    Column("policy_name", Text, nullable=False),
+    Column("policy_version", Integer, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("model", Text),
+    _created(),
+    Column("input_tokens", Integer),
+    Column("cache_read_tokens", Integer),
+    Column("cache_write_tokens", Integer),
+    Index("warmings_created_idx", "tenant_id", "created_at"),
+)

@@ -21,6 +21,7 @@ from app.resources.events.reading import Reading, Redaction
 from app.resources.events.service import Ingest
 from app.resources.events.snapshots import SessionSnapshots
 from app.resources.feedback.service import Feedback
+from app.resources.feedback.warmings import Warmings
 from app.resources.layers.service import Layers
 from app.resources.lines.forks import Forks
 from app.resources.lines.service import Lines
@@ -72,6 +73,7 @@ class Services:
     layers: Layers
     visibility: Visibility
     feedback: Feedback
+    warmings: Warmings
     forks: Forks
     lines: Lines
     reconcile: Reconcile
@@ -123,6 +125,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         lines=lines,
         reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
         feedback=feedback,
+        warmings=Warmings(database, policies, caches),
         steps=Steps(database, ingest, assembly, feedback, lines),
         recordings=Recordings(database, policies),
         turns=Turns(database, counting, policies, view_cache, ingest),

@@ -39,6 +39,9 @@ async def record(client: httpx.AsyncClient, database: Database) -> None:
         answer = await client.post(f"/v1/sessions/{name}/context", json={"messages": whole})
         assert answer.status_code == 200, answer.text
         assert answer.json()["appended"] == []
+        path = f"/v1/sessions/{name}/calls/{answer.json()['call_id']}/warmings"
+        answer = await client.post(path, json={"usage": {"cache_read_tokens": 9}})
+        assert answer.status_code == 201, answer.text
         answer = await client.post(f"/v1/sessions/{name}/compactions", json={})
         assert answer.status_code == 202, answer.text
         answer = await client.patch(f"/v1/sessions/{name}/visibility", json={"hide": [2]})

@@ -156,6 +156,11 @@ async def _contexts(on: Walker, sid: str) -> None:
     usage = {"usage": {"input_tokens": 4000, "cache_read_tokens": 10, "output_tokens": 5}, "latency_ms": 9}
     report = "/v1/sessions/{sid}/calls/{call_id}/outcome"
     await on.ask("POST", report, usage, sid=sid, call_id=made["call_id"])
+    warming = {"usage": {"input_tokens": 4, "cache_read_tokens": 4000}}
+    for warmed in ({"key": "warmed"}, {}):
+        await on.ask(
+            "POST", "/v1/sessions/{sid}/calls/{call_id}/warmings", warming, sid=sid, call_id=made["call_id"], **warmed
+        )
     error = {"status": 400, "message": "prompt is too long: 210000 tokens > 200000 maximum"}
     verdict = await on.ask("POST", report, {"error": error}, sid=sid, call_id=first["call_id"])
     if verdict["action"] == "retry":

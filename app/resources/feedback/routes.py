@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
-from uuid import UUID
+from uuid import UUID, uuid5
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 
 from app.core.errors import InvalidRequest
 from app.core.log.segments import session_of
 from app.http import paging
 from app.http.auth import PrefixAccess, session_in_path
 from app.http.body import read_model
-from app.http.fields import Cursor, Limit
-from app.http.idempotency import Idempotency, idempotency_key
+from app.http.fields import Cursor, Limit, Sid
+from app.http.idempotency import Idempotency, Idempotent, idempotency_key
 from app.http.openapi import body_of_model
 from app.http.operation import Resource, Who, service
 from app.resources.contexts.schemas import ContextIn
@@ -23,8 +23,12 @@ from app.resources.feedback.schemas import (
     NextOut,
     OutcomeIn,
     OutcomeOut,
+    WarmingIn,
+    WarmingOut,
 )
 from app.resources.feedback.service import Feedback, Verdict
+from app.resources.feedback.warmings import WarmingReport, Warmings
+from app.store.ids import new_id
 
 router = Resource("feedback", schemas=(OutcomeIn,))
 
@@ -68,6 +72,38 @@ async def report_outcome(request: Request, who: Who) -> Response:
     out = await Idempotency(request, who, body, key).run_repeatable(OutcomeOut, reported)
     text = OutcomeOut.model_validate(out).model_dump_json(exclude_none=True)
     return Response(text, media_type="application/json")
+
+
+@router.operation(
+    "POST",
+    "/v1/sessions/{sid}/calls/{call_id}/warmings",
+    scope="ingest",
+    resolves_line=False,
+    returns=WarmingOut,
+    status=201,
+    problems=("not-found", "idempotency-conflict"),
+)
+async def report_warming(
+    sid: Sid,
+    call_id: Annotated[UUID, Path(description="Id of the recorded call whose request was sent again.")],
+    who: Who,
+    body: WarmingIn,
+    idempotent: Idempotent,
+    warmings: Annotated[Warmings, Depends(service(Warmings))],
+) -> Any:
+    """Report a request that kept the provider's cache of a call. The ledger counts it apart from the model's calls."""
+    report = None
+    if body.usage is not None:
+        report = WarmingReport(**body.usage.model_dump(exclude={"output_tokens"}))
+    asked = idempotent(body)
+    warming_id = new_id() if asked.claim is None else uuid5(call_id, asked.claim.key)
+
+    async def recorded() -> WarmingOut:
+        bill = await warmings.record(who.tenant_id, sid, call_id, warming_id, report)
+        figures = {"read_tokens": bill.read, "write_tokens": bill.write, "billed": round(bill.billed, 1)}
+        return WarmingOut(input_tokens=bill.tokens, **figures)
+
+    return await asked.run_repeatable(WarmingOut, recorded)
 
 
 @router.operation("GET", "/v1/calibrations", scope="read", access=PrefixAccess.TENANT, returns=CalibrationPage)

@@ -60,6 +60,32 @@ class OutcomeIn(StrictRequest):
         return Report(usage, self.latency_ms, error)
 
 
+class WarmingIn(StrictRequest):
+    """Report of a request that kept the provider's cache of a call, without an answer of the model."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"usage": {"input_tokens": 4, "cache_read_tokens": 52000}}]},
+    )
+
+    usage: UsageIn | None = Field(
+        None, description="Token usage, as in the outcome of a call. Null or omitted: the request failed."
+    )
+
+
+class WarmingOut(BaseModel):
+    """Bill of a recorded warming."""
+
+    input_tokens: int = Field(description="All input tokens, including those read from and written to the cache.")
+    read_tokens: int = Field(description="Input tokens read from the cache, which now live longer.")
+    write_tokens: int = Field(
+        description="Input tokens written to the cache: more than a few mean that it had expired before the request."
+    )
+    billed: float = Field(
+        description="Price of the request, expressed as the number of uncached input tokens that would cost the same."
+    )
+
+
 class NextOut(BaseModel):
     """Request for a smaller context with which to retry the call."""
 

@@ -15,6 +15,7 @@ from app.core.policy.summarize import Prices
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced, profile_name
 from app.resources.feedback.service import CacheReads
+from app.resources.feedback.warmings import warming_bill
 from app.resources.policies.service import Policies
 from app.store import sessions
 from app.store.engine import Database
@@ -62,6 +63,7 @@ class ViewLedger:
     """The ledger of a view: calls with their lines, newest first, the epochs they were rendered in, and all totals.
 
     `causes` are the causes of the epochs by number. `partial`: older calls are left out. `ends`: this is the last page.
+    `warmings` are those of the view's cache.
     """
 
     calls: Sequence[tuple[store.LedgerRow, LedgerLine]]
@@ -70,6 +72,7 @@ class ViewLedger:
     totals: Totals
     partial: bool
     ends: bool
+    warmings: Sequence["BilledWarmings"] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,22 @@ class BilledSums:
 
 
 @dataclass(frozen=True, slots=True)
+class BilledWarmings:
+    """The sums of the warmings of one model, format and policy, with their bill at the policy's prices."""
+
+    sums: store.WarmingSums
+    bill: Bill
+    prices: Prices
+
+
+@dataclass(frozen=True, slots=True)
 class TenantLedger:
-    """The sums of a tenant's calls in [since, until)."""
+    """The sums of a tenant's calls in [since, until), and those of the warmings of their caches."""
 
     since: datetime
     until: datetime
     sums: Sequence[BilledSums]
+    warmings: Sequence[BilledWarmings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +136,17 @@ class Ledger:
         first = min((row.epoch for row in rows), default=0)
         found = await store.epochs(self._database, session.ref, view, first)
         used = {row.policy: await self._policies.get(tenant_id, row.policy) for row in rows}
-        return await asyncio.to_thread(self._view_ledger, rows, found, used, before, limit, partial=partial)
+        warmed = await self._billed(tenant_id, await store.view_warmings(self._database, session.ref, view))
+        made = await asyncio.to_thread(self._view_ledger, rows, found, used, before, limit, partial=partial)
+        return replace(made, warmings=warmed)
+
+    async def _billed(self, tenant_id: UUID, sums: Sequence[store.WarmingSums]) -> Sequence[BilledWarmings]:
+        found = []
+        for one in sums:
+            policy = await self._policies.get(tenant_id, one.policy)
+            bill = warming_bill(one.usage, self._rules(one.model, one.format, policy))
+            found.append(BilledWarmings(one, bill, policy.prices))
+        return found
 
     def _view_ledger(
         self,
@@ -248,7 +271,8 @@ class Ledger:
             fresh = max(0, row.input_tokens - row.read_tokens - row.write_tokens)
             bill = priced(self._rules(row.model, row.format, policy), row.read_tokens, row.write_tokens, fresh)
             found.append(BilledSums(row, bill, policy.prices))
-        return TenantLedger(since, end, found)
+        warmed = await store.warmings(self._database, tenant_id, since, end, model, prefix)
+        return TenantLedger(since, end, found, await self._billed(tenant_id, warmed))
 
 
 def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:

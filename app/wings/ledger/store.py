@@ -15,6 +15,7 @@ from app.store.engine import Database
 from app.store.ids import SessionRef
 from app.store.rows import decode
 from app.store.session_filter import has_prefix
+from app.store.warmings import WarmingUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,19 @@ class CallSums:
     write_tokens: int
     output_tokens: int
     left_out_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class WarmingSums:
+    """The number of warmings of one model's calls in one format under one policy, `failed` ones included, and their
+    usage."""
+
+    model: str | None
+    format: str
+    policy: tuple[str, int]
+    warmings: int
+    failed: int
+    usage: WarmingUsage
 
 
 _CALLS: Final = """
@@ -184,3 +198,44 @@ async def sums(
     else:
         rows = await database.fetch(SUMS_OF_MODEL, **values, model=model)
     return [_call_sums(row) for row in rows]
+
+
+_WARMED: Final = """
+SELECT model, format, policy_name, policy_version, count(*) AS warmings,
+       count(*) FILTER (WHERE input_tokens IS NULL) AS failed,
+       coalesce(sum(input_tokens), 0)::bigint AS input_tokens,
+       coalesce(sum(cache_read_tokens), 0)::bigint AS cache_read_tokens,
+       coalesce(sum(cache_write_tokens), 0)::bigint AS cache_write_tokens
+FROM warmings WHERE tenant_id = :tenant_id AND {only}
+GROUP BY model, format, policy_name, policy_version ORDER BY 1, 2, 3, 4
+"""
+WARMED_VIEW: Final = _WARMED.format(only="session_id = :session_id AND view = :view")
+_WARMED_IN_RANGE: Final = "created_at >= :since AND created_at < :until AND (:model::text IS NULL OR model = :model)"
+WARMED: Final = _WARMED.format(only=_WARMED_IN_RANGE)
+WARMED_OF_PREFIX: Final = _WARMED.format(
+    only=f"{_WARMED_IN_RANGE} AND session_id IN "
+    f"(SELECT s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id AND {has_prefix('s.external_id', ':prefix')})"
+)
+
+
+def _warming_sums(row: asyncpg.Record) -> WarmingSums:
+    """Decode a row of _WARMED."""
+    return decode(WarmingSums, row, policy=(row["policy_name"], row["policy_version"]), usage=decode(WarmingUsage, row))
+
+
+async def view_warmings(database: Database, ref: SessionRef, view: str) -> list[WarmingSums]:
+    """Sum the warmings of a view by model, format and policy."""
+    rows = await database.fetch(WARMED_VIEW, **ref._asdict(), view=view)
+    return [_warming_sums(row) for row in rows]
+
+
+async def warmings(
+    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
+) -> list[WarmingSums]:
+    """Sum a tenant's warmings in [since, until), as `sums` does its calls."""
+    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model}
+    if prefix:
+        rows = await database.fetch(WARMED_OF_PREFIX, **values, prefix=prefix)
+    else:
+        rows = await database.fetch(WARMED, **values)
+    return [_warming_sums(row) for row in rows]

@@ -149,6 +149,7 @@ TABLES: Final = (
     "summaries",
     "views",
     "visibility",
+    "warmings",
     *WITHOUT_KEYS,
     *(table for wing in installed() for table in wing.tables),
 )

@@ -158,6 +158,8 @@ async def fill_sessions(on: Walker, hook: str) -> None:
     usage = {"usage": {"input_tokens": 4000}}
     path = "/v1/sessions/{sid}/calls/{call_id}/outcome"
     await on.ask("POST", path, usage, sid="ann-1", call_id=made["call_id"])
+    warmings = "/v1/sessions/{sid}/calls/{call_id}/warmings"
+    await on.ask("POST", warmings, usage, sid="ann-1", call_id=made["call_id"])
     hidden = [{"seq": made["head"], "replacement": f"no {SECRET_WORD}"}]
     await on.ask("PATCH", "/v1/sessions/{sid}/visibility", {"hide": hidden, "force": True}, sid="ann-1")
     await on.ask("POST", "/v1/sessions/{sid}/recall", {"query": f"{SECRET_WORD} question"}, sid="ann-1")

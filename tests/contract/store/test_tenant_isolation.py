@@ -40,6 +40,7 @@ from app.store import (
     spans,
     spending,
     summaries,
+    warmings,
 )
 from app.store.driver import PARAMETER
 from app.store.dsn import for_asyncpg
@@ -285,6 +286,7 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         await search.queue(application, ref, 1, 60)
         assert await lines.of_event(application, tenant_id, "s", "resp_of_nobody") is None
         assert await lines.of_call(application, tenant_id, "s", uuid4()) is None
+        assert (await warmings.spent(application, tenant_id, "s")).cache_read_tokens
         [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
         await compactions.reschedule(application, own, run.id, "not now")
         async with application.transaction() as tx:

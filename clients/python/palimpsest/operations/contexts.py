@@ -17,6 +17,7 @@ from palimpsest.types import (
     PreviewOut,
     StepOutcomeIn,
     UsageIn,
+    WarmingOut,
 )
 
 
@@ -163,3 +164,11 @@ def report_outcome(
     body = {"usage": usage, "latency_ms": latency_ms, "error": error}
     outcome = path("sessions", session, "calls", call_id, "outcome")
     return Request("POST", outcome, OutcomeOut, None, body, idempotency_key)
+
+
+def report_warming(
+    session: str, call_id: str, *, usage: UsageIn | None = None, idempotency_key: str | None = None
+) -> Request[WarmingOut]:
+    """Report a request that kept the provider's cache of a call; without `usage` it failed."""
+    warmings = path("sessions", session, "calls", call_id, "warmings")
+    return Request("POST", warmings, WarmingOut, None, {"usage": usage}, idempotency_key)

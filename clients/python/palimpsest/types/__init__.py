@@ -56,6 +56,7 @@ from palimpsest.types.feedback import (
     NextOut,
     OutcomeOut,
     UsageIn,
+    WarmingOut,
 )
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
 from palimpsest.types.layers import LayerOut, LayersOut
@@ -70,6 +71,7 @@ from palimpsest.types.ledger import (
     LedgerOut,
     LedgerSums,
     LedgerTotals,
+    LedgerWarmings,
     PartsOut,
     ReportedOut,
     SumMoney,
@@ -179,6 +181,7 @@ __all__ = [
     "LedgerOut",
     "LedgerSums",
     "LedgerTotals",
+    "LedgerWarmings",
     "LeftOutOut",
     "LineOut",
     "LinePage",
@@ -230,6 +233,7 @@ __all__ = [
     "TurnPage",
     "UsageIn",
     "VisibilityOut",
+    "WarmingOut",
     "WebhookMade",
     "WebhookOut",
     "WebhookPage",

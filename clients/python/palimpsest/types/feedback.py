@@ -113,3 +113,17 @@ class UsageIn(TypedDict, total=False):
     """Input tokens that were written to the provider's cache."""
     output_tokens: int | None
     """Tokens of the model's answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmingOut(Model):
+    """Bill of a recorded warming."""
+
+    input_tokens: int
+    """All input tokens, including those read from and written to the cache."""
+    read_tokens: int
+    """Input tokens read from the cache, which now live longer."""
+    write_tokens: int
+    """Input tokens written to the cache: more than a few mean that it had expired before the request."""
+    billed: float
+    """Price of the request, expressed as the number of uncached input tokens that would cost the same."""

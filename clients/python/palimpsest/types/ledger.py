@@ -93,6 +93,26 @@ class LedgerSums(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LedgerWarmings(Model):
+    """Requests that kept the provider's cache, from their reported usage. No other sum includes them."""
+
+    warmings: int
+    """Number of requests, including failed ones."""
+    failed: int
+    """Number of requests that failed and were not billed."""
+    input_tokens: int
+    """All input tokens, including those read from and written to the cache."""
+    read_tokens: int
+    """Input tokens read from the provider's cache."""
+    write_tokens: int
+    """Input tokens written to the provider's cache."""
+    billed: float
+    """Price of the requests, expressed as the number of uncached input tokens that would cost the same."""
+    money: list[SumMoney]
+    """Amounts by currency; empty if no policy names prices."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AuditLedgerOut(Model):
     """Sums over the calls of all sessions in a range of time."""
 
@@ -104,6 +124,8 @@ class AuditLedgerOut(Model):
     """Sums by model."""
     totals: LedgerSums
     """Sums over all models."""
+    warmings: LedgerWarmings
+    """Requests in the range that kept the providers' caches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,5 +341,7 @@ class LedgerOut(Model):
     """Epochs that the calls of this page were rendered from, in order."""
     totals: LedgerTotals
     """Totals of all calls of the view, not only of this page."""
+    warmings: LedgerWarmings
+    """Requests that kept the provider's cache of the view's calls."""
     next_cursor: str | None
     """Cursor of the next page, to be passed as `cursor`; null on the last page."""

@@ -1,0 +1,70 @@
+"""Warmings: reports of requests that kept the provider's cache of a call, and their price."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.core.errors import NotFound
+from app.core.log.segments import is_line
+from app.core.render.formats import FORMATS
+from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced
+from app.resources.policies.service import Policies
+from app.store import lines, warmings
+from app.store.engine import Database
+from app.store.ids import session_ref
+from app.store.warmings import WarmedCall, WarmingUsage
+
+
+@dataclass(frozen=True, slots=True)
+class WarmingReport:
+    """The usage of a warming as the provider reported it; None for a figure that it did not report."""
+
+    input_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+def warming_bill(usage: WarmingUsage, profile: CacheProfile) -> Bill:
+    """Return the bill of a warming, or of the sums of several."""
+    total, read, write = usage.input_tokens or 0, usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
+    return priced(profile, read, write, max(0, total - read - write))
+
+
+def _usage(report: WarmingReport | None, format: str) -> WarmingUsage:
+    """Return the figures to store, of which the first is the whole input."""
+    if report is None:
+        return WarmingUsage()
+    read, write = report.cache_read_tokens or 0, report.cache_write_tokens or 0
+    apart = read + write if FORMATS[format].excludes_cached_tokens else 0
+    return WarmingUsage((report.input_tokens or 0) + apart, read, write)
+
+
+class Warmings:
+    """Records warmings."""
+
+    def __init__(self, database: Database, policies: Policies, caches: Mapping[str, CacheProfile]) -> None:
+        self._database = database
+        self._policies = policies
+        self._caches = caches
+
+    async def record(
+        self, tenant_id: UUID, address: str, call_id: UUID, warming_id: UUID, report: WarmingReport | None
+    ) -> Bill:
+        """Record a warming of a call, and return its bill; without a report it failed and was not billed.
+
+        A `warming_id` is recorded once. `address` is the session's id or a line's. Raises NotFound.
+        """
+        name = address
+        call = await warmings.find_call(self._database, session_ref(tenant_id, name), call_id)
+        if call is None and not is_line(address):
+            name = await lines.of_call(self._database, tenant_id, address, call_id) or address
+            call = await warmings.find_call(self._database, session_ref(tenant_id, name), call_id)
+        if call is None:
+            raise NotFound(f"session {address!r} has no call {call_id}", call_id=str(call_id))
+        usage = _usage(report, call.format)
+        await warmings.add(self._database, session_ref(tenant_id, name), call_id, warming_id, usage)
+        return warming_bill(usage, await self._profile(tenant_id, call))
+
+    async def _profile(self, tenant_id: UUID, call: WarmedCall) -> CacheProfile:
+        policy = await self._policies.get(tenant_id, (call.policy_name, call.policy_version))
+        return cache_profile(call.model, policy.cache, self._caches, FORMATS[call.format].cache)
