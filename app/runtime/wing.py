@@ -66,6 +66,8 @@ class Observers:
     """Makes a context for the time of a stream."""
     gateway_call: Callable[[str, str], None] = _nothing
     """Gets the provider and the mode of each request through the gateway."""
+    gateway_ping: Callable[[str, float], None] = _nothing
+    """Gets the outcome of each ping of the gateway, and its price in uncached input tokens."""
     replica_check: Callable[[str, float | None], None] = _nothing
     """Gets the replica's state and the age of its data, if known."""
     replica_read: Callable[[str], None] = _nothing

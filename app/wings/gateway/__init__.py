@@ -1,7 +1,7 @@
 """A proxy to providers' APIs that replaces conversations by contexts."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, field_validator
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from app.runtime.wiring import Services
+    from app.wings.gateway.pinging import Pings
 
 PREFIX: Final = "/gateway/"
 """The prefix of the paths that providers' clients call."""
@@ -45,6 +46,21 @@ class GatewaySettings(BaseModel):
         " towards `REQUESTS_MAX`.",
     )
 
+    gateway_pings: Literal["off", "hour", "all"] = Field(
+        "off",
+        description="Whether the gateway keeps Anthropic's cache of idle sessions by pings, for which it holds the"
+        " client's key in memory: `hour`, for caches that live for an hour, or `all`, also for those of five minutes.",
+    )
+    gateway_ping_idle_seconds: float = Field(
+        14_400.0, gt=0, description="Seconds after a session's last call in which the gateway pings."
+    )
+    gateway_ping_spend_tokens: int = Field(
+        200_000,
+        ge=0,
+        description="Price of all warmings of a session, as a number of uncached input tokens, up to which the gateway"
+        " pings.",
+    )
+
     @field_validator("gateway_anthropic_url", "gateway_openai_url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
@@ -65,7 +81,17 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
         from app.wings.gateway.upstream import Upstream
 
         upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items()}
-        yield Gateway(kernel, upstreams, settings.gateway_context_seconds)
+        yield Gateway(kernel, upstreams, settings.gateway_context_seconds, _pings(settings, kernel))
+
+
+def _pings(settings: GatewaySettings, kernel: "Services") -> "Pings | None":
+    if settings.gateway_pings == "off":
+        return None
+    from app.wings.gateway.pinging import Pings
+    from app.wings.gateway.pings import PingRules
+
+    short, most = settings.gateway_pings == "all", settings.gateway_ping_spend_tokens
+    return Pings(kernel, PingRules(short, settings.gateway_ping_idle_seconds, most))
 
 
 def _routes(settings: GatewaySettings) -> "Iterable[Route]":

@@ -18,6 +18,7 @@ from app.services.forwarded_calls import ForwardedCall
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
 from app.wings.gateway.calls import ENDPOINTS, Endpoint
 from app.wings.gateway.headers import request_fields, response_fields, secrets
+from app.wings.gateway.pinging import HeldRequest
 from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall
 from app.wings.gateway.upstream import ERROR_BYTES_MAX, Reader, UpstreamError, raw_pieces, unpack
 
@@ -100,6 +101,7 @@ class GatewayExchange:
                         await self._send(answer, raw_pieces(answer))
                         return
                     if answer.status_code < 400:
+                        self._hold_for_pings(call)
                         call = self.call = call.without_bodies()
                         self.body = b""
                         await self._send_and_log(call, answer, span)
@@ -117,6 +119,14 @@ class GatewayExchange:
                     why = str(error) if isinstance(error, UpstreamError) else GONE
                     self.gateway.finish(call, self.outcome(error={"message": why}))
                 raise
+
+    def _hold_for_pings(self, call: PreparedCall) -> None:
+        """Let the gateway keep the provider's cache of a call that was accepted, if its settings say so."""
+        pings, upstream = self.gateway.pings, self.gateway.upstreams[self.provider]
+        if pings is not None and self.mode == "context":
+            up = request_fields(self.request.headers.raw, plain=True)
+            sent = HeldRequest(call, upstream, self.uri, up, self.body)
+            pings.hold(sent, time.perf_counter() - self.started)
 
     @asynccontextmanager
     async def _call_upstream(self) -> AsyncIterator[tuple[httpx2.Response, TraceSpan]]:

@@ -21,6 +21,7 @@ from app.core.log.chain import START, Link, links
 from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
+from app.core.tokens.models import CacheProfile
 from app.core.wire.bodies import parse
 from app.core.wire.replies import Reply
 from app.providers.redaction import redacted
@@ -28,9 +29,8 @@ from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
 from app.resources.feedback.measurements import Report
 from app.resources.reconcile.messages import ClientList, ClientMessages
-from app.store import audit, chain, lines, sessions
+from app.store import chain, lines, sessions
 from app.store.ids import SessionRef, session_key
-from app.store.spans import MAIN
 from app.wings.gateway.calls import (
     AT_PROVIDER,
     NO_BODY,
@@ -40,6 +40,7 @@ from app.wings.gateway.calls import (
     holds_results,
     write_body,
 )
+from app.wings.gateway.pinging import Pings, is_newest
 from app.wings.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ TOO_LATE: Final = "not sent: the context was made too late"
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """A call with its context: the body to send upstream, and the place of its reply."""
+    """A call with its context: the body to send upstream, the place of its reply, and the provider's cache of it."""
 
     tenant_id: UUID
     session: str
@@ -69,6 +70,8 @@ class PreparedCall:
     body: bytes
     tokens_sent: int
     tokens_wanted: int
+    cached_tokens: int
+    cache: CacheProfile
     conversation: CallConversation
 
     def without_bodies(self) -> "PreparedCall":
@@ -89,8 +92,15 @@ class GatewayOutcome:
 class Gateway:
     """Makes contexts for calls through the gateway, and logs their replies and outcomes."""
 
-    def __init__(self, kernel: "Services", upstreams: Mapping[str, Upstream], context_seconds: float) -> None:
+    def __init__(
+        self,
+        kernel: "Services",
+        upstreams: Mapping[str, Upstream],
+        context_seconds: float,
+        pings: Pings | None = None,
+    ) -> None:
         self._kernel = kernel
+        self.pings = pings
         self.upstreams = upstreams
         self.on_call = kernel.observers.gateway_call
         self.forwarded = kernel.forwarded_calls
@@ -131,6 +141,8 @@ class Gateway:
             body=await _body(answer, conversation),
             tokens_sent=call.estimate,
             tokens_wanted=inputs.budget.shown(inputs.loaded.log_tokens),
+            cached_tokens=call.manifest.cached_tokens,
+            cache=inputs.cache,
             conversation=conversation,
         )
 
@@ -176,7 +188,7 @@ class Gateway:
     async def _end(self, call: PreparedCall, outcome: GatewayOutcome) -> None:
         try:
             # A reply that broke off is useless once the client has repeated its call, through whichever process.
-            if outcome.reply.complete or await self._is_newest(call):
+            if outcome.reply.complete or await is_newest(self._kernel, call):
                 await self._append(call, outcome.reply)
         except ContextError as error:
             _log("a reply was not logged", call, error)
@@ -188,12 +200,6 @@ class Gateway:
             await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
         except ContextError as error:
             _log("an outcome was not reported", call, error)
-
-    async def _is_newest(self, call: PreparedCall) -> bool:
-        """Return whether no call was made after this one on its line."""
-        session_id = session_key(call.tenant_id, call.line)
-        newest = await audit.page(self._kernel.database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
-        return [one.call_id for _, one in newest] == [call.call_id]
 
     async def _append(self, call: PreparedCall, reply: Reply) -> None:
         """Append a reply to the events that its call has seen, or on a line of its own if the log has continued
@@ -227,7 +233,9 @@ class Gateway:
         task.add_done_callback(log_failure)
 
     async def aclose(self) -> None:
-        """Finish the work in the background, then close the upstreams."""
+        """End the pings, finish the work in the background, then close the upstreams."""
+        if self.pings is not None:
+            await self.pings.aclose()
         while self._background:
             await asyncio.wait(self._background)
         for upstream in self.upstreams.values():

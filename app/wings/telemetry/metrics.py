@@ -74,6 +74,10 @@ READ_TOKENS = Counter(
 )
 
 GATEWAY = Counter("palimpsest_gateway_calls", "Requests through the gateway, by mode", ["provider", "mode"])
+PINGS = Counter("palimpsest_gateway_pings", "Pings that the gateway sent to keep a provider's cache", ["outcome"])
+PING_TOKENS = Counter(
+    "palimpsest_gateway_ping_billed_tokens", "Price of these pings, as a number of uncached input tokens"
+)
 STREAMS = Gauge("palimpsest_streams", "Open streams", multiprocess_mode="livesum")
 
 POOL_LIMIT = Gauge("palimpsest_pool_limit_connections", "Connections that may be open", multiprocess_mode="livesum")
@@ -245,6 +249,12 @@ async def measure_loop_lag(database: Database) -> None:
         set_pool_gauges(database)
 
 
+def observe_ping(outcome: str, price: float) -> None:
+    """Count a ping of the gateway and its price."""
+    PINGS.labels(outcome).inc()
+    PING_TOKENS.inc(price)
+
+
 OBSERVERS: Final = Observers(
     request=observe_request,
     context=observe_context,
@@ -252,6 +262,7 @@ OBSERVERS: Final = Observers(
     pool_wait=POOL_WAIT.observe,
     stream=STREAMS.track_inprogress,
     gateway_call=lambda provider, mode: GATEWAY.labels(provider, mode).inc(),
+    gateway_ping=observe_ping,
     replica_check=set_replica_gauges,
     replica_read=lambda answered_by: LATE_READS.labels(answered_by).inc(),
 )
