@@ -23,6 +23,7 @@ ENTRY_POINTS: Final = "palimpsest.commands"
 """The entry points of other distributions' commands: functions with Typer's annotations."""
 _PANELS: Final = {
     "Server": ("serve", "config"),
+    "Agents": ("wrap", "doctor"),
     "Sessions": ("sessions", "context", "calls", "events", "explain"),
     "Recordings": ("replay", "import", "export"),
 }
@@ -31,7 +32,7 @@ _OPERATION: Final = "Operation"
 """The heading of all other commands."""
 _LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
 """A line break inside a paragraph, which Typer keeps in all paragraphs of a help but the first."""
-_TOOLS: Final = frozenset({*_PANELS["Sessions"], *_PANELS["Recordings"], "verify"})
+_TOOLS: Final = frozenset({*_PANELS["Agents"], *_PANELS["Sessions"], *_PANELS["Recordings"], "verify"})
 """The commands of palimpsest-context-tools."""
 
 

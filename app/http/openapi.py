@@ -44,6 +44,7 @@ TAGS: Final = {
     "summaries": "Summaries, the compactions that write them, and the proof that every event is accounted for.",
     "policies": "Policies: rules for what contexts may leave out, when and in which order.",
     "audit": "Recorded calls: what the model was shown in each, byte for byte, and why the rest was left out.",
+    "gateway": "The proxy for clients of providers: the addresses that it forwards to, and its newest requests.",
     "webhooks": "URLs that are notified of compactions.",
     "retention": "Rules for how long data is kept, and erasures of all sessions that match a filter.",
     "keys": "API keys of the tenant, with their scopes and the sessions that they give access to.",

@@ -9,7 +9,7 @@ from palimpsest.types import CallItem, EventOut, SessionOut
 
 from palimpsest_tools.look import calls, events, sessions
 from palimpsest_tools.look.calls import RecordedCalls
-from palimpsest_tools.look.output import Column, cut, duration, printable, table
+from palimpsest_tools.output import Column, cut, duration, printable, table
 
 
 def test_a_table_is_aligned_and_its_last_column_cut() -> None:

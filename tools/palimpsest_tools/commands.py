@@ -8,6 +8,7 @@ import typer
 from app.core.log.events import EventType
 from app.core.render.formats import FormatName
 from app.core.render.formats.tools import NativeFormat
+from palimpsest_tools.wrap.agents import AgentName
 
 Server = Annotated[
     str | None,
@@ -292,3 +293,37 @@ def export_sessions(
     from palimpsest_tools.transfer.exporting import export_all
 
     export_all(sessions, format, out, address(server, key))
+
+
+def wrap(
+    agent: Annotated[AgentName, typer.Argument(help="The agent to start.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the agent, after two dashes.")
+    ] = None,
+    server: Server = None,
+    key: Key = None,
+) -> None:
+    """Start a coding agent with Palimpsest between it and its provider.
+
+    If no server runs, one is started, with its data where the command serve has it, and stopped when the last agent
+    has ended. Only the environment of the agent's process is changed: no file of the agent, and nothing to undo.
+    """
+    from palimpsest_tools.server import address
+    from palimpsest_tools.wrap import run as command
+
+    command.wrap(agent, arguments or (), address(server, key))
+
+
+def doctor(
+    agent: Annotated[AgentName | None, typer.Argument(help="Check the setup of this agent, too.")] = None,
+    server: Server = None,
+    key: Key = None,
+) -> None:
+    """Check that agents work with the server: providers, keys, windows, recall, and calls that were not reduced.
+
+    The exit status is 1 if something must be repaired.
+    """
+    from palimpsest_tools.server import address
+    from palimpsest_tools.wrap import doctor as command
+
+    command.doctor(agent, address(server, key))

@@ -11,6 +11,7 @@ from app.runtime.wing import Wing
 if TYPE_CHECKING:
     from starlette.routing import Route
 
+    from app.http.operation import Resource
     from app.runtime.wiring import Services
     from app.wings.gateway.pinging import Pings
 
@@ -76,7 +77,10 @@ def _urls(settings: GatewaySettings) -> dict[str, str]:
 
 
 def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]:
-    if urls := _urls(settings):
+    from app.wings.gateway.status import ForwardingAddresses
+
+    yield ForwardingAddresses(urls := _urls(settings))
+    if urls:
         from app.wings.gateway.service import Gateway
         from app.wings.gateway.upstream import Upstream
 
@@ -94,7 +98,10 @@ def _pings(settings: GatewaySettings, kernel: "Services") -> "Pings | None":
     return Pings(kernel, PingRules(short, settings.gateway_ping_idle_seconds, most))
 
 
-def _routes(settings: GatewaySettings) -> "Iterable[Route]":
+def _routes(settings: GatewaySettings) -> "Iterable[Route | Resource]":
+    from app.wings.gateway.status import router
+
+    yield router
     if _urls(settings):
         from app.wings.gateway.routes import route
 

@@ -58,6 +58,7 @@ class ClientOperations:
     list_erasures = listing(retention.list_erasures)
     list_erased_sessions = listing(retention.list_erased_sessions)
 
+    get_gateway = operation(tenant.get_gateway)
     healthz = operation(tenant.healthz)
     readyz = operation(tenant.readyz)
     metrics = operation(tenant.metrics)

@@ -10,8 +10,8 @@ from palimpsest.types import CallBlockOut, EventOut, HistoryItem, Manifest, Summ
 
 from palimpsest_tools.look.calls import PAGE_MAX, NumberedCall
 from palimpsest_tools.look.events import SEARCHED_MAX, excerpt, find_text, json_text, search
-from palimpsest_tools.look.output import counted, moment
 from palimpsest_tools.look.story import changes, describe_call, describe_event
+from palimpsest_tools.output import counted, moment
 from palimpsest_tools.server import stop
 
 EVENTS_MAX: Final = 5

@@ -8,7 +8,7 @@ from typing import Final
 from palimpsest import AsyncPalimpsest
 from palimpsest.types import CallItem
 
-from palimpsest_tools.look.output import Column, counted, output_width, print_json, print_lines, table
+from palimpsest_tools.output import Column, counted, output_width, print_json, print_lines, table
 from palimpsest_tools.server import Address, connected, run, stop
 
 PAGE_MAX: Final = 1_000

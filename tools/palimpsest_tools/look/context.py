@@ -10,7 +10,10 @@ from palimpsest.types import CallBlockOut, Change, Manifest, PreviewOut, TokensO
 
 from palimpsest_tools.look.calls import PAGE_MAX, NumberedCall, RecordedCalls, missing_call, outcome, read_calls
 from palimpsest_tools.look.events import excerpt
-from palimpsest_tools.look.output import (
+from palimpsest_tools.look.rules import CallRules, cache_line, read_rules
+from palimpsest_tools.look.story import describe_decision
+from palimpsest_tools.look.window import Window, bar, legend, window_of
+from palimpsest_tools.output import (
     Column,
     counted,
     duration,
@@ -21,9 +24,6 @@ from palimpsest_tools.look.output import (
     table,
     uses_colours,
 )
-from palimpsest_tools.look.rules import CallRules, cache_line, read_rules
-from palimpsest_tools.look.story import describe_decision
-from palimpsest_tools.look.window import Window, bar, legend, window_of
 from palimpsest_tools.server import Address, connected, run, stop
 
 BLOCKS_MAX: Final = 10

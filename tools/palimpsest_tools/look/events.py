@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from palimpsest import AsyncSession
 from palimpsest.types import EventOut
 
-from palimpsest_tools.look.output import (
+from palimpsest_tools.output import (
     Column,
     as_text,
     counted,

@@ -9,8 +9,8 @@ from palimpsest.types import LineOut
 
 from palimpsest_tools.look.at_call import describe_story, read_event_story, read_text_story, story_json
 from palimpsest_tools.look.calls import RecordedCalls, about_other_lines, read_calls, require_call
-from palimpsest_tools.look.output import print_json, print_lines
 from palimpsest_tools.look.story import describe_event, story
+from palimpsest_tools.output import print_json, print_lines
 from palimpsest_tools.server import PAGE, Address, connected, run
 
 _LINES_MAX: Final = 10

@@ -11,7 +11,7 @@ from app.core.policy.policy import Policy, parse_policy
 from app.core.render.formats import FORMATS
 from app.core.tokens.budget import threshold
 from app.core.tokens.models import UNKNOWN_CACHE, cache_profile, profile_name
-from palimpsest_tools.look.output import duration
+from palimpsest_tools.output import duration
 
 
 @dataclass(frozen=True, slots=True)

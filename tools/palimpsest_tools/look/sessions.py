@@ -8,7 +8,7 @@ from typing import Final
 from palimpsest import AsyncPalimpsest
 from palimpsest.types import SessionOut
 
-from palimpsest_tools.look.output import (
+from palimpsest_tools.output import (
     Column,
     as_text,
     counted,

@@ -6,7 +6,7 @@ from typing import Final
 from palimpsest.types import EventOut, HistoryItem
 
 from palimpsest_tools.look.events import event_text, excerpt
-from palimpsest_tools.look.output import counted, moment
+from palimpsest_tools.output import counted, moment
 
 _EXCERPT_WIDTH: Final = 70
 _WORDS: Final[Mapping[str, str]] = {

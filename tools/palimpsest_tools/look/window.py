@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import typer
 from palimpsest.types import CallBlockOut, TokensOut
 
-from palimpsest_tools.look.output import Column, table
+from palimpsest_tools.output import Column, table
 
 
 @dataclass(frozen=True, slots=True)

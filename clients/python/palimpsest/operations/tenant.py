@@ -12,6 +12,7 @@ from palimpsest.types import (
     CalibrationOut,
     CalibrationsForgotten,
     DeliveryOut,
+    GatewayOut,
     KeyMade,
     KeyOut,
     PolicyDocument,
@@ -116,6 +117,11 @@ def list_deliveries(
 def retry_delivery(name: str, delivery_id: str) -> Request[DeliveryOut]:
     """Attempt a failed or pending delivery now, and reset its number of attempts."""
     return Request("POST", path("webhooks", name, "deliveries", delivery_id) + ":retry", DeliveryOut)
+
+
+def get_gateway(*, limit: int | None = None) -> Request[GatewayOut]:
+    """Get the addresses that the gateway forwards to, and the newest requests through it."""
+    return Request("GET", path("gateway"), GatewayOut, query={"limit": limit})
 
 
 def healthz() -> Request[dict[str, str]]:

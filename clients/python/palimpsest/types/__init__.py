@@ -58,6 +58,7 @@ from palimpsest.types.feedback import (
     UsageIn,
     WarmingOut,
 )
+from palimpsest.types.gateway import GatewayCall, GatewayOut
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
 from palimpsest.types.layers import LayerOut, LayersOut
 from palimpsest.types.ledger import (
@@ -164,6 +165,8 @@ __all__ = [
     "EvictionOut",
     "FirstDifference",
     "ForkOut",
+    "GatewayCall",
+    "GatewayOut",
     "HideIn",
     "HistoryItem",
     "HistoryPage",

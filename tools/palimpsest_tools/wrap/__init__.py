@@ -1,0 +1,1 @@
+"""Agents that are started with a server as their provider's address."""
