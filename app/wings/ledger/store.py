@@ -210,12 +210,11 @@ FROM warmings WHERE tenant_id = :tenant_id AND {only}
 GROUP BY model, format, policy_name, policy_version ORDER BY 1, 2, 3, 4
 """
 WARMED_VIEW: Final = _WARMED.format(only="session_id = :session_id AND view = :view")
-_WARMED_IN_RANGE: Final = "created_at >= :since AND created_at < :until AND (:model::text IS NULL OR model = :model)"
-WARMED: Final = _WARMED.format(only=_WARMED_IN_RANGE)
-WARMED_OF_PREFIX: Final = _WARMED.format(
-    only=f"{_WARMED_IN_RANGE} AND session_id IN "
+WARMED: Final = _WARMED.format(
+    only="created_at >= :since AND created_at < :until AND (:model::text IS NULL OR model = :model) AND session_id IN "
     f"(SELECT s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id AND {has_prefix('s.external_id', ':prefix')})"
 )
+"""The empty prefix is that of all names."""
 
 
 def _warming_sums(row: asyncpg.Record) -> WarmingSums:
@@ -233,9 +232,6 @@ async def warmings(
     database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
 ) -> list[WarmingSums]:
     """Sum a tenant's warmings in [since, until), as `sums` does its calls."""
-    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model}
-    if prefix:
-        rows = await database.fetch(WARMED_OF_PREFIX, **values, prefix=prefix)
-    else:
-        rows = await database.fetch(WARMED, **values)
+    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
+    rows = await database.fetch(WARMED, **values)
     return [_warming_sums(row) for row in rows]

@@ -110,6 +110,8 @@ for _state in REPLICA_STATES:  # present from the start, so that alert rules and
     REPLICA.labels(_state)
 for _answered_by in REPLICA_READS:
     LATE_READS.labels(_answered_by)
+for _ping in ("sent", "failed"):
+    PINGS.labels(_ping)
 
 
 @contextmanager

@@ -82,6 +82,17 @@ async def test_a_call_on_a_further_line_is_found_by_the_sessions_name(
     assert row["external_id"] == made["line"]
 
 
+@pytest.mark.wing("ledger")
+async def test_a_key_for_some_sessions_sees_their_warmings(client: httpx.AsyncClient, database: Database) -> None:
+    for sid in ("s", "ann-1", "ann-2"):
+        await warm(client, sid, (await call_of(client, sid))["call_id"], READ)
+    tenants, since = Tenants(database, None), (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    key = await tenants.create_key("default", "k", ["audit"], session_prefix="ann-")
+    client.headers["Authorization"] = f"Bearer {key.secret}"
+    audit = (await client.get("/v1/audit/ledger", params={"since": since})).json()
+    assert audit["warmings"]["warmings"] == 2
+
+
 async def test_nobody_warms_an_unknown_call_or_another_tenants(client: httpx.AsyncClient, database: Database) -> None:
     made = await call_of(client)
     unknown = "00000000-0000-7000-8000-000000000000"
