@@ -62,6 +62,15 @@ class HeldRequest:
         return self.call.tenant_id, self.call.session
 
 
+@dataclass(slots=True, eq=False)
+class _Series:
+    """The pings of a request. While one `is_sending`, its task is not cancelled, so that its cost is recorded."""
+
+    held: HeldRequest
+    task: asyncio.Task[None] | None = None
+    is_sending: bool = False
+
+
 class Pings:
     """Keeps the caches of clients that are idle, within the operator's rules.
 
@@ -73,7 +82,7 @@ class Pings:
         self._rules = rules
         self._clock = clock or CLOCK
         self._on_ping = kernel.observers.gateway_ping
-        self._series: OrderedDict[tuple[UUID, str], tuple[HeldRequest, asyncio.Task[None]]] = OrderedDict()
+        self._series: OrderedDict[tuple[UUID, str], _Series] = OrderedDict()
         self._bytes = 0
         self._refused: deque[tuple[UUID, str]] = deque(maxlen=REFUSED_REMEMBERED)
 
@@ -90,38 +99,46 @@ class Pings:
             return
         at = self._clock.now() - seconds_ago
         held = HeldRequest(call.without_bodies(), sent.upstream, sent.target, _repeatable(sent.fields), sent.body)
-        task = asyncio.create_task(self._keep(held, KeptCache(call.cached_tokens, call.cache, at, at)))
-        self._series[held.session] = (held, task)
+        series = self._series[held.session] = _Series(held)
+        series.task = asyncio.create_task(self._keep(series, KeptCache(call.cached_tokens, call.cache, at, at)))
         self._bytes += len(held.body)
         while self._bytes > BYTES_MAX:
             self._end(next(iter(self._series)))
 
     async def aclose(self) -> None:
-        """End all series."""
-        tasks = [task for _, task in self._series.values()]
-        for session in list(self._series):
-            self._end(session)
+        """End all series; a ping that is being sent is given up."""
+        tasks = [series.task for series in self._series.values() if series.task is not None]
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _end(self, session: tuple[UUID, str]) -> None:
         """End a session's series, if there is one."""
-        if session in self._series:
-            self._forget(session).cancel()
+        series = self._series.get(session)
+        if series is None:
+            return
+        self._forget(series)
+        if series.task is not None and not series.is_sending:
+            series.task.cancel()
 
-    def _forget(self, session: tuple[UUID, str]) -> asyncio.Task[None]:
-        held, task = self._series.pop(session)
-        self._bytes -= len(held.body)
-        return task
+    def _forget(self, series: _Series) -> None:
+        del self._series[series.held.session]
+        self._bytes -= len(series.held.body)
 
-    async def _keep(self, held: HeldRequest, cache: KeptCache) -> None:
+    def _is_current(self, series: _Series) -> bool:
+        return self._series.get(series.held.session) is series
+
+    async def _keep(self, series: _Series, cache: KeptCache) -> None:
         """Send pings until the series ends."""
-        log = structlog.get_logger()
+        log, held = structlog.get_logger(), series.held
         try:
-            while True:
+            while self._is_current(series):
                 spent = await warmings.spent(self._kernel.database, *held.session)
                 at = next_ping(cache, self._rules, warming_bill(spent, cache.profile).billed)
                 await self._clock.sleep(max(0.0, at - self._clock.now()))
+                series.is_sending = True
                 cache = await self._ping(held, cache)
+                series.is_sending = False
         except PingsEnded as why:
             log.info("pings end", session=held.call.session, reason=str(why))
         except ContextError as error:
@@ -129,8 +146,8 @@ class Pings:
         except Exception as error:
             log.error("gateway", session=held.call.session, exc_info=error)
         finally:
-            if held.session in self._series and self._series[held.session][0] is held:
-                self._forget(held.session)
+            if self._is_current(series):
+                self._forget(series)
 
     async def _ping(self, held: HeldRequest, cache: KeptCache) -> KeptCache:
         """Send a ping, record it, and return the cache after it. Raises PingsEnded or ContextError.

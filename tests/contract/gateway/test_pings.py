@@ -184,6 +184,33 @@ async def test_a_clients_call_begins_a_new_series_of_pings(served: Serve, clock:
         assert len(ping.body["messages"]) == 3
 
 
+async def test_a_ping_that_a_clients_call_overtakes_is_still_recorded(
+    served: Serve, clock: Clock, provider: Provider
+) -> None:
+    arrived, release = asyncio.Event(), asyncio.Event()
+
+    def choose(asked: ReceivedRequest) -> ProviderReply:
+        if asked.body["max_tokens"]:
+            return ProviderReply()
+        arrived.set()
+        return ProviderReply(delay_until=release)
+
+    provider.choose = choose
+    async with served() as http:
+        messages = await call(http)
+        clock.move_to(await clock.next_wait())
+        async with asyncio.timeout(SECONDS):
+            await arrived.wait()
+        reply = {"role": "assistant", "content": [{"type": "text", "text": "Hello."}]}
+        await call(http, messages=[*messages, reply, {"role": "user", "content": "and?"}])
+        assert await clock.next_wait() > 2 * 3_530
+        release.set()
+        async with asyncio.timeout(SECONDS):
+            while not (await http.get("/v1/sessions/s/ledger")).json()["warmings"]["warmings"]:
+                pass
+        assert len(pings_of(provider)) == 1
+
+
 async def test_pings_end_when_the_client_has_gone(served: Serve, clock: Clock, provider: Provider) -> None:
     async with served(gateway_ping_idle_seconds=7_000) as http:
         await call(http)
