@@ -99,7 +99,7 @@ async def walk(http: httpx.AsyncClient, receiver: Receiver) -> list[Request]:
     """Run the walk, which needs a worker; everything it creates stays, except what its last steps erase."""
     on = Walker(http)
     sid = "s"
-    for operation in (*PROBES, "/v1/tools/recall", "/v1/tools/compact"):
+    for operation in (*PROBES, "/v1/gateway", "/v1/tools/recall", "/v1/tools/compact"):
         await on.ask("GET", operation)
     await _policies_and_webhooks(on, receiver)
     await _retain(on)

@@ -38,6 +38,7 @@ BODIES: dict[str, Json] = {
     "end_turn": {},
     "compact": {},
     "report_outcome": {"usage": {"input_tokens": 5}},
+    "report_warming": {"usage": {"input_tokens": 5}},
     "put_layer": {"content": "x"},
     "patch_visibility": {"hide": [1]},
     "put_policy": {},
@@ -227,11 +228,12 @@ async def test_operations_on_no_session_are_allowed(callers: dict[str, Caller]) 
 @pytest.mark.wing("recall")
 @pytest.mark.wing("ledger")
 def test_operations_filtered_by_the_prefix_are_listed() -> None:
-    """Each operation has its own test below."""
+    """Each operation has its own test below, or with its wing's tests."""
     assert operations_with(PrefixAccess.WITHIN) == [
         "audit_calls",
         "create_key",
         "get_audit_ledger",
+        "get_gateway",
         "list_keys",
         "list_sessions",
         "revoke_key",
