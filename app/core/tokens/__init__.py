@@ -1,1 +1,1 @@
-"""Token counts: estimators and their calibration by reported usage, model profiles, and the budget of a context."""
+"""Token counts: estimators, their calibration by reported usage, models and their caches, and a context's budget."""

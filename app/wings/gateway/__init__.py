@@ -91,8 +91,8 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
 def _pings(settings: GatewaySettings, kernel: "Services") -> "Pings | None":
     if settings.gateway_pings == "off":
         return None
+    from app.core.tokens.pings import PingRules
     from app.wings.gateway.pinging import Pings
-    from app.wings.gateway.pings import PingRules
 
     short, most = settings.gateway_pings == "all", settings.gateway_ping_spend_tokens
     return Pings(kernel, PingRules(short, settings.gateway_ping_idle_seconds, most))

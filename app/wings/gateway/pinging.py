@@ -14,13 +14,13 @@ from uuid import UUID
 import structlog
 
 from app.core.errors import ContextError
+from app.core.tokens.pings import KeptCache, PingRules, PingsEnded, can_keep, can_ping, next_ping, ping_body
 from app.core.wire.bodies import JSON_BYTES_MAX, object_or_none, parse
 from app.core.wire.replies import AnthropicReply
 from app.resources.feedback.warmings import WarmingReport, warming_bill
 from app.store import audit, warmings
 from app.store.ids import new_id, session_key
 from app.store.spans import MAIN
-from app.wings.gateway.pings import KeptCache, PingRules, PingsEnded, can_keep, can_ping, next_ping, ping_body
 from app.wings.gateway.upstream import Upstream, UpstreamError, raw_pieces
 
 if TYPE_CHECKING:
