@@ -270,6 +270,7 @@ views = Table(
     # The calibration learned from the view's own calls; the version grows with every change.
     Column("learned", JSON),
     Column("learned_version", Integer, nullable=False, server_default="0"),
+    Column("warmed_at", DateTime(timezone=True)),
 )
 
 epochs = Table(

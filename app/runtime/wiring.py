@@ -101,6 +101,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     quota = SessionQuota(settings.tenant_sessions_max)
     forks = Forks(database, policies, quota)
     lines = Lines(database, forks, settings.session_lines_max)
+    recordings = Recordings(database, policies)
     ingest = Ingest(database, counting, policies, view_cache, quota, SessionSnapshots(database, counting), lines)
     caches = parse_table(settings.cache_table)
     summarizer, kept_days = compaction(settings, database, counting), settings.calls_retention_days
@@ -125,9 +126,9 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         lines=lines,
         reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
         feedback=feedback,
-        warmings=Warmings(database, policies, caches),
+        warmings=Warmings(database, policies, recordings, caches),
         steps=Steps(database, ingest, assembly, feedback, lines),
-        recordings=Recordings(database, policies),
+        recordings=recordings,
         turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),

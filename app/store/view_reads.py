@@ -82,7 +82,7 @@ SELECT h.session_id, h.tenant_id, h.version, h.line, h.model, h.policy_name, h.p
        $layers, $calibrations AS calibrations, {_LEARNED}, $folded AS folded, $tail AS events
 FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = :session_id AND v.view = :view LEFT JOIN e ON true
 LEFT JOIN LATERAL (
-    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
+    SELECT breakpoints, extract(epoch FROM coalesce(clock, greatest(created_at, v.warmed_at)))::float8 AS used_at
     FROM model_calls m WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = e.epoch AND m.head <= h.at_head
     ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true
@@ -99,7 +99,7 @@ SELECT s.tokens AS all_tokens, s.head, s.version, s.line, v.policy_name AS view_
        $layers, $calibrations AS calibrations, {_LEARNED}, $new AS events
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 LEFT JOIN LATERAL (
-    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
+    SELECT breakpoints, extract(epoch FROM coalesce(clock, greatest(created_at, v.warmed_at)))::float8 AS used_at
     FROM model_calls m WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :epoch
     ORDER BY m.call_id DESC LIMIT 1
 ) last_call ON true

@@ -30,11 +30,20 @@ class WarmingUsage:
 
 
 _COPIED: Final = f"session_id, tenant_id, call_id, view, {columns(WarmedCall)}"
+# The view's cache lives longer now; a process that holds the view in memory reads it again.
 ADD: Final = f"""
-INSERT INTO warmings ({_COPIED}, id, {columns(WarmingUsage)})
-SELECT {_COPIED}, :id, :input_tokens, :cache_read_tokens, :cache_write_tokens
-FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND call_id = :call_id
-ON CONFLICT DO NOTHING
+WITH added AS (
+    INSERT INTO warmings ({_COPIED}, id, {columns(WarmingUsage)})
+    SELECT {_COPIED}, :id, :input_tokens, :cache_read_tokens, :cache_write_tokens
+    FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND call_id = :call_id
+    ON CONFLICT DO NOTHING RETURNING session_id, view, input_tokens
+), kept AS (
+    UPDATE views v SET warmed_at = now() FROM added a
+    WHERE v.session_id = :session_id AND a.session_id = :session_id AND v.view = a.view AND a.input_tokens IS NOT NULL
+)
+UPDATE sessions SET version = version + 1
+WHERE session_id = :session_id AND tenant_id = :tenant_id
+  AND EXISTS (SELECT FROM added a WHERE a.session_id = :session_id)
 """
 CALL: Final = (
     f"SELECT {columns(WarmedCall)} FROM model_calls "

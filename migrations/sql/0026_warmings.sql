@@ -21,4 +21,7 @@ CREATE TABLE warmings (
 
 CREATE INDEX warmings_created_idx ON warmings (tenant_id, created_at);
 
+-- The time of the newest of them for a call of the view: its cache is warm from then on.
+ALTER TABLE views ADD COLUMN warmed_at TIMESTAMP WITH TIME ZONE;
+
 SELECT palimpsest_wall('warmings');

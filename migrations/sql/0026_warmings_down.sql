@@ -1,1 +1,2 @@
+ALTER TABLE views DROP COLUMN warmed_at;
 DROP TABLE warmings;

@@ -159,6 +159,8 @@ async def _contexts(on: Walker, sid: str) -> None:
     await on.ask("POST", report, usage, sid=sid, call_id=made["call_id"])
     warmings = "/v1/sessions/{sid}/calls/{call_id}/warmings"
     await on.ask("POST", warmings, {"usage": {"cache_read_tokens": 4000}}, sid=sid, call_id=made["call_id"])
+    await on.ask("POST", context, {"view": "kept", "format": "anthropic"}, sid=sid)
+    await on.ask("POST", "/v1/sessions/{sid}/context:warm", {"view": "kept"}, sid=sid)
     error = {"status": 400, "message": "prompt is too long: 210000 tokens > 200000 maximum"}
     verdict = await on.ask("POST", report, {"error": error}, sid=sid, call_id=first["call_id"])
     if verdict["action"] == "retry":

@@ -7,11 +7,11 @@ from uuid import UUID, uuid5
 from fastapi import Depends, Path, Query, Request, Response
 
 from app.core.errors import InvalidRequest
-from app.core.log.segments import session_of
+from app.core.log.segments import line_of, session_of
 from app.http import paging
 from app.http.auth import PrefixAccess, session_in_path
 from app.http.body import read_model
-from app.http.fields import Cursor, Limit, Sid
+from app.http.fields import Cursor, Limit, Sid, answer_of
 from app.http.idempotency import Idempotency, Idempotent, idempotency_key
 from app.http.openapi import body_of_model
 from app.http.operation import Resource, Who, service
@@ -23,8 +23,10 @@ from app.resources.feedback.schemas import (
     NextOut,
     OutcomeIn,
     OutcomeOut,
+    WarmIn,
     WarmingIn,
     WarmingOut,
+    WarmOut,
 )
 from app.resources.feedback.service import Feedback, Verdict
 from app.resources.feedback.warmings import WarmingReport, Warmings
@@ -104,6 +106,34 @@ async def report_warming(
         return WarmingOut(input_tokens=bill.tokens, **figures)
 
     return await asked.run_repeatable(WarmingOut, recorded)
+
+
+@router.operation(
+    "POST",
+    "/v1/sessions/{sid}/context:warm",
+    scope="ingest",
+    returns=WarmOut,
+    problems=("not-found", "nothing-to-send", "not-reproducible"),
+)
+async def warm_context(
+    sid: Sid, who: Who, body: WarmIn, warmings: Annotated[Warmings, Depends(service(Warmings))]
+) -> WarmOut:
+    """Get the request that keeps the provider's cache of a view's last call, to send while the session is idle.
+
+    Report its usage as a warming of that call. Only Anthropic's format has such requests.
+    """
+    found = await warmings.prepare(who.tenant_id, sid, body.view)
+    return answer_of(
+        WarmOut,
+        found.call,
+        session=session_of(sid),
+        line=line_of(sid),
+        request=found.request,
+        tokens=found.call.manifest.cached_tokens,
+        expires_at=found.call.manifest.cache_expires_at,
+        price=round(found.price, 1),
+        saves=round(found.saves, 1),
+    )
 
 
 @router.operation("GET", "/v1/calibrations", scope="read", access=PrefixAccess.TENANT, returns=CalibrationPage)

@@ -1,10 +1,23 @@
 """Reports of outcomes, the verdicts on them, and the calibrations learned from them."""
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.http.fields import LenientText, NextCursor, StrictRequest, UpdatedAt
+from app.http.fields import (
+    CallFormat,
+    CallId,
+    CallModel,
+    LenientText,
+    LineName,
+    NextCursor,
+    SessionName,
+    StrictRequest,
+    UpdatedAt,
+    ViewName,
+    ViewOf,
+)
 from app.resources.feedback.measurements import Report
 
 Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
@@ -83,6 +96,42 @@ class WarmingOut(BaseModel):
     )
     billed: float = Field(
         description="Price of the request, expressed as the number of uncached input tokens that would cost the same."
+    )
+
+
+class WarmIn(StrictRequest):
+    """Request for the request that keeps a provider's cache."""
+
+    view: ViewName = "main"
+
+
+class WarmOut(BaseModel):
+    """Request that keeps the provider's cache of a view's last call. Nothing was recorded."""
+
+    call_id: CallId
+    session: SessionName
+    line: LineName
+    view: ViewOf
+    format: CallFormat
+    model: CallModel
+    request: dict[str, Any] = Field(
+        description="Request of that call with `max_tokens` 0, to send unchanged and without streaming. "
+        "Send the same tools, model and other parameters as with the call, or the provider has another cache."
+    )
+    tokens: int = Field(
+        description="Part of it that the provider's cache is expected to hold, in the model's tokens; 0 if none is."
+    )
+    expires_at: datetime | None = Field(
+        description="Time at which that part expires, counted from the call; null if `tokens` is 0. Requests that kept "
+        "it since are not counted."
+    )
+    price: float = Field(
+        description="Price of the request while the cache holds that part, in uncached input tokens. Later it is "
+        "written again, at the price of a write."
+    )
+    saves: float = Field(
+        description="Price that the next call saves if it finds that part in the cache instead of writing it again. "
+        "All requests until that call together should cost less."
     )
 
 

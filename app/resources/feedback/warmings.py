@@ -1,18 +1,26 @@
 """Warmings: reports of requests that kept the provider's cache of a call, and their price."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
-from app.core.errors import NotFound
+from app.core.errors import NotFound, NothingToSend
+from app.core.log.events import Json
 from app.core.log.segments import is_line
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced
+from app.resources.contexts.recordings import Recordings
 from app.resources.policies.service import Policies
-from app.store import lines, warmings
+from app.store import audit, lines, sessions, warmings
+from app.store.audit import CallRow
 from app.store.engine import Database
 from app.store.ids import session_ref
 from app.store.warmings import WarmedCall, WarmingUsage
+
+WARMED_FORMAT: Final = "anthropic"
+"""Anthropic's API alone documents a request that reads the cache and asks for no answer: `max_tokens` 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +47,27 @@ def _usage(report: WarmingReport | None, format: str) -> WarmingUsage:
     return WarmingUsage((report.input_tokens or 0) + apart, read, write)
 
 
-class Warmings:
-    """Records warmings."""
+@dataclass(frozen=True, slots=True)
+class PreparedWarming:
+    """The request that keeps the cache of a call, its price, and the price that the next call saves by it.
 
-    def __init__(self, database: Database, policies: Policies, caches: Mapping[str, CacheProfile]) -> None:
+    Prices are in uncached input tokens.
+    """
+
+    call: CallRow
+    request: Mapping[str, Json]
+    price: float
+    saves: float
+
+
+class Warmings:
+    """Prepares and records warmings."""
+
+    def __init__(
+        self, database: Database, policies: Policies, recordings: Recordings, caches: Mapping[str, CacheProfile]
+    ) -> None:
         self._database = database
+        self._recordings = recordings
         self._policies = policies
         self._caches = caches
 
@@ -64,6 +88,32 @@ class Warmings:
         usage = _usage(report, call.format)
         await warmings.add(self._database, session_ref(tenant_id, name), call_id, warming_id, usage)
         return warming_bill(usage, await self._profile(tenant_id, call))
+
+    async def prepare(self, tenant_id: UUID, line: str, view: str) -> PreparedWarming:
+        """Return the request that keeps the provider's cache of a view's last call.
+
+        Raises NotFound, NotReproducible, or NothingToSend if there is no such request.
+        """
+        ref = session_ref(tenant_id, line)
+        found = await audit.page(self._database, (ref.session_id,), tenant_id, view=view, before=None, limit=1)
+        if not found:
+            await sessions.get(self._database, tenant_id, line)
+            raise NothingToSend(f"view {view!r} has no call whose cache could be kept")
+        done = await self._recordings.reproduce(tenant_id, line, found[0][1])
+        call = done.call
+        if call.format != WARMED_FORMAT:
+            raise NothingToSend(f"no request in the format {call.format!r} keeps a cache without an answer")
+        if not done.is_exact:
+            raise NothingToSend("events of the last call were erased, so the provider's cache does not have its prefix")
+        policy = await self._policies.get(tenant_id, call.policy)
+        profile = cache_profile(call.model, policy.cache, self._caches, FORMATS[call.format].cache)
+        tokens = call.manifest.cached_tokens
+        return PreparedWarming(
+            call=call,
+            request=json.loads(done.replayed.request.body) | {"max_tokens": 0},
+            price=tokens * profile.read_price,
+            saves=tokens * max(0.0, profile.write_price - profile.read_price),
+        )
 
     async def _profile(self, tenant_id: UUID, call: WarmedCall) -> CacheProfile:
         policy = await self._policies.get(tenant_id, (call.policy_name, call.policy_version))

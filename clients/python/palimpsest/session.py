@@ -48,6 +48,7 @@ class SessionOperations:
     post_context = session_operation(contexts.post_context)
     preview_context = session_operation(contexts.preview_context)
     report_outcome = session_operation(contexts.report_outcome)
+    warm_context = session_operation(contexts.warm_context)
     report_warming = session_operation(contexts.report_warming)
 
     list_calls = session_listing(records.list_calls)

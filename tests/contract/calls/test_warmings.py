@@ -3,11 +3,14 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from app.services.tenants import Tenants
+from app.store.dsn import for_asyncpg
 from app.store.engine import Database
+from tests.support.backdating import moved_back
 
 READ = {"usage": {"input_tokens": 4, "cache_read_tokens": 10_000, "cache_write_tokens": 0}}
 PRICED = {"prices": {"input_per_million": 3.0, "output_per_million": 15.0, "currency": "EUR"}}
@@ -105,3 +108,69 @@ async def test_nobody_warms_an_unknown_call_or_another_tenants(client: httpx.Asy
     assert await database.fetch("SELECT FROM warmings") == []
     client.headers["Authorization"] = f"Bearer {ours.secret}"
     assert (await warm(client, "s", made["call_id"], READ)).status_code == 201
+
+
+LONG = [{"role": "user", "content": "word " * 4_000}, {"role": "assistant", "content": "Yes."}]
+
+
+async def test_the_request_that_keeps_a_cache_is_that_of_the_last_call(client: httpx.AsyncClient) -> None:
+    await call_of(client)
+    made = await call_of(client, messages=[*LONG, {"role": "user", "content": "Go on."}])
+    answer = await client.post("/v1/sessions/s/context:warm", json={})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert found["request"] == made["request"] | {"max_tokens": 0}
+    assert (found["call_id"], found["line"]) == (made["call_id"], made["line"])
+    assert {name: found[name] for name in ("tokens", "expires_at")} == {
+        name: made["cache"][name] for name in ("tokens", "expires_at")
+    }
+    assert found["price"] == pytest.approx(0.1 * found["tokens"], abs=0.1)
+    assert found["saves"] == pytest.approx(1.15 * found["tokens"], abs=0.1)
+    calls = (await client.get("/v1/sessions/s/calls")).json()["items"]
+    assert len(calls) == 2, "nothing is recorded as a call"
+
+
+async def test_without_a_call_whose_cache_can_be_kept_the_reason_is_named(client: httpx.AsyncClient) -> None:
+    path = "/v1/sessions/s/context:warm"
+    assert (await client.post(path, json={})).status_code == 404
+    made = await call_of(client, format="openai", model="gpt-5")
+    refused = await client.post(path, json={})
+    assert (refused.status_code, refused.json()["type"]) == (422, "/problems/nothing-to-send")
+    assert "openai" in refused.json()["detail"]
+    assert "no call" in (await client.post(path, json={"view": "other"})).json()["detail"]
+    made = await call_of(client, messages=LONG)
+    assert (await client.post(path, json={})).status_code == 200
+    assert (await client.delete(f"/v1/sessions/s/events/{made['head'] - 1}")).status_code < 300
+    refused = await client.post(path, json={})
+    assert refused.status_code == 422 and "erased" in refused.json()["detail"]
+
+
+@pytest.mark.wing("audit")
+@pytest.mark.parametrize("warmed", [True, False])
+async def test_a_warmed_cache_is_warm_for_the_next_context(
+    client: httpx.AsyncClient, database_url: str, *, warmed: bool
+) -> None:
+    messages = [*LONG, {"role": "user", "content": "Go on."}]
+    made = await call_of(client, messages=messages)
+    connection = await asyncpg.connect(for_asyncpg(database_url))
+    await connection.execute("SET session_replication_role = replica")  # disables the triggers that forbid the change
+    await connection.execute("UPDATE model_calls SET " + moved_back("created_at", "interval '10 minutes'"))
+    await connection.execute("UPDATE sessions SET version = version + 1")  # the view in memory is read again
+    await connection.close()
+    if warmed:
+        assert (await warm(client, "s", made["call_id"], READ)).status_code == 201
+    more = [*messages, {"role": "assistant", "content": "Done."}, {"role": "user", "content": "And now?"}]
+    later = await call_of(client, messages=more)
+    record = (await client.get(f"/v1/sessions/s/calls/{later['call_id']}")).json()
+    assert (record["moment"], later["line"]) == ("warm" if warmed else "cold", made["line"])
+
+
+@pytest.mark.wing("audit")
+async def test_a_view_in_memory_is_read_again_after_a_warming(client: httpx.AsyncClient, reads: list[str]) -> None:
+    made = await call_of(client, messages=LONG)
+    reads.clear()
+    await client.get("/v1/sessions/s/context", params={"format": "anthropic"})
+    before = len(reads)
+    await warm(client, "s", made["call_id"], READ)
+    await client.get("/v1/sessions/s/context", params={"format": "anthropic"})
+    assert (before, len(reads)) == (0, 1)

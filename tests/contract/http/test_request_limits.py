@@ -30,6 +30,8 @@ BODY_OPERATIONS = [
     ("POST", "/v1/sessions/s/turns/end"),
     ("POST", "/v1/sessions/s/compactions"),
     ("POST", "/v1/sessions/s/calls/019373a1-0000-7000-8000-000000000000/outcome"),
+    ("POST", "/v1/sessions/s/calls/019373a1-0000-7000-8000-000000000000/warmings"),
+    ("POST", "/v1/sessions/s/context:warm"),
     ("PUT", "/v1/sessions/s/layers/sources"),
     ("PATCH", "/v1/sessions/s/visibility"),
     ("PUT", "/v1/policies/p"),

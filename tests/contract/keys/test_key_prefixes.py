@@ -39,6 +39,7 @@ BODIES: dict[str, Json] = {
     "compact": {},
     "report_outcome": {"usage": {"input_tokens": 5}},
     "report_warming": {"usage": {"input_tokens": 5}},
+    "warm_context": {},
     "put_layer": {"content": "x"},
     "patch_visibility": {"hide": [1]},
     "put_policy": {},

@@ -18,6 +18,7 @@ from palimpsest.types import (
     StepOutcomeIn,
     UsageIn,
     WarmingOut,
+    WarmOut,
 )
 
 
@@ -164,6 +165,11 @@ def report_outcome(
     body = {"usage": usage, "latency_ms": latency_ms, "error": error}
     outcome = path("sessions", session, "calls", call_id, "outcome")
     return Request("POST", outcome, OutcomeOut, None, body, idempotency_key)
+
+
+def warm_context(session: str, *, view: str | None = None) -> Request[WarmOut]:
+    """Get the request that keeps the provider's cache of a view's last call; report its usage as a warming."""
+    return Request("POST", path("sessions", session) + "/context:warm", WarmOut, body={"view": view})
 
 
 def report_warming(

@@ -57,6 +57,7 @@ from palimpsest.types.feedback import (
     OutcomeOut,
     UsageIn,
     WarmingOut,
+    WarmOut,
 )
 from palimpsest.types.gateway import GatewayCall, GatewayOut
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
@@ -236,6 +237,7 @@ __all__ = [
     "TurnPage",
     "UsageIn",
     "VisibilityOut",
+    "WarmOut",
     "WarmingOut",
     "WebhookMade",
     "WebhookOut",
