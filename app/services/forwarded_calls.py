@@ -16,7 +16,8 @@ TENANTS_MAX: Final = 1_000
 class ForwardedCall:
     """A request through a gateway: to which provider, in which mode, and the reason if it was not replaced.
 
-    `line` and `call_id` are those of the recorded call whose context was sent in place of the client's conversation.
+    `line` and `call_id` are those of the recorded call whose context was sent in place of the client's conversation, or
+    could have been: then `potential_tokens` is its size.
     """
 
     provider: str
@@ -28,6 +29,7 @@ class ForwardedCall:
     call_id: UUID | None = None
     tokens_sent: int | None = None
     tokens_wanted: int | None = None
+    potential_tokens: int | None = None
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 

@@ -11,7 +11,7 @@ import asyncpg
 import structlog
 
 from app.core.assembly.budget import budget_of, real_window
-from app.core.assembly.inputs import ContextRequest, Injection, Retry, ViewRow, ViewSettings
+from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest, Injection, Retry, ViewRow, ViewSettings
 from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
 from app.core.log.segments import is_line
 from app.core.policy.overflow import Overflow
@@ -178,6 +178,9 @@ class Feedback:
             return Reporting(ref, call, policy, call.outcome, repeated=True)
         if call.outcome is not None and (call.outcome.error is None or call.outcome.overflow):
             raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
+        if call.view == OBSERVED_VIEW:  # the usage is that of another request: nothing follows from it
+            await outcomes.store(tx, ref, call_id, outcome, None, None)
+            return Reporting(ref, call, policy, outcome)
         lessons, taught = await self._learn(tx, ref, found, outcome, overflow)
         reported = usage_of(call, outcome)
         if view is None or (view.reported is not None and view.reported.call_id >= call_id):
@@ -211,6 +214,8 @@ class Feedback:
             lessons = reporting.lessons or Lessons(None, None, 0)
             with _only_logged("no compaction"):
                 await self._compact(ref, call, reporting.policy, lessons, overflow.tokens)
+        if call.view == OBSERVED_VIEW:
+            return self._observe(reporting.verdict)
         cache = None
         if self.cache_reads and outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
             with _only_logged("cache reads are not compared"):

@@ -32,6 +32,11 @@ class GatewaySettings(BaseModel):
         description="Address of OpenAI's API, or of a compatible one, to which `/gateway/openai` forwards, such as"
         " `https://api.openai.com/v1`. Unset: off.",
     )
+    gateway_mode: Literal["enforce", "observe"] = Field(
+        "enforce",
+        description="Whether the gateway sends contexts in place of clients' conversations (`enforce`), or sends the"
+        " clients' own bytes and only records the contexts, in the view `observed` (`observe`).",
+    )
     gateway_context_seconds: float = Field(
         5.0,
         gt=0,
@@ -85,7 +90,9 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
         from app.wings.gateway.upstream import Upstream
 
         upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items()}
-        yield Gateway(kernel, upstreams, settings.gateway_context_seconds, _pings(settings, kernel))
+        observes = settings.gateway_mode == "observe"
+        pings = None if observes else _pings(settings, kernel)
+        yield Gateway(kernel, upstreams, settings.gateway_context_seconds, pings, observes=observes)
 
 
 def _pings(settings: GatewaySettings, kernel: "Services") -> "Pings | None":

@@ -35,7 +35,8 @@ class GatewayExchange:
 
     `path` is the provider's own. `named` is the session that the URL names, if any.
     `context`: a context replaces the conversation, and `call` is its record. `bypass`: the request belongs to a session
-    but is sent unchanged, and `reason` says why. `passthrough`: it belongs to no session.
+    but is sent unchanged, and `reason` says why. `passthrough`: it belongs to no session. `observed`: it is sent
+    unchanged, and `call` is the record of the context that could have replaced it.
     """
 
     gateway: Gateway
@@ -70,7 +71,8 @@ class GatewayExchange:
         if self.call is not None:
             call = self.call
             found |= {"line": call.line, "call": call.call_id, "epoch": call.epoch}
-            found |= {"tokens-sent": call.tokens_sent, "tokens-wanted": call.tokens_wanted}
+            size = "potential-tokens" if self.mode == "observed" else "tokens-sent"
+            found |= {size: call.tokens_sent, "tokens-wanted": call.tokens_wanted}
         return [
             (f"x-palimpsest-{name}".encode(), str(value).encode()) for name, value in found.items() if value is not None
         ]
@@ -80,7 +82,9 @@ class GatewayExchange:
         call, common = self.call, (self.provider, self.path, self.mode, self.reason, self.session)
         if call is None:
             return ForwardedCall(*common)
-        return ForwardedCall(*common, call.line, call.call_id, call.tokens_sent, call.tokens_wanted)
+        observed = self.mode == "observed"
+        sent, potential = (None, call.tokens_sent) if observed else (call.tokens_sent, None)
+        return ForwardedCall(*common, call.line, call.call_id, sent, call.tokens_wanted, potential)
 
     def outcome(self, reply: Reply | None = None, error: Mapping[str, Json] | None = None) -> GatewayOutcome:
         """Return the outcome of the call as of now."""

@@ -186,12 +186,12 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
         if given is None:
             raise NotBudgeted("unreadable")
         conversation = read_conversation(endpoint, given)
-        if endpoint.counts:
+        if endpoint.counts and not gateway.observes:
             exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
-        else:
+        elif not endpoint.counts:
             exchange.call = await gateway.prepare(who.tenant_id, session, conversation)
-            exchange.body = exchange.call.body
-        exchange.mode = "context"
+            exchange.body = exchange.call.body or exchange.body
+        exchange.mode = "observed" if gateway.observes else "context"
     except NotBudgeted as why:
         exchange.reason = str(why)
     except TimeoutError:

@@ -17,16 +17,22 @@ class GatewayCall(BaseModel):
     at: datetime = Field(description="Time of the request.")
     provider: Provider
     path: str = Field(description="The provider's path.")
-    mode: Literal["context", "bypass", "passthrough"] = Field(
-        description="Form in which it was sent: with a `context` in place of the client's conversation, or unchanged, "
-        "with a session (`bypass`) or without one (`passthrough`)."
+    mode: Literal["context", "observed", "bypass", "passthrough"] = Field(
+        description="Form in which it was sent: with a `context` in place of the client's conversation, or unchanged: "
+        "with a recorded context that was not sent (`observed`), with a session (`bypass`) or without one "
+        "(`passthrough`)."
     )
     reason: str | None = Field(description="Reason why it was sent unchanged; null if there is none.")
     session: str | None = Field(description="Id of the session; null without one.")
-    line: str | None = Field(description="Id of the session's line; null unless a context was sent.")
-    call_id: UUID | None = Field(description="Id of the recorded call; null unless a context was sent.")
+    line: str | None = Field(description="Id of the session's line; null unless a context was recorded.")
+    call_id: UUID | None = Field(description="Id of the recorded call; null without one.")
     tokens_sent: int | None = Field(description="Estimated size of the context; null unless one was sent.")
-    tokens_wanted: int | None = Field(description="Estimated size of the conversation; null unless one was sent.")
+    tokens_wanted: int | None = Field(
+        description="Estimated size of the conversation; null unless a context was recorded."
+    )
+    potential_tokens: int | None = Field(
+        description="Estimated size of the context that was recorded and not sent; null unless `mode` is `observed`."
+    )
 
 
 class GatewayOut(BaseModel):

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from app.core.assembly.inputs import ContextRequest
+from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
 from app.core.log.chain import START, Link, links
 from app.core.log.events import Draft, Json
@@ -90,7 +90,10 @@ class GatewayOutcome:
 
 
 class Gateway:
-    """Makes contexts for calls through the gateway, and logs their replies and outcomes."""
+    """Makes contexts for calls through the gateway, and logs their replies and outcomes.
+
+    If it `observes`, the contexts are recorded in a view of their own, and the clients' own bytes are sent.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,10 @@ class Gateway:
         upstreams: Mapping[str, Upstream],
         context_seconds: float,
         pings: Pings | None = None,
+        *,
+        observes: bool = False,
     ) -> None:
+        self.observes = observes
         self._kernel = kernel
         self.pings = pings
         self.upstreams = upstreams
@@ -115,6 +121,9 @@ class Gateway:
         the client's next call finds it done.
         """
         asked = ContextRequest(format=conversation.format, model=conversation.model)
+        if self.observes:
+            asked = replace(asked, view=OBSERVED_VIEW)
+            conversation = replace(conversation, hides_usage=False)  # the response is the client's own
         task = asyncio.create_task(self._prepare(tenant_id, session, conversation, asked))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._context_seconds)
@@ -138,7 +147,7 @@ class Gateway:
             call_id=call.call_id,
             head=call.head,
             epoch=call.epoch,
-            body=await _body(answer, conversation),
+            body=b"" if self.observes else await _body(answer, conversation),
             tokens_sent=call.estimate,
             tokens_wanted=inputs.budget.shown(inputs.loaded.log_tokens),
             cached_tokens=call.manifest.cached_tokens,
@@ -168,7 +177,7 @@ class Gateway:
         try:
             report = await asyncio.to_thread(_report, outcome)
             verdict = await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
-            if not verdict.outcome.overflow or verdict.call.retry_of is not None:
+            if self.observes or not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
             asked = ContextRequest(format=conversation.format, model=conversation.model, wait_ms=verdict.wait_ms)
             smaller = await self._kernel.feedback.retry_request(

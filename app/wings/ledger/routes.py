@@ -26,6 +26,7 @@ from app.wings.ledger.schemas import (
     LedgerCall,
     LedgerEpoch,
     LedgerModel,
+    LedgerObserved,
     LedgerOut,
     LedgerSums,
     LedgerTotals,
@@ -101,6 +102,7 @@ async def get_audit_ledger(
         items=[LedgerModel(model=name, **_sums(list(members))) for name, members in by_model],
         totals=LedgerSums(**_sums(found.sums)),
         warmings=_warmings(found.warmings),
+        observed=_observed(found.observed),
     )
 
 
@@ -175,6 +177,15 @@ def _sums(members: Sequence[BilledSums]) -> dict[str, Any]:
         "billed": sum(one.bill.billed for one in members),
         "money": _money((one.prices, one.bill.billed, one.sums.output_tokens) for one in members),
     }
+
+
+def _observed(members: Sequence[BilledSums]) -> LedgerObserved:
+    counted = LedgerObserved.model_fields.keys() - {"billed", "potential_input_tokens"}
+    return LedgerObserved(
+        **{name: sum(getattr(one.sums, name) for one in members) for name in counted},
+        billed=sum(one.bill.billed for one in members),
+        potential_input_tokens=sum(one.sums.remaining_tokens for one in members),
+    )
 
 
 def _warmings(members: Sequence[BilledWarmings]) -> LedgerWarmings:

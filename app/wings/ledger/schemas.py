@@ -231,6 +231,27 @@ class LedgerModel(LedgerSums):
     model: str | None = Field(description="Name of the model; null for calls without one.")
 
 
+class LedgerObserved(BaseModel):
+    """Sums over observed calls: the clients' own requests were sent, and the contexts in the view `observed` were not.
+
+    No other sum includes them.
+    """
+
+    calls: int = Field(description="Number of calls.")
+    reported_calls: int = Field(description="Number of calls with reported usage, which all sums below cover.")
+    input_tokens: int = Field(description="Input tokens of the clients' own requests, as reported.")
+    read_tokens: int = Field(description="Input tokens of these requests that were read from the provider's cache.")
+    write_tokens: int = Field(description="Input tokens of these requests that were written to the provider's cache.")
+    billed: Price = Field(
+        description="Price of these requests, expressed as the number of uncached input tokens that would cost the "
+        "same."
+    )
+    potential_input_tokens: int = Field(
+        description="Input tokens if the contexts had been sent instead: `input_tokens` without the estimated share "
+        "that each context leaves out of the whole log."
+    )
+
+
 class AuditLedgerOut(BaseModel):
     """Sums over the calls of all sessions in a range of time."""
 
@@ -239,3 +260,4 @@ class AuditLedgerOut(BaseModel):
     items: list[LedgerModel] = Field(description="Sums by model.")
     totals: LedgerSums = Field(description="Sums over all models.")
     warmings: LedgerWarmings = Field(description="Requests in the range that kept the providers' caches.")
+    observed: LedgerObserved = Field(description="Calls in the range whose contexts were recorded and not sent.")

@@ -95,12 +95,13 @@ class BilledWarmings:
 
 @dataclass(frozen=True, slots=True)
 class TenantLedger:
-    """The sums of a tenant's calls in [since, until), and those of the warmings of their caches."""
+    """The sums of a tenant's calls in [since, until), of the warmings of their caches, and of its observed calls."""
 
     since: datetime
     until: datetime
     sums: Sequence[BilledSums]
     warmings: Sequence[BilledWarmings]
+    observed: Sequence[BilledSums]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +266,19 @@ class Ledger:
         end = since + most if until is None else until
         if not timedelta(0) <= end - since <= most:
             raise InvalidRequest(f"until must be 0 to {DAYS_MAX} days after since", field="until")
+        sent = await self._priced(tenant_id, await store.sums(self._database, tenant_id, since, end, model, prefix))
+        seen = await self._priced(tenant_id, await store.observed(self._database, tenant_id, since, end, model, prefix))
+        warmed = await store.warmings(self._database, tenant_id, since, end, model, prefix)
+        return TenantLedger(since, end, sent, await self._billed(tenant_id, warmed), seen)
+
+    async def _priced(self, tenant_id: UUID, sums: Sequence[store.CallSums]) -> Sequence[BilledSums]:
         found = []
-        for row in await store.sums(self._database, tenant_id, since, end, model, prefix):
+        for row in sums:
             policy = await self._policies.get(tenant_id, row.policy)
             fresh = max(0, row.input_tokens - row.read_tokens - row.write_tokens)
             bill = priced(self._rules(row.model, row.format, policy), row.read_tokens, row.write_tokens, fresh)
             found.append(BilledSums(row, bill, policy.prices))
-        warmed = await store.warmings(self._database, tenant_id, since, end, model, prefix)
-        return TenantLedger(since, end, found, await self._billed(tenant_id, warmed))
+        return found
 
 
 def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:

@@ -1,12 +1,13 @@
 """Reads for the ledger: the recorded calls of a view with their outcomes, its epochs, and a tenant's sums."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 import asyncpg
 
+from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.lexicon.times import to_seconds
 from app.core.record.manifest import from_json
 from app.store import texts
@@ -65,7 +66,8 @@ class CallSums:
     """Sums over the calls of one model in one format under one policy.
 
     `reported_calls` is the number of calls with known usage, which `input_tokens` and the like sum up;
-    `unreported_tokens` is the estimate of the others, without those that failed.
+    `unreported_tokens` is the estimate of the others, without those that failed. `remaining_tokens` is the
+    known input without the estimated share of what the contexts leave out.
     """
 
     model: str | None
@@ -80,6 +82,7 @@ class CallSums:
     write_tokens: int
     output_tokens: int
     left_out_tokens: int
+    remaining_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +143,13 @@ def _call(row: asyncpg.Record) -> LedgerRow:
 async def calls(
     database: Database, ref: SessionRef, view: str, limit: int, last: UUID | None = None, after: UUID | None = None
 ) -> list[LedgerRow]:
-    """Return a view's newest calls after the call `after` and up to the call `last`, oldest first."""
+    """Return a view's newest calls after the call `after` and up to the call `last`, oldest first.
+
+    Those of observed contexts have no usage, since theirs is that of other requests.
+    """
     rows = await database.fetch(_CALLS, **ref._asdict(), view=view, limit=limit, last=last, after=after)
-    return [_call(row) for row in reversed(rows)]
+    found = [_call(row) for row in reversed(rows)]
+    return [replace(row, usage=None) for row in found] if view == OBSERVED_VIEW else found
 
 
 _EPOCHS: Final = """
@@ -168,16 +175,21 @@ SELECT model, format, policy_name, policy_version, count(*) AS calls, count(inpu
        coalesce(sum(input_tokens), 0)::bigint AS input_tokens,
        coalesce(sum(cache_read_tokens), 0)::bigint AS read_tokens,
        coalesce(sum(cache_write_tokens), 0)::bigint AS write_tokens,
-       coalesce(sum(output_tokens), 0)::bigint AS output_tokens, sum(evicted_tokens)::bigint AS left_out_tokens
-FROM model_calls WHERE tenant_id = :tenant_id AND created_at >= :since AND created_at < :until {only}
+       coalesce(sum(output_tokens), 0)::bigint AS output_tokens, sum(evicted_tokens)::bigint AS left_out_tokens,
+       coalesce(round(sum(input_tokens * estimate::numeric / greatest(1, estimate + evicted_tokens))), 0)::bigint
+         AS remaining_tokens
+FROM model_calls WHERE tenant_id = :tenant_id AND created_at >= :since AND created_at < :until AND {only}
 GROUP BY model, format, policy_name, policy_version ORDER BY 1, 2, 3, 4
 """
-SUMS: Final = _SUMS.format(only="")
-SUMS_OF_MODEL: Final = _SUMS.format(only="AND model = :model")
-SUMS_OF_PREFIX: Final = _SUMS.format(
-    only="AND (:model::text IS NULL OR model = :model) AND session_id IN "
+_SENT: Final = f"view <> '{OBSERVED_VIEW}'"
+SUMS: Final = _SUMS.format(only=_SENT)
+SUMS_OF_MODEL: Final = _SUMS.format(only=f"{_SENT} AND model = :model")
+_OF_PREFIX: Final = (
+    "(:model::text IS NULL OR model = :model) AND session_id IN "
     f"(SELECT s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id AND {has_prefix('s.external_id', ':prefix')})"
 )
+SUMS_OF_PREFIX: Final = _SUMS.format(only=f"{_SENT} AND {_OF_PREFIX}")
+OBSERVED_SUMS: Final = _SUMS.format(only=f"view = '{OBSERVED_VIEW}' AND {_OF_PREFIX}")
 
 
 def _call_sums(row: asyncpg.Record) -> CallSums:
@@ -198,6 +210,14 @@ async def sums(
     else:
         rows = await database.fetch(SUMS_OF_MODEL, **values, model=model)
     return [_call_sums(row) for row in rows]
+
+
+async def observed(
+    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
+) -> list[CallSums]:
+    """Sum a tenant's observed calls in [since, until), as `sums` does those whose contexts were sent."""
+    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
+    return [_call_sums(row) for row in await database.fetch(OBSERVED_SUMS, **values)]
 
 
 _WARMED: Final = """

@@ -13,7 +13,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge, Histogram
 from structlog.contextvars import bind_contextvars
 
-from app.core.assembly.inputs import ContextRequest
+from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest
 from app.core.errors import CannotFit, ContextError, StoreUnavailable
 from app.core.record.evictions import newly_left_out
 from app.http.errors import PROBLEM
@@ -74,6 +74,10 @@ READ_TOKENS = Counter(
 )
 
 GATEWAY = Counter("palimpsest_gateway_calls", "Requests through the gateway, by mode", ["provider", "mode"])
+POTENTIAL_CONTEXTS = Counter(
+    "palimpsest_potential_contexts", "Contexts that were recorded in the view `observed` and not sent", ["format"]
+)
+POTENTIAL_TOKENS = Counter("palimpsest_potential_context_tokens", "Estimated sizes of these contexts, in tokens")
 PINGS = Counter("palimpsest_gateway_pings", "Pings that the gateway sent to keep a provider's cache", ["outcome"])
 PING_TOKENS = Counter(
     "palimpsest_gateway_ping_billed_tokens", "Price of these pings, as a number of uncached input tokens"
@@ -174,6 +178,10 @@ def observe_context(request: ContextRequest, result: ContextAnswer | ContextErro
         _contexts(_failure(result), request.format).inc()
         return
     call, epoch = result.assembled.call, result.assembled.epoch
+    if call.view == OBSERVED_VIEW:
+        POTENTIAL_CONTEXTS.labels(request.format).inc()
+        POTENTIAL_TOKENS.inc(call.estimate)
+        return
     if call.retry_of is not None:
         RETRIES.inc()
     _contexts(_outcome(result), request.format).inc()
@@ -210,6 +218,8 @@ def _contexts(outcome: str, form: str) -> Counter:
 def observe_report(verdict: Verdict) -> None:
     """Count a report of a call's outcome."""
     outcome, cache = verdict.outcome, verdict.cache
+    if verdict.call.view == OBSERVED_VIEW:
+        return
     OUTCOMES.labels("overflow" if outcome.overflow else "answered" if outcome.error is None else "failed").inc()
     if verdict.overflow is not None:
         OVERFLOWS.labels(verdict.overflow.set).inc()

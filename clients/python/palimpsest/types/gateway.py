@@ -17,22 +17,24 @@ class GatewayCall(Model):
     """Provider, as in the paths under `/gateway`."""
     path: str
     """The provider's path."""
-    mode: Literal["context", "bypass", "passthrough"]
-    """Form in which it was sent: with a `context` in place of the client's conversation, or unchanged, with a
-    session (`bypass`) or without one (`passthrough`).
+    mode: Literal["context", "observed", "bypass", "passthrough"]
+    """Form in which it was sent: with a `context` in place of the client's conversation, or unchanged: with a
+    recorded context that was not sent (`observed`), with a session (`bypass`) or without one (`passthrough`).
     """
     reason: str | None
     """Reason why it was sent unchanged; null if there is none."""
     session: str | None
     """Id of the session; null without one."""
     line: str | None
-    """Id of the session's line; null unless a context was sent."""
+    """Id of the session's line; null unless a context was recorded."""
     call_id: str | None
-    """Id of the recorded call; null unless a context was sent."""
+    """Id of the recorded call; null without one."""
     tokens_sent: int | None
     """Estimated size of the context; null unless one was sent."""
     tokens_wanted: int | None
-    """Estimated size of the conversation; null unless one was sent."""
+    """Estimated size of the conversation; null unless a context was recorded."""
+    potential_tokens: int | None
+    """Estimated size of the context that was recorded and not sent; null unless `mode` is `observed`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,32 @@ class LedgerModel(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LedgerObserved(Model):
+    """Sums over observed calls: the clients' own requests were sent, and the contexts in the view `observed` were
+    not.
+
+    No other sum includes them.
+    """
+
+    calls: int
+    """Number of calls."""
+    reported_calls: int
+    """Number of calls with reported usage, which all sums below cover."""
+    input_tokens: int
+    """Input tokens of the clients' own requests, as reported."""
+    read_tokens: int
+    """Input tokens of these requests that were read from the provider's cache."""
+    write_tokens: int
+    """Input tokens of these requests that were written to the provider's cache."""
+    billed: float
+    """Price of these requests, expressed as the number of uncached input tokens that would cost the same."""
+    potential_input_tokens: int
+    """Input tokens if the contexts had been sent instead: `input_tokens` without the estimated share that each
+    context leaves out of the whole log.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class LedgerSums(Model):
     """Sums over calls, from their reported usage."""
 
@@ -126,6 +152,8 @@ class AuditLedgerOut(Model):
     """Sums over all models."""
     warmings: LedgerWarmings
     """Requests in the range that kept the providers' caches."""
+    observed: LedgerObserved
+    """Calls in the range whose contexts were recorded and not sent."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,122 @@
+"""A gateway in the mode `observe`: bytes, records, sums and metrics."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.conftest import serving
+from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, settings
+from tests.support.provider import Provider
+
+pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("ledger")]
+
+ROUNDS: Final = 14
+POLICY: Final = {"window_tokens": 10_000, **NO_WAIT_POLICY}
+Json = dict[str, Any]
+
+
+def _bodies(rounds: int) -> Sequence[bytes]:
+    """Return the requests of an agent, in unusual spacing."""
+    messages: list[Json] = []
+    found = []
+    for number in range(rounds):
+        messages.append({"role": "user", "content": f"{number}: " + f"line {number} of a long file. " * 250})
+        given = {"model": "claude-sonnet-5", "max_tokens": 9, "messages": messages}
+        found.append(json.dumps(given, indent=3, separators=(" , ", " :  ")).encode())
+        messages.append({"role": "assistant", "content": [{"type": "text", "text": "Hello."}]})
+    return found
+
+
+@asynccontextmanager
+async def _client(provider: Provider, database_url: str, mode: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of a server."""
+    async with (
+        serving(settings(provider, gateway_mode=mode), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
+    ):
+        yield http
+
+
+async def _send(http: httpx.AsyncClient, session: str, raw: bytes, behind: BackgroundWrites) -> httpx.Response:
+    """Send a request, and wait for its outcome."""
+    path, headers = f"/gateway/s/{session}/anthropic/v1/messages", {"content-type": "application/json"}
+    answer = await http.post(path, content=raw, headers=headers)
+    assert answer.status_code == 200
+    await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
+    return answer
+
+
+async def _run(http: httpx.AsyncClient, session: str, sent: Sequence[bytes], behind: BackgroundWrites) -> list[Json]:
+    """Send a session's requests, and return the headers of the responses."""
+    made = await http.put(f"/v1/sessions/{session}", json={"policy": POLICY})
+    assert made.is_success, made.text
+    return [dict((await _send(http, session, raw, behind)).headers) for raw in sent]
+
+
+async def _ledger(http: httpx.AsyncClient) -> Json:
+    since = (datetime.now(UTC) - timedelta(days=1)).isoformat()
+    answer = await http.get("/v1/audit/ledger", params={"since": since})
+    assert answer.status_code == 200, answer.text
+    found: Json = answer.json()
+    return found
+
+
+async def test_an_observer_sends_the_clients_bytes_and_its_sums_are_those_of_an_enforced_run(
+    database_url: str, provider: Provider, behind: BackgroundWrites
+) -> None:
+    bodies = _bodies(ROUNDS)
+    async with _client(provider, database_url, "enforce") as http:
+        await _run(http, "calibrating", bodies, behind)
+        before = (await _ledger(http))["totals"]
+        known = (await http.get("/v1/calibrations")).json()
+    provider.requests.clear()
+    async with _client(provider, database_url, "observe") as http:
+        said = [one for name in ("a", "b") for one in await _run(http, name, bodies, behind)]
+        assert [one.raw for one in provider.calls()] == [*bodies, *bodies]
+        assert {one["x-palimpsest-mode"] for one in said} == {"observed"}
+        assert not any("x-palimpsest-tokens-sent" in one for one in said)
+        ledger = await _ledger(http)
+        calls = (await http.get("/v1/gateway")).json()["calls"]
+        learned = (await http.get("/v1/calibrations")).json()
+        view = (await http.get("/v1/sessions/a/ledger", params={"view": "observed"})).json()
+        main = (await http.get("/v1/sessions/a/ledger")).json()
+        metrics = (await http.get("/metrics")).text
+    observed = ledger["observed"]
+    assert ledger["totals"] == before
+    assert observed["calls"] == observed["reported_calls"] == 2 * ROUNDS
+    assert observed["input_tokens"] == 2 * sum(max(1, len(raw) // 4) for raw in bodies)
+    assert all(int(one["x-palimpsest-potential-tokens"]) > 0 for one in said)
+    assert {(one["tokens_sent"], one["mode"]) for one in calls} == {(None, "observed")}
+    assert learned == known
+    assert view["totals"]["calls"] == view["totals"]["unreported_calls"] == ROUNDS
+    assert main["totals"]["calls"] == 0
+    assert 'palimpsest_potential_contexts_total{format="anthropic"}' in metrics
+    async with _client(provider, database_url, "enforce") as http:
+        sent = [one for name in ("c", "d") for one in await _run(http, name, bodies, behind)]
+        enforced = (await _ledger(http))["totals"]
+    billed = enforced["input_tokens"] - before["input_tokens"]
+    print("potential", observed["potential_input_tokens"], "enforced", billed)
+    assert {one["x-palimpsest-mode"] for one in sent} == {"context"}
+    assert enforced["calls"] == 3 * ROUNDS and enforced["left_out_tokens"] > 0
+    assert observed["potential_input_tokens"] == pytest.approx(billed, rel=0.02)
+
+
+async def test_a_session_is_enforced_after_it_was_observed(
+    database_url: str, provider: Provider, behind: BackgroundWrites
+) -> None:
+    bodies = _bodies(ROUNDS)
+    async with _client(provider, database_url, "observe") as http:
+        await _run(http, "switched", bodies[:-1], behind)
+    async with _client(provider, database_url, "enforce") as http:
+        always = (await _run(http, "always", bodies, behind))[-1]
+        switched = await _send(http, "switched", bodies[-1], behind)
+    assert switched.headers["x-palimpsest-mode"] == "context"
+    assert provider.calls()[-1].raw != bodies[-1]
+    tokens = int(switched.headers["x-palimpsest-tokens-sent"])
+    assert tokens < int(switched.headers["x-palimpsest-tokens-wanted"])
+    assert tokens <= 1.05 * int(always["x-palimpsest-tokens-sent"])
