@@ -75,7 +75,7 @@ READ_TOKENS = Counter(
 
 GATEWAY = Counter("palimpsest_gateway_calls", "Requests through the gateway, by mode", ["provider", "mode"])
 POTENTIAL_CONTEXTS = Counter(
-    "palimpsest_potential_contexts", "Contexts that were recorded in the view `observed` and not sent", ["format"]
+    "palimpsest_potential_contexts", "Contexts that were recorded in the view `observed` and not sent"
 )
 POTENTIAL_TOKENS = Counter("palimpsest_potential_context_tokens", "Estimated sizes of these contexts, in tokens")
 PINGS = Counter("palimpsest_gateway_pings", "Pings that the gateway sent to keep a provider's cache", ["outcome"])
@@ -179,7 +179,7 @@ def observe_context(request: ContextRequest, result: ContextAnswer | ContextErro
         return
     call, epoch = result.assembled.call, result.assembled.epoch
     if call.view == OBSERVED_VIEW:
-        POTENTIAL_CONTEXTS.labels(request.format).inc()
+        POTENTIAL_CONTEXTS.inc()
         POTENTIAL_TOKENS.inc(call.estimate)
         return
     if call.retry_of is not None:
