@@ -114,11 +114,11 @@ def test_recall_is_found_among_the_servers_of_the_project(tmp_path: Path) -> Non
 def test_a_call_that_was_forwarded_unchanged_has_its_reason_in_words() -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
 
-    def call(mode: Literal["context", "bypass", "passthrough"], reason: str | None = None) -> GatewayCall:
-        missing = dict.fromkeys(("session", "line", "call_id", "tokens_sent", "tokens_wanted"))
+    def call(mode: Literal["context", "bypass", "observed", "passthrough"], reason: str | None = None) -> GatewayCall:
+        missing = dict.fromkeys(("session", "line", "call_id", "tokens_sent", "tokens_wanted", "potential_tokens"))
         return GatewayCall(at=at, provider="anthropic", path="/v1/messages", mode=mode, reason=reason, **missing)
 
-    made = [call("context"), call("bypass", "too-slow"), call("bypass", "new-reason"), call("passthrough")]
+    made = [call("context"), call("bypass", "too-slow"), call("bypass", "new-reason"), call("observed")]
     texts = [one.text for one in call_findings(GatewayOut(upstreams={}, since=at, calls=made * 3))]
     assert len(texts) == 10
-    assert "PALIMPSEST_GATEWAY_CONTEXT_SECONDS" in texts[1] and "new-reason" in texts[2]
+    assert "PALIMPSEST_GATEWAY_CONTEXT_SECONDS" in texts[1] and "new-reason" in texts[2] and "only observes" in texts[3]

@@ -197,6 +197,8 @@ def call_findings(gateway: GatewayOut) -> Iterator[Finding]:
         if call.mode == "context":
             sizes = f"{call.tokens_sent or 0:,} of {counted(call.tokens_wanted or 0, 'token')}"
             yield Finding("ok", f"{about}: a context was sent, {sizes}, session {call.session}")
+        elif call.mode == "observed":
+            yield Finding("ok", f"{about}: sent unchanged, since the gateway only observes; session {call.session}")
         elif call.mode == "bypass":
             reason = REASONS.get(call.reason or "", call.reason or "no reason is known")
             yield Finding("note", f"{about}: sent unchanged: {reason}; session {call.session}")
