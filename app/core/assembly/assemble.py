@@ -210,7 +210,7 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
 
 def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     """Return the part of a call's record that has no columns of its own."""
-    budget, request, planned = inputs.budget, inputs.request, rendered.plan
+    budget, request, planned, policy = inputs.budget, inputs.request, rendered.plan, inputs.settings.policy
     points = rendered.request.breakpoints
     seqs = [point.seq for point in points]
     tokens = tokens_up_to(planned.context, planned.state, seqs) if points else {}
@@ -223,7 +223,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     cached = _cached_prefix(inputs, breakpoints, sum(by_source.values()) - by_source["ephemeral"], outside)
     return CallManifest(
         window=budget.window,
-        window_stated=request.max_tokens is not None or inputs.settings.policy.window_tokens is not None,
+        window_stated=(request.max_tokens or request.served_tokens or policy.window_tokens) is not None,
         reserve=budget.reserve,
         injection_reserve=budget.injection_reserve,
         estimator=inputs.counter.estimator.name,

@@ -130,7 +130,10 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class ContextRequest:
-    """A caller's request for a context; None means the view's own setting."""
+    """A caller's request for a context; None means the view's own setting.
+
+    `served_tokens` is the window with which a server runs its models, whatever their names.
+    """
 
     view: str = "main"
     format: str = "openai"
@@ -146,6 +149,13 @@ class ContextRequest:
     outside_tokens: int | None = None
     recall: bool = False
     cache_last: bool = True
+    served_tokens: int | None = None
+
+    def window_for(self, policy: Policy) -> int | None:
+        """Return the window that the caller gives: its own, else the model server's unless the policy has one."""
+        if self.max_tokens is not None or policy.window_tokens is not None:
+            return self.max_tokens
+        return self.served_tokens
 
 
 @dataclass(frozen=True, slots=True)

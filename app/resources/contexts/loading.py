@@ -95,7 +95,8 @@ class InputsLoader:
         request, settings, now = asked.request, held.settings, asked.now
         policy_ref = settings.policy_ref if asked.policy is None else asked.policy.ref
         model = request.model or settings.model
-        window = settings.window_tokens if request.max_tokens is None else request.max_tokens
+        policy = settings.policy if asked.policy is None else asked.policy.policy
+        window = request.window_for(policy) or settings.window_tokens
         window = real_window(held.loaded, model, window, now)
         if (policy_ref, model, window) != (settings.policy_ref, settings.model, settings.window_tokens):
             return None
@@ -113,7 +114,7 @@ class InputsLoader:
         beyond the last event.
         """
         request, ref = asked.request, asked.ref
-        bound = (request.max_tokens or 128_000) * BOUND_FACTOR
+        bound = (request.max_tokens or request.served_tokens or 128_000) * BOUND_FACTOR
         fresh = False
         for deepening in range(DEEPEN_MAX + 2):
             loaded = None
@@ -160,7 +161,7 @@ class InputsLoader:
         tx = connection if isinstance(connection, Connection) else None
         policy = given.policy if given else await self._policies.get(asked.tenant_id, policy_ref, tx)
         model = request.model or (view.model if view else None) or loaded.session_model
-        window = window_of(view, policy_ref, policy, model, request.max_tokens)
+        window = window_of(view, policy_ref, policy, model, request.window_for(policy))
         return ViewSettings(policy_ref, policy, model, real_window(loaded, model, window, asked.now))
 
     async def _counted(

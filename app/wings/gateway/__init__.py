@@ -37,6 +37,12 @@ class GatewaySettings(BaseModel):
         description="Whether the gateway sends contexts in place of clients' conversations (`enforce`), or sends the"
         " clients' own bytes and only records the contexts, in the view `observed` (`observe`).",
     )
+    gateway_openai_window_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Context window with which the server at `GATEWAY_OPENAI_URL` runs its models, such as `32768` of a"
+        " local server. A policy's `window_tokens` precedes it. Unset: the models' own.",
+    )
     gateway_context_seconds: float = Field(
         5.0,
         gt=0,
@@ -92,7 +98,14 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
         upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items()}
         observes = settings.gateway_mode == "observe"
         pings = None if observes else _pings(settings, kernel)
-        yield Gateway(kernel, upstreams, settings.gateway_context_seconds, pings, observes=observes)
+        yield Gateway(
+            kernel,
+            upstreams,
+            settings.gateway_context_seconds,
+            pings,
+            observes=observes,
+            openai_window_tokens=settings.gateway_openai_window_tokens,
+        )
 
 
 def _pings(settings: GatewaySettings, kernel: "Services") -> "Pings | None":

@@ -103,9 +103,11 @@ class Gateway:
         pings: Pings | None = None,
         *,
         observes: bool = False,
+        openai_window_tokens: int | None = None,
     ) -> None:
         self.observes = observes
         self._kernel = kernel
+        self._openai_window_tokens = openai_window_tokens
         self.pings = pings
         self.upstreams = upstreams
         self.on_call = kernel.observers.gateway_call
@@ -120,7 +122,7 @@ class Gateway:
         After a timeout the work continues in the background, since an append that has begun must not be interrupted:
         the client's next call finds it done.
         """
-        asked = ContextRequest(format=conversation.format, model=conversation.model)
+        asked = self._context_request(conversation)
         if self.observes:
             asked = replace(asked, view=OBSERVED_VIEW)
             conversation = replace(conversation, hides_usage=False)  # the response is the client's own
@@ -157,10 +159,16 @@ class Gateway:
 
     async def prepare_count(self, tenant_id: UUID, session: str, conversation: CallConversation) -> bytes:
         """Return the body of a token count for the call. Raises NotBudgeted, ContextError, or TimeoutError."""
-        asked = ContextRequest(format=conversation.format, model=conversation.model)
+        asked = self._context_request(conversation)
         async with asyncio.timeout(self._context_seconds):
             answer, count = await _preview(self._kernel, tenant_id, session, conversation, asked)
         return await _body(answer, conversation, conversation.messages[count:], counts=True)
+
+    def _context_request(self, conversation: CallConversation, wait_ms: int | None = None) -> ContextRequest:
+        served = None if conversation.format == "anthropic" else self._openai_window_tokens
+        return ContextRequest(
+            format=conversation.format, model=conversation.model, wait_ms=wait_ms, served_tokens=served
+        )
 
     def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
         """Return whether a bypass is to be logged: of an erased session only the first is."""
@@ -179,7 +187,7 @@ class Gateway:
             verdict = await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
             if self.observes or not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
-            asked = ContextRequest(format=conversation.format, model=conversation.model, wait_ms=verdict.wait_ms)
+            asked = self._context_request(conversation, verdict.wait_ms)
             smaller = await self._kernel.feedback.retry_request(
                 call.tenant_id, call.line, call.call_id, asked, ("format", "model")
             )
