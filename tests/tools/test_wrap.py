@@ -107,8 +107,13 @@ def test_a_gateway_without_the_agent_s_provider_is_a_fault() -> None:
 
 def test_recall_is_found_among_the_servers_of_the_project(tmp_path: Path) -> None:
     assert [one.state for one in recall_findings(CLAUDE, tmp_path, tmp_path)] == ["note"]
-    (tmp_path / ".mcp.json").write_text('{"mcpServers": {"palimpsest": {}}}')
-    assert [one.state for one in recall_findings(CLAUDE, tmp_path, tmp_path)] == ["ok"]
+    places = (".mcp.json", ".claude/plugins/installed_plugins.json")
+    for place in places:
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"palimpsest@palimpsest": {}}')
+        assert [one.state for one in recall_findings(CLAUDE, tmp_path, tmp_path)] == ["ok"]
+        path.unlink()
 
 
 def test_a_call_that_was_forwarded_unchanged_has_its_reason_in_words() -> None:

@@ -169,7 +169,10 @@ def recall_findings(agent: Agent | None, home: Path, project: Path) -> Iterator[
     if agent is None:
         return
     places = {
-        "claude": (project / ".mcp.json", home / ".claude.json"),
+        "claude": (
+            *(project / ".mcp.json", home / ".claude.json"),
+            home / ".claude" / "plugins" / "installed_plugins.json",
+        ),
         "codex": (home / ".codex" / "config.toml",),
         "opencode": (project / "opencode.json", home / ".config" / "opencode" / "opencode.json"),
     }[agent.name]
