@@ -133,7 +133,8 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
 
 
 def _comparable(answer: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in answer.items() if name not in OF_ITS_OWN}
+    own = {name: value for name, value in answer.items() if name not in OF_ITS_OWN}
+    return own | ({"cache": own["cache"] | {"expires_at": None}} if "cache" in own else {})
 
 
 numbers = st.lists(st.integers(1, 30), max_size=4).map(lambda steps: list(itertools.accumulate(steps)))

@@ -26,7 +26,7 @@ from app.resources.feedback.schemas import (
     WarmIn,
     WarmingIn,
     WarmingOut,
-    WarmOut,
+    WarmingRequest,
 )
 from app.resources.feedback.service import Feedback, Verdict
 from app.resources.feedback.warmings import WarmingReport, Warmings
@@ -112,19 +112,19 @@ async def report_warming(
     "POST",
     "/v1/sessions/{sid}/context:warm",
     scope="ingest",
-    returns=WarmOut,
+    returns=WarmingRequest,
     problems=("not-found", "nothing-to-send", "not-reproducible"),
 )
 async def warm_context(
     sid: Sid, who: Who, body: WarmIn, warmings: Annotated[Warmings, Depends(service(Warmings))]
-) -> WarmOut:
+) -> WarmingRequest:
     """Get the request that keeps the provider's cache of a view's last call, to send while the session is idle.
 
     Report its usage as a warming of that call. Only Anthropic's format has such requests.
     """
     found = await warmings.prepare(who.tenant_id, sid, body.view)
     return answer_of(
-        WarmOut,
+        WarmingRequest,
         found.call,
         session=session_of(sid),
         line=line_of(sid),

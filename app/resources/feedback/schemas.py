@@ -105,7 +105,7 @@ class WarmIn(StrictRequest):
     view: ViewName = "main"
 
 
-class WarmOut(BaseModel):
+class WarmingRequest(BaseModel):
     """Request that keeps the provider's cache of a view's last call. Nothing was recorded."""
 
     call_id: CallId

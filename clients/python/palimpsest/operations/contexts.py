@@ -18,7 +18,7 @@ from palimpsest.types import (
     StepOutcomeIn,
     UsageIn,
     WarmingOut,
-    WarmOut,
+    WarmingRequest,
 )
 
 
@@ -167,9 +167,9 @@ def report_outcome(
     return Request("POST", outcome, OutcomeOut, None, body, idempotency_key)
 
 
-def warm_context(session: str, *, view: str | None = None) -> Request[WarmOut]:
+def warm_context(session: str, *, view: str | None = None) -> Request[WarmingRequest]:
     """Get the request that keeps the provider's cache of a view's last call; report its usage as a warming."""
-    return Request("POST", path("sessions", session) + "/context:warm", WarmOut, body={"view": view})
+    return Request("POST", path("sessions", session) + "/context:warm", WarmingRequest, body={"view": view})
 
 
 def report_warming(

@@ -57,7 +57,7 @@ from palimpsest.types.feedback import (
     OutcomeOut,
     UsageIn,
     WarmingOut,
-    WarmOut,
+    WarmingRequest,
 )
 from palimpsest.types.gateway import GatewayCall, GatewayOut
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
@@ -239,8 +239,8 @@ __all__ = [
     "TurnPage",
     "UsageIn",
     "VisibilityOut",
-    "WarmOut",
     "WarmingOut",
+    "WarmingRequest",
     "WebhookMade",
     "WebhookOut",
     "WebhookPage",

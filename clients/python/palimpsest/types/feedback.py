@@ -116,7 +116,21 @@ class UsageIn(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmOut(Model):
+class WarmingOut(Model):
+    """Bill of a recorded warming."""
+
+    input_tokens: int
+    """All input tokens, including those read from and written to the cache."""
+    read_tokens: int
+    """Input tokens read from the cache, which now live longer."""
+    write_tokens: int
+    """Input tokens written to the cache: more than a few mean that it had expired before the request."""
+    billed: float
+    """Price of the request, expressed as the number of uncached input tokens that would cost the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmingRequest(Model):
     """Request that keeps the provider's cache of a view's last call. Nothing was recorded."""
 
     call_id: str
@@ -151,17 +165,3 @@ class WarmOut(Model):
     """Price that the next call saves if it finds that part in the cache instead of writing it again. All requests
     until that call together should cost less.
     """
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarmingOut(Model):
-    """Bill of a recorded warming."""
-
-    input_tokens: int
-    """All input tokens, including those read from and written to the cache."""
-    read_tokens: int
-    """Input tokens read from the cache, which now live longer."""
-    write_tokens: int
-    """Input tokens written to the cache: more than a few mean that it had expired before the request."""
-    billed: float
-    """Price of the request, expressed as the number of uncached input tokens that would cost the same."""
