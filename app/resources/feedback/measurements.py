@@ -31,11 +31,15 @@ from app.store.outcomes import ReportedOutcome
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report as received: the provider's figures, and its error if there was one."""
+    """A report as received: the provider's figures, and its error if there was one.
+
+    `of_whole_log`: the figures are those of the client's own request, sent in place of the call's context.
+    """
 
     usage: Mapping[str, int | None] | None = None
     latency_ms: int | None = None
     error: Mapping[str, Json] | None = None
+    of_whole_log: bool = False
 
 
 def outcome_of(report: Report, call: CallRow, policy: Policy) -> tuple[ReportedOutcome, Overflow | None]:
@@ -67,6 +71,19 @@ def _text(value: Json) -> str | None:
 
 def _overflow_json(overflow: Overflow) -> dict[str, Json]:
     return {name: value for name, value in asdict(overflow).items() if value}
+
+
+def outcome_if_sent(call: CallRow, outcome: ReportedOutcome) -> ReportedOutcome | None:
+    """Return the outcome to expect had a call's context been sent in place of the whole log, whose outcome is given.
+
+    Its input is the context's estimated share of the log's. None after an error, or if no input was reported.
+    """
+    if outcome.error is not None or outcome.input_tokens is None:
+        return None
+    outside = min(call.manifest.stated_outside or 0, outcome.input_tokens)
+    share = call.estimate / max(1, call.estimate + call.evicted_tokens)
+    expected = outside + round((outcome.input_tokens - outside) * share)
+    return replace(outcome, input_tokens=expected, cache_read_tokens=None, cache_write_tokens=None)
 
 
 def same_report(before: ReportedOutcome, now: ReportedOutcome) -> bool:

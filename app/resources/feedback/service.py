@@ -26,6 +26,7 @@ from app.resources.feedback.measurements import (
     claim_of,
     estimate_error,
     is_believable,
+    outcome_if_sent,
     outcome_of,
     own_lessons,
     point_of,
@@ -178,11 +179,16 @@ class Feedback:
             return Reporting(ref, call, policy, call.outcome, repeated=True)
         if call.outcome is not None and (call.outcome.error is None or call.outcome.overflow):
             raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
-        if call.view == OBSERVED_VIEW:  # the usage is that of another request: nothing follows from it
+        measured: ReportedOutcome | None = outcome
+        if call.view == OBSERVED_VIEW:
+            # The usage is that of another request, whose size is known only if it was the whole log.
+            overflow = None
+            measured = outcome_if_sent(call, outcome) if report.of_whole_log else None
+        if measured is None:
             await outcomes.store(tx, ref, call_id, outcome, None, None)
             return Reporting(ref, call, policy, outcome)
-        lessons, taught = await self._learn(tx, ref, found, outcome, overflow)
-        reported = usage_of(call, outcome)
+        lessons, taught = await self._learn(tx, ref, found, measured, overflow)
+        reported = usage_of(call, measured)
         if view is None or (view.reported is not None and view.reported.call_id >= call_id):
             reported = None
         changed = view if view is None or reported is None else replace(view, reported=reported)

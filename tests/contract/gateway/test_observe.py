@@ -93,7 +93,8 @@ async def test_an_observer_sends_the_clients_bytes_and_its_sums_are_those_of_an_
     assert observed["input_tokens"] == 2 * sum(max(1, len(raw) // 4) for raw in bodies)
     assert all(int(one["x-palimpsest-potential-tokens"]) > 0 for one in said)
     assert {(one["tokens_sent"], one["mode"]) for one in calls} == {(None, "observed")}
-    assert learned == known
+    (model,), (before_it,) = learned["items"], known["items"]
+    assert model["samples"] > before_it["samples"] and model["ratio"] == pytest.approx(before_it["ratio"], rel=0.02)
     assert view["totals"]["calls"] == view["totals"]["unreported_calls"] == ROUNDS
     assert main["totals"]["calls"] == 0
     counted = re.search(r"^palimpsest_potential_contexts_total (\S+)$", metrics, re.MULTILINE)
@@ -106,6 +107,27 @@ async def test_an_observer_sends_the_clients_bytes_and_its_sums_are_those_of_an_
     assert {one["x-palimpsest-mode"] for one in sent} == {"context"}
     assert enforced["calls"] == 3 * ROUNDS and enforced["left_out_tokens"] > 0
     assert observed["potential_input_tokens"] == pytest.approx(billed, rel=0.02)
+
+
+async def test_the_sums_of_an_unknown_model_are_those_of_an_enforced_run(
+    database_url: str, provider: Provider, behind: BackgroundWrites
+) -> None:
+    bodies = _bodies(ROUNDS)
+    async with _client(provider, database_url, "observe") as http:
+        for name in ("a", "b"):
+            await _run(http, name, bodies, behind)
+        observed = (await _ledger(http))["observed"]
+        (learned,) = (await http.get("/v1/calibrations")).json()["items"]
+        await http.delete("/v1/calibrations")
+    async with _client(provider, database_url, "enforce") as http:
+        for name in ("c", "d"):
+            await _run(http, name, bodies, behind)
+        enforced = (await _ledger(http))["totals"]
+        (known,) = (await http.get("/v1/calibrations")).json()["items"]
+    print("unknown model: potential", observed["potential_input_tokens"], "enforced", enforced["input_tokens"])
+    assert enforced["left_out_tokens"] > 0
+    assert observed["potential_input_tokens"] == pytest.approx(enforced["input_tokens"], rel=0.02)
+    assert learned["ratio"] == pytest.approx(known["ratio"], rel=0.02)
 
 
 async def test_a_session_is_enforced_after_it_was_observed(
