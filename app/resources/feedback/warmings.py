@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.errors import NotFound, NothingToSend
 from app.core.log.events import Json
 from app.core.log.segments import is_line
@@ -99,6 +100,8 @@ class Warmings:
         if not found:
             await sessions.get(self._database, tenant_id, line)
             raise NothingToSend(f"view {view!r} has no call whose cache could be kept")
+        if view == OBSERVED_VIEW:
+            raise NothingToSend("the last context of this view was not sent, so the provider's cache does not have it")
         done = await self._recordings.reproduce(tenant_id, line, found[0][1])
         call = done.call
         if call.format != WARMED_FORMAT:

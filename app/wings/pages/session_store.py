@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from app.core.assembly.inputs import OBSERVED_VIEW
 from app.store.engine import Database
 from app.store.rows import decode, parameters
 from app.store.session_filter import has_prefix
@@ -61,7 +62,10 @@ async def find_sessions(
 
 @dataclass(frozen=True, slots=True)
 class RecentCalls:
-    """The newest calls of a line, up to RECENT, oldest first, and the number of its calls, counted to COUNTED_MAX."""
+    """The newest calls of a line, up to RECENT, oldest first, and the number of its calls, counted to COUNTED_MAX.
+
+    Observed calls are not among them, since their contexts were not sent.
+    """
 
     estimates: Sequence[int]
     targets: Sequence[int]
@@ -76,9 +80,11 @@ SELECT l.id, c.*, n.number FROM unnest(:keys::uuid[]) AS l(id) CROSS JOIN LATERA
            coalesce(array_agg(target ORDER BY call_id), '{{}}') AS targets, max(created_at) AS last_at,
            count(*) FILTER (WHERE overflow OR failed) AS failed
     FROM (SELECT call_id, estimate, target, created_at, overflow, error IS NOT NULL AS failed FROM model_calls
-          WHERE session_id = l.id AND tenant_id = :tenant_id ORDER BY call_id DESC LIMIT {RECENT}) r) c
+          WHERE session_id = l.id AND tenant_id = :tenant_id AND view <> '{OBSERVED_VIEW}'
+          ORDER BY call_id DESC LIMIT {RECENT}) r) c
 CROSS JOIN LATERAL (SELECT count(*) AS number FROM (
-    SELECT FROM model_calls WHERE session_id = l.id AND tenant_id = :tenant_id LIMIT {COUNTED_MAX}) r) n
+    SELECT FROM model_calls WHERE session_id = l.id AND tenant_id = :tenant_id AND view <> '{OBSERVED_VIEW}'
+    LIMIT {COUNTED_MAX}) r) n
 """
 
 

@@ -128,3 +128,11 @@ async def test_every_search_stays_within_the_tenant_and_the_prefix(
         assert {*seen} == ({"a:1"} if query == "?find=1" else {"a:1", "a:fork"}), query
     page = (await client.get("/ui/", headers={"Authorization": f"Bearer {bound}"})).text
     assert "b:1" not in page and "sub-agent" not in page
+
+
+async def test_observed_calls_are_not_among_the_sent_ones(client: httpx.AsyncClient) -> None:
+    await append(client, "watched")
+    for view in ("main", "main", "observed", "observed", "observed"):
+        made = await client.get(f"/v1/sessions/watched/context?max_tokens=24000&view={view}")
+        assert made.status_code == 200, made.text
+    assert "last 2 calls" in (await client.get("/ui/")).text
