@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes for two cores (tests/conftest.py says why).
 SPREAD := --numprocesses auto
-QUICK := "not slow and not long and not pages and not browser and not generators and not monitoring and not citus"
+QUICK := "not slow and not long and not pages and not browser and not generators and not typescript and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/plan/test_economics.py
 
 .PHONY: setup help run test test-more bench check format tables openapi lock clean
@@ -67,7 +67,7 @@ TEST_ADAPTERS = .venv-$(group)/bin/python -m mypy --config-file tests/adapters/m
 SUITE_slow = $(PYTEST) -m slow $(SPREAD) ## living agents, killed processes, races, hundreds of examples
 SUITE_wings = $(BIN)/python .ci/wings.py ## the kernel without its wings, and each wing without the others
 SUITE_examples = $(PYTEST) $(PROPERTIES) --hypothesis-profile=all $(SPREAD) ## the properties, on all of their examples
-SUITE_adapters = set -e; cd clients/python; $(foreach group,$(ADAPTERS),$(TEST_ADAPTERS);) ## the client's adapters, each with its framework's own types and its real runner
+SUITE_adapters = set -e; $(PYTEST) -m typescript -rs -n 0 tests/typescript; cd clients/python; $(foreach group,$(ADAPTERS),$(TEST_ADAPTERS);) ## the TypeScript client (if npm is there), and the clients' adapters, each with its framework's own types and its real runner
 SUITE_pages = $(PYTEST) -m pages -n 0 -rP tests/acceptance/test_pages.py ## the commands and programs of every page, in order, in environments that hold what the page installs
 SUITE_browser = $(PYTEST) -m browser -n 0 -rP tests/browser $(RECORDINGS:%=--recordings=%) ## the pages in Debian's chromium, with axe-core: what a person meets there, their weight and the server's time
 SUITE_long = $(SUITE_slow) && $(PYTEST) $(PROPERTIES) --hypothesis-profile=seek $(SPREAD) && $(PYTEST) -m long $(RECORDINGS:%=--recordings=%) ## the slow and the long ones, and the properties on new examples; RECORDINGS=folder replays recorded sessions too
@@ -92,7 +92,7 @@ PEERS := openai-agents google-adk langgraph
 # NEEDS_name: what a suite or a benchmark needs besides .venv. Generators of clients are used as strangers use them: one
 # for Python, one for TypeScript.
 NEEDS_peers := $(PEERS:%=bench/peers/.venv/%/.ready)
-NEEDS_adapters := $(ADAPTERS:%=clients/python/.venv-%/.ready)
+NEEDS_adapters := $(ADAPTERS:%=clients/python/.venv-%/.ready) $(if $(shell command -v npm),clients/typescript/node_modules/.ready)
 CHROMIUM := /usr/bin/chromium
 NEEDS_browser := tests/browser/.venv/.ready $(CHROMIUM)
 NEEDS_screenshots := $(NEEDS_browser)
@@ -129,8 +129,8 @@ $(CHROMIUM):
 	@test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { echo "$@ not found: apt-get install --no-install-recommends chromium fonts-dejavu-core" >&2; exit 1; }
 	apt-get update -qq && apt-get install -qq --no-install-recommends chromium fonts-dejavu-core
 
-tests/generators/node_modules/.ready: tests/generators/package-lock.json
-	cd tests/generators && npm ci --no-audit --no-fund --ignore-scripts
+%/node_modules/.ready: %/package-lock.json
+	cd $* && npm ci --no-audit --no-fund --ignore-scripts
 	@touch $@
 
 check: setup ## format, lint, arrows between modules, types; size, shape and words within .ci/limits.toml
@@ -161,4 +161,4 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info
+	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info

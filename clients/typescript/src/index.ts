@@ -1,0 +1,13 @@
+export { Call, Turn, type ReplyTo, type Send } from "./call.js";
+export { Palimpsest } from "./client.js";
+export * from "./errors.js";
+export { ToolCall } from "./formats.js";
+export { SessionOperations, type ContextParams, type MessagesParams } from "./operations.js";
+export { Page, Pager } from "./pages.js";
+export { StreamedReply, type Reply } from "./reply.js";
+export type { Results } from "./results.js";
+export { Session, type CallOptions, type SessionOptions } from "./session.js";
+export type { StreamEvent, StreamOptions } from "./stream.js";
+export type { ClientOptions, RequestOptions } from "./transport.js";
+export type * from "./types.js";
+export { VERSION } from "./version.js";

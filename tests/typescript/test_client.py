@@ -1,0 +1,98 @@
+"""The TypeScript client: its operations are those of the API's document, and its own tests pass."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.wire import ScriptedReply, provider
+from tests.typescript.conftest import PACKAGE, addresses, npm, run
+
+pytestmark = pytest.mark.typescript
+DOCUMENT = json.loads((PACKAGE.parents[1] / "openapi" / "palimpsest.json").read_text())
+RENAMED = {"fork_session": "fork", "rewind_session": "rewind", "stream_session": "stream"}
+
+
+def method_of(operation: str) -> str:
+    first, *rest = RENAMED.get(operation, operation).split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+async def test_every_operation_has_one_method_that_sends_its_request(built: Path) -> None:
+    found = json.loads(await run(built, "operations.js"))
+    for path, methods in DOCUMENT["paths"].items():
+        pattern = re.compile(re.sub(r"\\{\w+\\}", "(sid|first|second)", re.escape(path)))
+        for verb, operation in methods.items():
+            sent = [one.split(" ") for one in found.pop(method_of(operation["operationId"]))]
+            assert [one for one in sent if one[0] == verb.upper() and pattern.fullmatch(one[1])], (operation, sent)
+    assert set(found) == {"system", "tools", "user", "log", "results", "call", "turn"}
+
+
+async def test_requests_are_retried_and_errors_are_typed(built: Path) -> None:
+    await run(built, "wire.test.js")
+
+
+@pytest.mark.wing("all")
+async def test_sessions_log_what_happened(built: Path, server: str) -> None:
+    await run(built, "session.test.js", PALIMPSEST_URL=server)
+
+
+def test_a_program_that_misuses_a_request_does_not_compile(built: Path) -> None:
+    """The compiler finds each line that is marked in `wrong.ts`, since an unused mark is an error too."""
+    assert (PACKAGE / "tests" / "wrong.ts").read_text().count("@ts-expect-error") >= 5  # `built` has compiled it
+
+
+def test_it_is_formatted() -> None:
+    npm("check")
+
+
+def test_what_is_published_has_no_dependency_and_no_test() -> None:
+    done = subprocess.run(["npm", "pack", "--dry-run", "--json", "--ignore-scripts"], cwd=PACKAGE, capture_output=True)
+    (packed,) = json.loads(done.stdout)
+    names = {one["path"] for one in packed["files"]}
+    assert {"package.json", "README.md", "dist/index.js", "dist/index.d.ts"} <= names
+    assert all(name.startswith("dist/") or name in ("package.json", "README.md", "LICENSE") for name in names)
+    assert "dependencies" not in json.loads((PACKAGE / "package.json").read_text())
+
+
+README = (PACKAGE / "README.md").read_text()
+BLOCKS = re.findall(r"```ts\n(.*?)```", README, re.DOTALL)
+
+
+def polite(body: dict[str, Any]) -> ScriptedReply:
+    items = body.get("messages") or body.get("input") or body["contents"]
+    users = [json.dumps(item) for item in items if item.get("role") == "user"]
+    if "17 times 4711" in users[-1]:
+        done = items[-1].get("role") == "tool"
+        return ScriptedReply("It is 80,087.") if done else ScriptedReply(calls=[("multiply", {"a": 17, "b": 4711})])
+    return ScriptedReply("Hello there.")
+
+
+@pytest.mark.wing("all")
+async def test_its_readme_runs_as_printed(built: Path, server: str) -> None:
+    program = PACKAGE / "tests" / "readme.ts"
+    program.write_text("\n".join(BLOCKS))
+    try:
+        npm("build:tests")
+        async with provider(polite) as models:
+            printed = await run(built, "readme.js", **addresses(server, models))
+    finally:
+        program.unlink()
+    assert "It is 80,087." in printed
+    assert printed.count("Hello there.") == 4
+    assert "the last event is 3" not in printed
+    assert "the last event is" in printed
+
+
+def test_the_ten_lines_that_name_us_are_ten() -> None:
+    (block,) = [block for block in BLOCKS if "turn.results" in block]
+    ours = [line for line in block.splitlines() if re.search(r"memory|turn|reply|palimpsest", line)]
+    assert len(ours) <= 10, ours
+
+
+def test_its_links_exist() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (PACKAGE / target).exists(), target
