@@ -4,27 +4,17 @@ import asyncio
 import contextlib
 import gc
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.client.wire import ScriptedReply, provider
+from tests.client.wire import polite, provider
 
 PAGE = Path(__file__).parent.parent.parent / "clients" / "python" / "README.md"
 README = PAGE.read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
-
-def polite(body: dict[str, Any]) -> ScriptedReply:
-    items = body.get("messages") or body.get("input") or body["contents"]
-    users = [json.dumps(item) for item in items if item.get("role") == "user"]
-    if "17 times 4711" in users[-1]:
-        done = items[-1].get("role") == "tool"
-        return ScriptedReply("It is 80,087.") if done else ScriptedReply(calls=[("multiply", {"a": 17, "b": 4711})])
-    return ScriptedReply("Hello there.")
 
 
 def run(blocks: list[str]) -> str:

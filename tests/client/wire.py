@@ -74,6 +74,16 @@ def scripted(*answers: ScriptedReply | ScriptedError) -> Callable[[Json], Script
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
+def polite(body: Json) -> ScriptedReply:
+    """Return what the models of the clients' READMEs say."""
+    items = body.get("messages") or body.get("input") or body["contents"]
+    users = [json.dumps(item) for item in items if item.get("role") == "user"]
+    if "17 times 4711" in users[-1]:
+        done = items[-1].get("role") == "tool"
+        return ScriptedReply("It is 80,087.") if done else ScriptedReply(calls=[("multiply", {"a": 17, "b": 4711})])
+    return ScriptedReply("Hello there.")
+
+
 @asynccontextmanager
 async def provider(think: Callable[[Json], ScriptedReply | ScriptedError]) -> AsyncIterator[Provider]:
     """Serve while the block lasts."""

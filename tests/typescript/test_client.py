@@ -4,11 +4,10 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.client.wire import ScriptedReply, provider
+from tests.client.wire import polite, provider
 from tests.typescript.conftest import PACKAGE, addresses, npm, run
 
 pytestmark = pytest.mark.typescript
@@ -60,15 +59,6 @@ def test_what_is_published_has_no_dependency_and_no_test() -> None:
 
 README = (PACKAGE / "README.md").read_text()
 BLOCKS = re.findall(r"```ts\n(.*?)```", README, re.DOTALL)
-
-
-def polite(body: dict[str, Any]) -> ScriptedReply:
-    items = body.get("messages") or body.get("input") or body["contents"]
-    users = [json.dumps(item) for item in items if item.get("role") == "user"]
-    if "17 times 4711" in users[-1]:
-        done = items[-1].get("role") == "tool"
-        return ScriptedReply("It is 80,087.") if done else ScriptedReply(calls=[("multiply", {"a": 17, "b": 4711})])
-    return ScriptedReply("Hello there.")
 
 
 @pytest.mark.wing("all")
