@@ -346,7 +346,7 @@ _SILENT: Final = "('system.prompt', 'tools', 'turn.start', 'turn.end')"
 PROMPTS: Final = f"""
     SELECT p.seq FROM events p WHERE p.session_id = :session_id AND p.type = 'system.prompt' AND p.seq <= $newest
     AND p.seq > (SELECT coalesce(max(t.seq), 0) FROM events t
-                 WHERE t.session_id = :session_id AND t.seq < $newest AND t.type NOT IN {_SILENT})"""
+                 WHERE t.session_id = :session_id AND t.seq <= $newest AND t.type NOT IN {_SILENT})"""
 """The seqs of the system prompts in effect with the one at `$newest`: no conversation lies between them."""
 _PROMPTS: Final = PROMPTS.replace("$newest", ":newest::bigint")
 _SPOKEN: Final = (

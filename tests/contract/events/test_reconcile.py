@@ -223,6 +223,22 @@ async def test_prompts_without_conversation_are_replaced_by_new_ones(client: htt
 
 
 @pytest.mark.wing("audit")
+async def test_agents_that_share_a_beginning_and_differ_in_their_prompts_keep_their_conversations(
+    client: httpx.AsyncClient,
+) -> None:
+    """A line that branched after a user's message and has only a prompt of its own still shows that message."""
+    left, right = ({"role": "system", "content": f"You are {name}."} for name in ("left", "right"))
+    await reconcile(client, [left, CONVERSATION[0]])
+    await reconcile(client, [left, *CONVERSATION])
+    await reconcile(client, [right, CONVERSATION[0]])
+    longer = [*CONVERSATION, calls("c"), result("c", "there")]
+    again = await reconcile(client, [left, *longer])
+    assert again["request"]["messages"] == [left, *longer]
+    other = await reconcile(client, [right, CONVERSATION[0], calls("d"), result("d", "elsewhere")])
+    assert other["request"]["messages"] == [right, CONVERSATION[0], calls("d"), result("d", "elsewhere")]
+    assert (await reconcile(client, [left, *longer]))["appended"] == []
+
+
 async def test_an_invalid_message_is_an_error_with_its_index(client: httpx.AsyncClient) -> None:
     wrong = await reconcile(client, [user("one"), {"role": "nobody"}], 422)
     assert (wrong["type"], wrong["index"]) == ("/problems/invalid-message", 1)
