@@ -75,7 +75,7 @@ def scripted(*answers: ScriptedReply | ScriptedError) -> Callable[[Json], Script
 
 
 def polite(body: Json) -> ScriptedReply:
-    """Return what the models of the clients' READMEs say."""
+    """Answer the questions of the clients' READMEs."""
     items = body.get("messages") or body.get("input") or body["contents"]
     users = [json.dumps(item) for item in items if item.get("role") == "user"]
     if "17 times 4711" in users[-1]:
