@@ -161,4 +161,4 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info
+	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info

@@ -347,7 +347,7 @@ PROMPTS: Final = f"""
     SELECT p.seq FROM events p WHERE p.session_id = :session_id AND p.type = 'system.prompt' AND p.seq <= $newest
     AND p.seq > (SELECT coalesce(max(t.seq), 0) FROM events t
                  WHERE t.session_id = :session_id AND t.seq <= $newest AND t.type NOT IN {_SILENT})"""
-"""The seqs of the system prompts in effect with the one at `$newest`: no conversation lies between them."""
+"""The seqs of the system prompts up to the event `$newest` that are followed by no conversation up to there."""
 _PROMPTS: Final = PROMPTS.replace("$newest", ":newest::bigint")
 _SPOKEN: Final = (
     "SELECT FROM events WHERE session_id = :session_id AND seq BETWEEN :from_seq AND :to_seq "
@@ -374,7 +374,7 @@ async def _spoken(connection: Connection | Database, parts: Segments) -> bool:
 
 
 async def prompts(connection: Connection | Database, log: SessionLog, newest: int) -> list[int]:
-    """Return the seqs of the system prompts in effect with the one at `newest`; none for `newest` 0."""
+    """Return the seqs of the system prompts up to `newest` with no conversation between them and `newest`."""
     if newest == 0:
         return []
     found: list[int] = []

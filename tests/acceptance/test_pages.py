@@ -1,16 +1,14 @@
 """Every page's commands and programs run as printed, in order, in an environment with the page's installations."""
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
-from tests.client.wire import ScriptedReply, provider
+from tests.client.wire import polite, provider
 from tests.support.clusters import free_port
 from tests.support.folders import data_folder
 from tests.support.pages import ROOT, RUN_AS, Block, Reader, blocks, clone, reader_environment
@@ -50,16 +48,6 @@ SERVES_IN_MAX = 3
 """Maximum time until a fresh clone serves, in multiples of `INSTALL`'s."""
 
 
-def polite(body: dict[str, Any]) -> ScriptedReply:
-    """Answer the pages' questions: call the offered tool, then return its result as text."""
-    items = body.get("messages") or body.get("input") or body["contents"]
-    users = [json.dumps(item) for item in items if item.get("role") == "user"]
-    if "17 times 4711" in users[-1]:
-        done = items[-1].get("role") == "tool"
-        return ScriptedReply("It is 80,087.") if done else ScriptedReply(calls=[("multiply", {"a": 17, "b": 4711})])
-    return ScriptedReply("Hello there.")
-
-
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """Return a clone, in which the first page that starts a server makes the server's environment."""
@@ -89,12 +77,7 @@ async def test_a_page_works_from_the_top(name: str, folder: Path, data: Path, tm
             "PALIMPSEST_DATA_DIR": str(data),
             "PALIMPSEST_PORT": str(port),
             "PALIMPSEST_URL": f"http://127.0.0.1:{port}",
-            "OPENAI_BASE_URL": f"{models.url}/v1",
-            "OPENAI_API_KEY": "a key",
-            "ANTHROPIC_BASE_URL": models.url,
-            "ANTHROPIC_API_KEY": "a key",
-            "GOOGLE_GEMINI_BASE_URL": models.url,
-            "GEMINI_API_KEY": "a key",
+            **models.environment,
             "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would be sent to OpenAI itself
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the import would request it from another host
         }

@@ -33,12 +33,8 @@ def run(blocks: list[str]) -> str:
 async def test_it_runs_as_printed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with provider(polite) as models:
         monkeypatch.setenv("PALIMPSEST_URL", server)
-        monkeypatch.setenv("OPENAI_BASE_URL", f"{models.url}/v1")
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", models.url)
-        monkeypatch.setenv("OPENAI_API_KEY", "a key")
-        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", models.url)
-        monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
-        monkeypatch.setenv("GEMINI_API_KEY", "a key")
+        for name, value in models.environment.items():
+            monkeypatch.setenv(name, value)
         printed = await asyncio.to_thread(run, BLOCKS)
         gc.collect()  # a short program closes none of its clients; collect them here, and not in another test
     assert "It is 80,087." in printed

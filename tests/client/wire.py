@@ -55,6 +55,18 @@ class Provider:
     url: str = ""
     requests: list[Json] = field(default_factory=list)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables that make the providers' SDKs use this stand-in."""
+        return {
+            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "OPENAI_API_KEY": "a key",
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": "a key",
+            "GOOGLE_GEMINI_BASE_URL": self.url,
+            "GEMINI_API_KEY": "a key",
+        }
+
     def asked(self, body: Json) -> ScriptedReply | ScriptedError:
         self.requests.append(body)
         return self.think(body)
@@ -75,7 +87,7 @@ def scripted(*answers: ScriptedReply | ScriptedError) -> Callable[[Json], Script
 
 
 def polite(body: Json) -> ScriptedReply:
-    """Answer the questions of the clients' READMEs."""
+    """Answer the pages' questions: call the offered tool, then return its result as text."""
     items = body.get("messages") or body.get("input") or body["contents"]
     users = [json.dumps(item) for item in items if item.get("role") == "user"]
     if "17 times 4711" in users[-1]:

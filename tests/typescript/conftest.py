@@ -4,21 +4,27 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.client.wire import Provider
+from app.runtime.settings import Settings
+from tests.conftest import serving
+from tests.support.tenants import working
 
 PACKAGE = Path(__file__).parents[2] / "clients" / "typescript"
-Program = Callable[..., Awaitable[str]]
+NEEDS_NPM = [
+    pytest.mark.typescript,
+    pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed: the TypeScript client is not built"),
+]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if shutil.which("npm") is None:
-        for item in items:
-            item.add_marker(pytest.mark.skip(reason="npm is not installed: the TypeScript client is not built"))
+@pytest.fixture
+async def server(database_url: str) -> AsyncIterator[str]:
+    """The base URL of a server on the test's database. A worker is running."""
+    async with working(database_url), serving(Settings(), database_url) as url:
+        yield url
 
 
 def npm(*command: str) -> None:
@@ -50,16 +56,3 @@ async def run(folder: Path, program: str, *arguments: str, **environment: str) -
     out, errors = await process.communicate()
     assert process.returncode == 0, out.decode() + errors.decode()
     return out.decode()
-
-
-def addresses(server: str, models: Provider) -> dict[str, str]:
-    """Return the environment of a program: a server, and a stand-in of the providers."""
-    return {
-        "PALIMPSEST_URL": server,
-        "OPENAI_BASE_URL": f"{models.url}/v1",
-        "OPENAI_API_KEY": "a key",
-        "ANTHROPIC_BASE_URL": models.url,
-        "ANTHROPIC_API_KEY": "a key",
-        "GOOGLE_GEMINI_BASE_URL": models.url,
-        "GEMINI_API_KEY": "a key",
-    }

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.client.wire import ANTHROPIC_TOO_LONG, TOO_LONG, ScriptedError, ScriptedReply, provider
-from tests.typescript.conftest import addresses, run
+from tests.typescript.conftest import NEEDS_NPM, run
 
-pytestmark = [pytest.mark.typescript, pytest.mark.wing("audit"), pytest.mark.wing("recall")]
+pytestmark = [*NEEDS_NPM, pytest.mark.wing("audit"), pytest.mark.wing("recall")]
 
 ORDERS = 40
 WINDOW = 8_000
@@ -39,7 +39,7 @@ async def test_forty_calls_in_a_quarter_of_their_window(
 ) -> None:
     async with provider(diligent) as models:
         arguments = [format, *(["streamed"] if streamed else [])]
-        printed = await run(built, "agents.js", *arguments, **addresses(server, models))
+        printed = await run(built, "agents.js", *arguments, PALIMPSEST_URL=server, **models.environment)
     done = json.loads(printed)
     session = (await client.get("/v1/sessions/orders")).json()
     calls = (await client.get("/v1/sessions/orders/calls", params={"limit": 1000})).json()["items"]

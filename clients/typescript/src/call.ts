@@ -3,7 +3,6 @@
 import { InvalidRequestError, PalimpsestError, RecallLoop, ReplyNotLogged, StatusError } from "./errors.js";
 import { type Accumulator, FORMATS, type ProviderFormat, ToolCall, errorReport } from "./formats.js";
 import type { SessionOperations } from "./operations.js";
-import { RECALL } from "./recall.js";
 import { type Reply, StreamedReply } from "./reply.js";
 import { type Results, unanswered } from "./results.js";
 import type { Context, ErrorIn, EventIn, EvictionOut, Format, Requests, TokensOut } from "./types.js";
@@ -24,6 +23,8 @@ interface UnloggedAnswer {
     results: EventIn[];
 }
 
+/** The name of the tool whose calls are answered from the log. */
+export const RECALL = "recall";
 /** The maximum number of consecutive answers that do nothing but recall. */
 const RECALL_ROUNDS_MAX = 8;
 
@@ -163,19 +164,24 @@ export class Call<F extends Format> {
                 const reply = await this.#finish(response);
                 if (reply) return reply;
             } finally {
-                if (!read) await this.#abandoned();
+                // An answer that was complete when its chunks were left is the stream's result, as if read to its end.
+                const left = read ? undefined : await this.#abandoned();
+                if (left) return left;
             }
         }
         throw new RecallLoop(`${RECALL_ROUNDS_MAX} answers in a row did nothing but recall`);
     }
 
-    /** Log an answer and those of its tool calls that recall. Returns undefined if it did nothing but recall. */
-    async #finish(response: Json): Promise<Reply | undefined> {
+    /**
+     * Log an answer and the results of its recalls. Returns undefined if it did nothing but recall, and the model is to
+     * be called again, which it is not for an answer whose chunks were left (`abandoned`).
+     */
+    async #finish(response: Json, abandoned = false): Promise<Reply | undefined> {
         const reply = await this.#read(response);
         const recalls = this.open.filter((call) => this.#recalls && call.name === RECALL);
         const others = this.open.filter((call) => !recalls.includes(call));
-        const onlyRecalls = recalls.length > 0 && others.length === 0;
-        if (!onlyRecalls && !this.#awaitsResults(others)) await this.logAnswer();
+        const onlyRecalls = recalls.length > 0 && others.length === 0 && !abandoned;
+        if (!onlyRecalls && (abandoned || !this.#awaitsResults(others))) await this.logAnswer();
         const results = await this.#answerRecalls(recalls);
         this.open = others;
         if (onlyRecalls) {
@@ -262,24 +268,23 @@ export class Call<F extends Format> {
     #reading: Accumulator | undefined;
     #chunks: AsyncIterator<Json> | undefined;
 
-    /** Close a stream whose chunks are no longer read; log the answer if it was complete, else its text as partial. */
-    async #abandoned(): Promise<void> {
+    /** Close a stream whose chunks are no longer read. Log the answer and return it if complete, else log its text. */
+    async #abandoned(): Promise<Reply | undefined> {
         const [whole, chunks] = [this.#reading, this.#chunks];
         this.#reading = this.#chunks = undefined;
-        if (whole === undefined || chunks === undefined) return;
+        if (whole === undefined || chunks === undefined) return undefined;
         if (whole.ended) {
             try {
                 for (let step = await chunks.next(); !step.done; step = await chunks.next()) whole.feed(step.value);
             } catch {
                 // only usage figures are missing
             }
-            await this.#read(whole.response());
-            await this.logAnswer();
-            return;
+            return this.#finish(whole.response(), true);
         }
         await chunks.return?.().catch(() => undefined);
         await this.#report({ message: "the stream was not read to its end" });
         await this.#logPartial(whole.text);
+        return undefined;
     }
 
     /** Log the text received before a stream broke, as partial. Incomplete tool calls are not logged. */
@@ -368,11 +373,13 @@ export class Turn<F extends Format> extends Call<F> implements AsyncDisposable {
 
 /** Wait for the promises among results; one that is rejected becomes its error. */
 export async function settled(results: Results): Promise<Results> {
-    if (typeof results !== "object" || !(Symbol.iterator in results)) return results;
-    const all = await Promise.allSettled(results);
-    return all.map((one) => (one.status === "fulfilled" ? one.value : asError(one.reason)));
+    if (typeof results === "string") return results;
+    if (Symbol.iterator in results) return Promise.all(Array.from(results, outcome));
+    const named = Object.entries(results).map(async ([id, value]) => [id, await outcome(value)] as const);
+    return Object.fromEntries(await Promise.all(named));
 }
 
+const outcome = (value: unknown): Promise<unknown> => Promise.resolve(value).catch(asError);
 const asError = (reason: unknown): Error => (reason instanceof Error ? reason : new Error(String(reason)));
 
 /** Return the result of a report; on an error of the server, warn and return undefined. */

@@ -40,6 +40,11 @@ export interface ProblemBody {
     [member: string]: unknown;
 }
 
+/** Return the kind of a problem, such as `head-conflict`; undefined if a proxy answered. */
+function slugOf(problem: ProblemBody): string | undefined {
+    return problem.type === undefined ? undefined : String(problem.type).split("/").at(-1);
+}
+
 /** The server responded with an error. */
 export class StatusError extends PalimpsestError {
     readonly status: number;
@@ -51,7 +56,7 @@ export class StatusError extends PalimpsestError {
         readonly problem: ProblemBody,
         readonly response: Response,
     ) {
-        const slug = problem.type?.split("/").at(-1);
+        const slug = slugOf(problem);
         const title = problem.title ?? response.statusText;
         super(`${response.status} ${slug ?? title}: ${problem.detail ?? title}`);
         this.status = response.status;
@@ -226,8 +231,7 @@ export async function errorOf(response: Response): Promise<StatusError> {
     } catch {
         // not JSON
     }
-    const slug = problem.type?.split("/").at(-1) ?? "";
     const fallback = response.status >= 500 ? ServerError : StatusError;
-    const kind = BY_SLUG[slug] ?? BY_STATUS[response.status] ?? fallback;
+    const kind = BY_SLUG[slugOf(problem) ?? ""] ?? BY_STATUS[response.status] ?? fallback;
     return new kind(problem, response);
 }

@@ -1,10 +1,9 @@
 /** Sessions: logging what an agent does, and getting contexts for its model calls. */
 
-import { Call, Turn, settled } from "./call.js";
+import { Call, RECALL, Turn, settled } from "./call.js";
 import { InvalidRequestError, NothingToSendError } from "./errors.js";
 import { FORMATS } from "./formats.js";
 import { type ContextParams, SessionOperations } from "./operations.js";
-import { RECALL } from "./recall.js";
 import { type Results, unanswered } from "./results.js";
 import { type StreamEvent, type StreamOptions, watch } from "./stream.js";
 import { type RequestOptions, Transport, path } from "./transport.js";

@@ -124,9 +124,9 @@ export class Transport {
         const init = this.#init(request);
         for (const [name, value] of Object.entries(headers)) init.headers.set(name, value);
         const outer = request.options?.signal;
-        outer?.addEventListener("abort", () => abort.abort(outer.reason), { once: true });
+        const signal = AbortSignal.any([abort.signal, ...(outer ? [outer] : [])]);
         try {
-            const response = await this.#fetch(this.#url(request), { ...init, signal: abort.signal });
+            const response = await this.#fetch(this.#url(request), { ...init, signal });
             if (!response.ok) throw await errorOf(response);
             touch();
             return { response, touch, close };

@@ -133,7 +133,7 @@ test("the parts of a turn take their requests one by one", async (t) => {
     await session.user("Go.");
     const call = await session.call();
     await call.send(model(whole(called("a", "a"))));
-    await session.results({ call_1: { rows: 3 } });
+    await session.results({ call_1: Promise.resolve({ rows: 3 }) });
     await session.results([{ tool_call_id: "call_0", content: "text" }]);
     assert.deepEqual(
         (await eventsOf(session)).slice(-2).map((event) => event.content),
@@ -193,6 +193,20 @@ test("a stream that is left is logged as partial", async (t) => {
     for await (const _ of await (await session.turn("Go.")).send(stream)) break;
     const last = (await eventsOf(session)).at(-1)!;
     assert.deepEqual([last.content, last.metadata, closed], ["One ", { partial: true }, true]);
+});
+
+test("a stream that is left after the answer's end is a complete reply", async (t) => {
+    const session = opened(t);
+    const reply = await (await session.turn("Go.")).send(() => chunks("One two."));
+    for await (const chunk of reply) if (chunk.choices[0]!.finish_reason) break;
+    assert.deepEqual([reply.content, reply.usage?.output_tokens], ["One two.", 3]);
+    assert.deepEqual(
+        (await eventsOf(session)).map((event) => [event.content, event.metadata?.["partial"]]),
+        [
+            ["Go.", undefined],
+            ["One two.", undefined],
+        ],
+    );
 });
 
 test("a stream that breaks is logged as partial, and its error thrown", async (t) => {

@@ -129,6 +129,7 @@ test("an infeasible context says the size of its parts", async () => {
 test("an unknown problem has the class of its status, and a proxy's page no slug", async () => {
     const page: Answer = (response) => response.writeHead(403, { "content-type": "text/html" }).end("<html>No.</html>");
     await assert.rejects(client(problem(422, "of-a-newer-server")).getRetention(), InvalidRequestError);
+    await assert.rejects(client(json(409, { type: 5, detail: "odd" })).getRetention(), ConflictError);
     await assert.rejects(client(page).getRetention(), (error) => {
         assert.ok(error instanceof StatusError);
         assert.deepEqual([error.status, error.slug, error.detail], [403, undefined, "<html>No.</html>"]);

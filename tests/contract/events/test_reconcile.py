@@ -222,7 +222,6 @@ async def test_prompts_without_conversation_are_replaced_by_new_ones(client: htt
     assert made["request"]["tools"][0]["name"] == "look"
 
 
-@pytest.mark.wing("audit")
 async def test_agents_that_share_a_beginning_and_differ_in_their_prompts_keep_their_conversations(
     client: httpx.AsyncClient,
 ) -> None:
@@ -239,6 +238,7 @@ async def test_agents_that_share_a_beginning_and_differ_in_their_prompts_keep_th
     assert (await reconcile(client, [left, *longer]))["appended"] == []
 
 
+@pytest.mark.wing("audit")
 async def test_an_invalid_message_is_an_error_with_its_index(client: httpx.AsyncClient) -> None:
     wrong = await reconcile(client, [user("one"), {"role": "nobody"}], 422)
     assert (wrong["type"], wrong["index"]) == ("/problems/invalid-message", 1)
