@@ -170,7 +170,7 @@ export class Transport {
         if (cause.name === "TimeoutError")
             return new ConnectionTimedOut(`${this.baseURL} did not respond in time`, { cause });
         return new ConnectionFailed(
-            `${this.baseURL} cannot be reached: ${why}. Is the server running, and is PALIMPSEST_URL correct?`,
+            `${this.baseURL} cannot be reached: ${why.replace(/\.$/, "")}. Is the server running, and is PALIMPSEST_URL correct?`,
             { cause },
         );
     }
