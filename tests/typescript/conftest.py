@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -56,3 +57,19 @@ async def run(folder: Path, program: str, *arguments: str, **environment: str) -
     out, errors = await process.communicate()
     assert process.returncode == 0, out.decode() + errors.decode()
     return out.decode()
+
+
+def blocks(page: str) -> list[str]:
+    """Return the programs of a page in Markdown."""
+    return re.findall(r"```ts\n(.*?)```", page, re.DOTALL)
+
+
+async def run_page(programs: list[str], **environment: str) -> str:
+    """Compile a page's programs as one, run it, and return its output."""
+    source = PACKAGE / "tests" / "readme.ts"
+    source.write_text("\n".join(programs))
+    try:
+        npm("build:tests")
+        return await run(PACKAGE / "build", "readme.js", **environment)
+    finally:
+        source.unlink()

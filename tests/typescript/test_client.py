@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.wire import polite, provider
-from tests.typescript.conftest import NEEDS_NPM, PACKAGE, npm, run
+from tests.typescript.conftest import NEEDS_NPM, PACKAGE, blocks, npm, run, run_page
 
 pytestmark = NEEDS_NPM
 DOCUMENT = json.loads((PACKAGE.parents[1] / "openapi" / "palimpsest.json").read_text())
@@ -60,19 +60,13 @@ def test_what_is_published_has_no_dependency_and_no_test() -> None:
 
 
 README = (PACKAGE / "README.md").read_text()
-BLOCKS = re.findall(r"```ts\n(.*?)```", README, re.DOTALL)
+BLOCKS = blocks(README)
 
 
 @pytest.mark.wing("all")
 async def test_its_readme_runs_as_printed(built: Path, server: str) -> None:
-    program = PACKAGE / "tests" / "readme.ts"
-    program.write_text("\n".join(BLOCKS))
-    try:
-        npm("build:tests")
-        async with provider(polite) as models:
-            printed = await run(built, "readme.js", PALIMPSEST_URL=server, **models.environment)
-    finally:
-        program.unlink()
+    async with provider(polite) as models:
+        printed = await run_page(BLOCKS, PALIMPSEST_URL=server, **models.environment)
     assert "It is 80,087." in printed
     assert printed.count("Hello there.") == 4
     assert "the last event is" in printed
