@@ -12,7 +12,8 @@ from tests.typescript.conftest import NEEDS_NPM, PACKAGE, blocks, run, run_page
 from tests.typescript.test_agents import CHARS_PER_TOKEN, WINDOW, diligent
 
 pytestmark = [*NEEDS_NPM, pytest.mark.wing("audit"), pytest.mark.wing("recall")]
-VERSIONS = [("5", "chat"), ("5", "anthropic"), ("6", "responses"), ("7", "chat"), ("7", "responses"), ("7", "anthropic")]
+APIS = ("chat", "responses", "anthropic")
+VERSIONS = [("5", "chat"), ("5", "anthropic"), ("6", "responses"), *(("7", api) for api in APIS)]
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
