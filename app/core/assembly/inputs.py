@@ -29,8 +29,11 @@ from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
 from app.core.tokens.models import CacheProfile
 
-OBSERVED_VIEW: Final = "observed"
-"""The view of contexts that are recorded and never sent. Usage reported for its calls is that of other requests."""
+OBSERVED_VIEW: Final = "~observed"
+"""The view of contexts that are recorded and never sent. Other views' names cannot have its first character.
+
+Usage reported for its calls is that of the requests that were sent in their place, with the whole conversation.
+"""
 HEAL_FACTOR: Final = 2
 """The growth of the folded part of the log that a heal waits for while a compaction is running."""
 HEAL_EVENTS: Final = 5_000

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from app.core.assembly.inputs import ContextRequest, Injection
+from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest, Injection
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.log.segments import session_of
@@ -217,13 +217,16 @@ def _results(sid: str, step: AgentStep, done: StepDone) -> dict[str, Any]:
 
 
 def check_alone(body: ContextIn) -> None:
-    """Raise InvalidRequest for fields that require messages, and for an append with fields that exclude it."""
+    """Raise InvalidRequest for fields that require messages, and for fields that exclude each other."""
     for field in ("system", "tools"):
         if body.messages is None and getattr(body, field) is not None:
             raise InvalidRequest(f"{field} requires messages", field=field)
     for field in ("messages", "at"):
         if body.append is not None and getattr(body, field) is not None:
             raise InvalidRequest(f"append excludes {field}", field=field)
+    for field in ("view", "retry_of"):
+        if body.observe and field in body.model_fields_set:
+            raise InvalidRequest(f"observe excludes {field}", field=field)
 
 
 def _check_ingest(who: Caller, what: str) -> None:
@@ -245,6 +248,8 @@ async def context_request(body: ContextIn, who: Caller, sid: str, feedback: Feed
     """Return the request that a body states, with the settings of the call that it retries. Raises InvalidRequest."""
     injections = tuple(Injection(i.name, check_content(i.content), i.max_tokens) for i in body.injections)
     asked = ContextRequest(**{name: value for name, value in body if name in _REQUESTED} | {"injections": injections})
+    if body.observe:
+        return replace(asked, view=OBSERVED_VIEW)
     if body.retry_of is None:
         return asked
     return await feedback.retry_request(who.tenant_id, sid, body.retry_of, asked, body.model_fields_set)

@@ -177,6 +177,13 @@ class ContextIn(ContextQuery):
         description="Events, or messages in a provider's format, appended after the outcome and before the context, as "
         "`append_events` and `append_messages` do it. Requires the scope `ingest`; excludes `messages` and `at`.",
     )
+    observe: bool = Field(
+        False,
+        description="Whether the client sends its own whole conversation to the model and not this context, which is "
+        "only recorded, in the view `~observed`. The usage to report for the call is that of the client's own request. "
+        "The ledger of all sessions has such calls in `observed`; no other sum includes them. Excludes `view` and "
+        "`retry_of`.",
+    )
     policy: PolicyGiven = None
     force: bool = Field(
         False,

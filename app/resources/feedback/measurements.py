@@ -31,15 +31,11 @@ from app.store.outcomes import ReportedOutcome
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report as received: the provider's figures, and its error if there was one.
-
-    `of_whole_log`: the figures are those of the client's own request, sent in place of the call's context.
-    """
+    """A report as received: the provider's figures, and its error if there was one."""
 
     usage: Mapping[str, int | None] | None = None
     latency_ms: int | None = None
     error: Mapping[str, Json] | None = None
-    of_whole_log: bool = False
 
 
 def outcome_of(report: Report, call: CallRow, policy: Policy) -> tuple[ReportedOutcome, Overflow | None]:

@@ -6,6 +6,7 @@ from uuid import UUID, uuid5
 
 from fastapi import Depends, Path, Query, Request, Response
 
+from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.errors import InvalidRequest
 from app.core.log.segments import line_of, session_of
 from app.http import paging
@@ -178,7 +179,7 @@ def outcome_out(session: str, verdict: Verdict) -> OutcomeOut:
         return OutcomeOut(overflow=False, action="none")
     pattern = (outcome.error or {}).get("overflow")
     matched = None if pattern is None else MatchedOut.model_validate(pattern)
-    if call.retry_of is not None:
+    if call.retry_of is not None or call.view == OBSERVED_VIEW:
         return OutcomeOut(overflow=True, action="stop", matched=matched)
     retry = ContextIn(
         retry_of=call.call_id,

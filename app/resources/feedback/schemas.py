@@ -12,10 +12,10 @@ from app.http.fields import (
     LenientText,
     LineName,
     NextCursor,
+    RecordedView,
     SessionName,
     StrictRequest,
     UpdatedAt,
-    ViewName,
     ViewOf,
 )
 from app.resources.feedback.measurements import Report
@@ -102,7 +102,7 @@ class WarmingOut(BaseModel):
 class WarmIn(StrictRequest):
     """Request for the request that keeps a provider's cache."""
 
-    view: ViewName = "main"
+    view: RecordedView = "main"
 
 
 class WarmingRequest(BaseModel):

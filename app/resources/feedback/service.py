@@ -181,9 +181,7 @@ class Feedback:
             raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
         measured: ReportedOutcome | None = outcome
         if call.view == OBSERVED_VIEW:
-            # The usage is that of another request, whose size is known only if it was the whole log.
-            overflow = None
-            measured = outcome_if_sent(call, outcome) if report.of_whole_log else None
+            overflow, measured = None, outcome_if_sent(call, outcome)
         if measured is None:
             await outcomes.store(tx, ref, call_id, outcome, None, None)
             return Reporting(ref, call, policy, outcome)

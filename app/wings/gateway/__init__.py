@@ -35,7 +35,7 @@ class GatewaySettings(BaseModel):
     gateway_mode: Literal["enforce", "observe"] = Field(
         "enforce",
         description="Whether the gateway sends contexts in place of clients' conversations (`enforce`), or sends the"
-        " clients' own bytes and only records the contexts, in the view `observed` (`observe`).",
+        " clients' own bytes and only records the contexts, in the view `~observed` (`observe`).",
     )
     gateway_openai_window_tokens: int | None = Field(
         None,

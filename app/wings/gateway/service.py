@@ -183,7 +183,7 @@ class Gateway:
         """Report a refusal. If the context was too long, return the call with a smaller one, once; otherwise None."""
         conversation = call.conversation
         try:
-            report = await asyncio.to_thread(_report, outcome, self.observes)
+            report = await asyncio.to_thread(_report, outcome)
             verdict = await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
             if self.observes or not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
@@ -210,7 +210,7 @@ class Gateway:
         except ContextError as error:
             _log("a reply was not logged", call, error)
         finally:
-            await self._try_to_report(call, await asyncio.to_thread(_report, outcome, self.observes))
+            await self._try_to_report(call, await asyncio.to_thread(_report, outcome))
 
     async def _try_to_report(self, call: PreparedCall, report: Report) -> None:
         try:
@@ -356,7 +356,7 @@ def _drafts(conversation: CallConversation, reply: Reply) -> tuple[tuple[Draft, 
     return tuple(parse_batch(events, native=True)), digest
 
 
-def _report(outcome: GatewayOutcome, of_whole_log: bool) -> Report:
+def _report(outcome: GatewayOutcome) -> Report:
     """Convert an outcome to a report without credentials."""
     error = outcome.error or outcome.reply.error
     if error is not None:
@@ -364,7 +364,7 @@ def _report(outcome: GatewayOutcome, of_whole_log: bool) -> Report:
             name: redacted(value[:ERROR_CHARS_MAX], outcome.hidden) if isinstance(value, str) else value
             for name, value in error.items()
         }
-    return Report(outcome.reply.usage if error is None else None, outcome.milliseconds, error, of_whole_log)
+    return Report(outcome.reply.usage if error is None else None, outcome.milliseconds, error)
 
 
 def _log(event: str, call: PreparedCall, error: Exception) -> None:

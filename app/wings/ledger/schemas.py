@@ -232,7 +232,7 @@ class LedgerModel(LedgerSums):
 
 
 class LedgerObserved(BaseModel):
-    """Sums over observed calls: the clients' own requests were sent, and the contexts in the view `observed` were not.
+    """Sums over observed calls: the clients' own requests were sent, and the contexts in the view `~observed` were not.
 
     No other sum includes them.
     """

@@ -75,7 +75,7 @@ READ_TOKENS = Counter(
 
 GATEWAY = Counter("palimpsest_gateway_calls", "Requests through the gateway, by mode", ["provider", "mode"])
 POTENTIAL_CONTEXTS = Counter(
-    "palimpsest_potential_contexts", "Contexts that were recorded in the view `observed` and not sent"
+    "palimpsest_potential_contexts", "Contexts that were recorded in the view `~observed` and not sent"
 )
 POTENTIAL_TOKENS = Counter("palimpsest_potential_context_tokens", "Estimated sizes of these contexts, in tokens")
 PINGS = Counter("palimpsest_gateway_pings", "Pings that the gateway sent to keep a provider's cache", ["outcome"])

@@ -146,8 +146,8 @@ async def test_without_a_call_whose_cache_can_be_kept_the_reason_is_named(client
 
 
 async def test_a_context_that_was_not_sent_has_no_cache_to_keep(client: httpx.AsyncClient) -> None:
-    await call_of(client, view="observed", messages=LONG)
-    answer = await client.post("/v1/sessions/s/context:warm", json={"view": "observed"})
+    await call_of(client, observe=True, messages=LONG)
+    answer = await client.post("/v1/sessions/s/context:warm", json={"view": "~observed"})
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/nothing-to-send"), answer.text
     assert "was not sent" in answer.json()["detail"]
 

@@ -84,7 +84,7 @@ async def test_an_observer_sends_the_clients_bytes_and_its_sums_are_those_of_an_
         ledger = await _ledger(http)
         calls = (await http.get("/v1/gateway")).json()["calls"]
         learned = (await http.get("/v1/calibrations")).json()
-        view = (await http.get("/v1/sessions/a/ledger", params={"view": "observed"})).json()
+        view = (await http.get("/v1/sessions/a/ledger", params={"view": "~observed"})).json()
         main = (await http.get("/v1/sessions/a/ledger")).json()
         metrics = (await http.get("/metrics")).text
     observed = ledger["observed"]

@@ -132,7 +132,7 @@ async def test_every_search_stays_within_the_tenant_and_the_prefix(
 
 async def test_observed_calls_are_not_among_the_sent_ones(client: httpx.AsyncClient) -> None:
     await append(client, "watched")
-    for view in ("main", "main", "observed", "observed", "observed"):
-        made = await client.get(f"/v1/sessions/watched/context?max_tokens=24000&view={view}")
+    for asked in ({}, {"view": "observed"}, *([{"observe": True}] * 3)):
+        made = await client.post("/v1/sessions/watched/context", json={"max_tokens": 24000, **asked})
         assert made.status_code == 200, made.text
     assert "last 2 calls" in (await client.get("/ui/")).text

@@ -25,7 +25,6 @@ from app.http.fields import (
     RetryOf,
     SessionName,
     ToSeq,
-    ViewName,
     ViewOf,
 )
 from app.resources.contexts.schemas import (
@@ -328,7 +327,7 @@ class NextEvictionsOut(BaseModel):
 
     session: SessionName
     line: LineName
-    view: ViewName
+    view: ViewOf
     head: CallHead
     moment: str = Field(description="Moment of the next call, as in `Manifest.moment`.")
     tokens: int = Field(description="Estimated size of the context now, in the model's tokens.")

@@ -591,9 +591,7 @@ class NextEvictionsOut(Model):
     this line.
     """
     view: str
-    """Name of the view: one way of reading the session, with its own policy, model, window and epochs. A view is
-    created by its first context.
-    """
+    """Name of the view that the context was made for."""
     head: int
     """Seq of the last event that the context takes into account."""
     moment: str

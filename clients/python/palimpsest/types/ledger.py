@@ -66,7 +66,7 @@ class LedgerModel(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerObserved(Model):
-    """Sums over observed calls: the clients' own requests were sent, and the contexts in the view `observed` were
+    """Sums over observed calls: the clients' own requests were sent, and the contexts in the view `~observed` were
     not.
 
     No other sum includes them.

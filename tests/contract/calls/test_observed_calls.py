@@ -1,0 +1,91 @@
+"""Contexts that are requested to be recorded and not sent."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import httpx
+import pytest
+
+MODEL: Final = "claude-sonnet-4-5"
+POLICY: Final = {"window_tokens": 10_000, "summarize": {"enabled": False}}
+MESSAGES: Final = [
+    one
+    for number in range(9)
+    for one in (
+        {"role": "user", "content": f"{number}: " + f"line {number} of a long file. " * 250},
+        {"role": "assistant", "content": "Hello."},
+    )
+][:-1]
+
+
+async def context_of(client: httpx.AsyncClient, status: int = 200, **body: Any) -> dict[str, Any]:
+    await client.put("/v1/sessions/s", json={"policy": POLICY})
+    asked = {"messages": MESSAGES, "format": "anthropic", "model": MODEL, **body}
+    answer = await client.post("/v1/sessions/s/context", json=asked)
+    assert answer.status_code == status, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def report(client: httpx.AsyncClient, call_id: str, **body: Any) -> dict[str, Any]:
+    answer = await client.post(f"/v1/sessions/s/calls/{call_id}/outcome", json=body)
+    assert answer.status_code == 200, answer.text
+    said: dict[str, Any] = answer.json()
+    return said
+
+
+async def ledger_of(client: httpx.AsyncClient) -> dict[str, Any]:
+    since = (datetime.now(UTC) - timedelta(days=1)).isoformat()
+    found: dict[str, Any] = (await client.get("/v1/audit/ledger", params={"since": since})).json()
+    return found
+
+
+@pytest.mark.wing("ledger")
+async def test_only_contexts_that_are_requested_so_count_as_not_sent(client: httpx.AsyncClient) -> None:
+    for view in ("main", "observed"):
+        made = await context_of(client, view=view)
+        await report(client, made["call_id"], usage={"input_tokens": made["tokens"]["estimate"]})
+    sent = 2 * made["tokens"]["estimate"]
+    observed = await context_of(client, observe=True)
+    await report(client, observed["call_id"], usage={"input_tokens": 20_000})
+    ledger = await ledger_of(client)
+    assert observed["view"] == "~observed"
+    assert (ledger["totals"]["calls"], ledger["totals"]["input_tokens"]) == (2, sent)
+    assert (ledger["observed"]["calls"], ledger["observed"]["input_tokens"]) == (1, 20_000)
+    assert 0 < ledger["observed"]["potential_input_tokens"] < 10_000
+    own = (await client.get("/v1/sessions/s/ledger", params={"view": "observed"})).json()
+    assert own["totals"]["input"]["tokens"] == sent // 2
+
+
+async def test_the_usage_of_the_whole_conversation_calibrates_estimates(client: httpx.AsyncClient) -> None:
+    made = await context_of(client, observe=True)
+    left_out = sum(one["tokens_saved"] for one in made["evictions"])
+    whole = made["tokens"]["estimate"] + left_out
+    assert left_out > 0
+    for _ in range(8):
+        await report(client, made["call_id"], usage={"input_tokens": 3 * whole // 2})
+        made = await context_of(client, observe=True)
+    (model,) = (await client.get("/v1/calibrations")).json()["items"]
+    assert model["ratio"] == pytest.approx(1.5, rel=0.03)
+
+
+async def test_a_refusal_of_the_clients_own_request_has_no_retry(client: httpx.AsyncClient) -> None:
+    refusal = {"status": 400, "message": "prompt is too long: 210000 tokens > 200000 maximum"}
+    observed, sent = await context_of(client, observe=True), await context_of(client)
+    assert (await report(client, observed["call_id"], error=refusal))["action"] == "stop"
+    assert (await report(client, sent["call_id"], error=refusal))["action"] == "retry"
+
+
+@pytest.mark.parametrize("field", [{"view": "main"}, {"retry_of": "019373a1-0000-7000-8000-000000000000"}])
+async def test_observed_contexts_have_no_view_of_the_clients_and_no_retry(
+    client: httpx.AsyncClient, field: dict[str, str]
+) -> None:
+    refused = await context_of(client, status=422, observe=True, **field)
+    assert next(iter(field)) in refused["detail"]
+
+
+async def test_no_request_can_name_the_view_of_observed_contexts(client: httpx.AsyncClient) -> None:
+    await context_of(client, status=422, view="~observed")
+    assert (await client.get("/v1/sessions/s/context", params={"view": "~observed"})).status_code == 422
+    previewed = await client.post("/v1/sessions/s/context:preview", json={"view": "~observed"})
+    assert previewed.status_code == 422
