@@ -91,7 +91,7 @@ def polite(body: Json) -> ScriptedReply:
     items = body.get("messages") or body.get("input") or body["contents"]
     users = [json.dumps(item) for item in items if item.get("role") == "user"]
     if "17 times 4711" in users[-1]:
-        done = items[-1].get("role") == "tool"
+        done = items[-1].get("role") == "tool" or items[-1].get("type") == "function_call_output"
         return ScriptedReply("It is 80,087.") if done else ScriptedReply(calls=[("multiply", {"a": 17, "b": 4711})])
     return ScriptedReply("Hello there.")
 

@@ -1,8 +1,9 @@
-/** Prompts of the AI SDK's models, in the format of OpenAI's chat completions and back. */
+/** Prompts and answers of the AI SDK's models, in the format of OpenAI's chat completions and back. */
 
 import { type FittedContext, type InsertedMessage, partChange } from "./adapt.js";
 import { RECALL } from "./call.js";
-import type { Message, MessagePlan } from "./types.js";
+import { usageOf } from "./formats.js";
+import type { Message, MessagePlan, UsageIn } from "./types.js";
 
 type Json = Record<string, any>;
 
@@ -195,4 +196,61 @@ function assistantParts(content: readonly Json[], step: MessagePlan): Json[] {
         return [changed];
     });
     return parts.some((part) => part["type"] === "text" || isOwnCall(part)) ? parts : [];
+}
+
+/** A streamed answer, as far as it is needed for its report. */
+export class StreamedAnswer {
+    usage: UsageIn | undefined;
+    ended = false;
+    failure: { error: unknown } | undefined;
+    readonly #texts = new Map<string, Json>();
+    readonly #content: Json[] = [];
+
+    feed(part: Json): void {
+        if (part["type"] === "text-delta") {
+            let text = this.#texts.get(part["id"]);
+            if (text === undefined) {
+                this.#texts.set(part["id"], (text = { type: "text", text: "" }));
+                this.#content.push(text);
+            }
+            text["text"] += part["delta"];
+        } else if (part["type"] === "tool-call") this.#content.push(part);
+        else if (part["type"] === "error") this.failure = { error: part["error"] };
+        else if (part["type"] === "finish") {
+            this.ended = true;
+            this.usage = usageIn(part["usage"], part["providerMetadata"]);
+        }
+    }
+
+    /** Whether a part of the answer has arrived. */
+    get begun(): boolean {
+        return this.#content.length > 0;
+    }
+
+    /** Return the answer as a message to log, if it is the last one of its run. */
+    reply(): Message[] {
+        return lastReply(this.#content);
+    }
+}
+
+/** Return a call's usage, as the AI SDK 5 (numbers) or 6 and 7 (objects) report it; `input_tokens` are all of them. */
+export function usageIn(usage: Json | undefined, metadata: Json | undefined): UsageIn | undefined {
+    const input = usage?.["inputTokens"];
+    if (typeof input === "object" && input !== null) {
+        return usageOf({
+            input_tokens: input.total,
+            cache_read_tokens: input.cacheRead,
+            cache_write_tokens: input.cacheWrite,
+            output_tokens: usage!["outputTokens"]?.total,
+        });
+    }
+    const [read, write] = [usage?.["cachedInputTokens"], metadata?.["anthropic"]?.cacheCreationInputTokens];
+    // Version 5 passes on Anthropic's figure, which does not include what the cache served or stored.
+    const beside = metadata?.["anthropic"] && typeof input === "number" ? (read ?? 0) + (write ?? 0) : 0;
+    return usageOf({
+        input_tokens: typeof input === "number" ? input + beside : undefined,
+        cache_read_tokens: read,
+        cache_write_tokens: write,
+        output_tokens: usage?.["outputTokens"],
+    });
 }

@@ -3,20 +3,11 @@
 import Anthropic from "@anthropic-ai/sdk";
 import { GoogleGenAI } from "@google/genai";
 import OpenAI from "openai";
-import { type Format, Palimpsest, type Reply, type ToolCall, type Turn } from "palimpsest-context-client";
+import { type Format, Palimpsest, type Reply, type Turn } from "palimpsest-context-client";
+import { lookup } from "./orders.js";
 
 const PARAMETERS = { type: "object", properties: { order: { type: "integer" } }, required: ["order"] } as const;
 const ABOUT = { name: "lookup", description: "All that is known of an order." };
-
-function lookup(call: ToolCall): string {
-    const order = call.arguments["order"] as number;
-    const lines = Array.from(
-        { length: 50 },
-        (_, n) => `Line ${n} of order ${order}: the goods were weighed, wrapped and put on shelf ${n * order}.`,
-    );
-    lines.splice(25, 0, `The gate word of order ${order} is ${(order * 7) % 101}.`);
-    return lines.join("\n");
-}
 
 async function run<F extends Format>(
     format: F,
@@ -30,7 +21,7 @@ async function run<F extends Format>(
     await using turn = await memory.turn("Look up all orders, then tell the gate word of order 3.");
     let reply = await send(turn);
     while (reply.toolCalls.length) {
-        await turn.results(reply.toolCalls.map(lookup));
+        await turn.results(reply.toolCalls.map((call) => lookup(call.arguments["order"])));
         reply = await send(turn);
     }
     const leftOut = turn.leftOut.reduce((sum, one) => sum + one.tokens_saved, 0);

@@ -6,9 +6,7 @@ import { generateText, streamText, wrapLanguageModel } from "ai-v6";
 import { AuthenticationError } from "palimpsest-context-client";
 import { type AiSdkSettings, palimpsest } from "palimpsest-context-client/ai-sdk";
 import { Gate } from "./gate.js";
-
-type Model = Exclude<Parameters<typeof wrapLanguageModel>[0]["model"], string>;
-type Prompt = Parameters<Model["doGenerate"]>[0]["prompt"];
+import { type Model, type Part, type Prompt, Script, TOO_LONG, asked, long, size, text } from "./scripts.js";
 
 const gate = await Gate.open();
 beforeEach(() => {
@@ -17,84 +15,15 @@ beforeEach(() => {
     gate.warnings.length = 0;
 });
 
-const size = (prompt: Prompt) => Math.ceil(JSON.stringify(prompt).length / 4);
-const usage = (prompt: Prompt) => ({
-    inputTokens: { total: size(prompt), noCache: size(prompt) - 10, cacheRead: 10, cacheWrite: 0 },
-    outputTokens: { total: 5, text: 5, reasoning: 0 },
-});
-const TOO_LONG = Object.assign(new Error("This model's maximum context length is 4000 tokens."), {
-    statusCode: 400,
-    isRetryable: false,
-    data: { error: { code: "context_length_exceeded" } },
-});
-const long = (n: number) => `Crate ${n} was weighed, sealed and put on a shelf. `.repeat(60);
-
-type Part = { type: string; [member: string]: unknown };
-const text = (said: string): Part[] => [
-    { type: "text-start", id: "1" },
-    ...said.split(/(?<= )/).map((delta) => ({ type: "text-delta", id: "1", delta })),
-    { type: "text-end", id: "1" },
-];
-const FINISHED = { unified: "stop" as const, raw: "stop" };
-
-/** A model whose answers are scripted: text, an error to throw, or the parts of a stream. */
-class Script {
-    readonly prompts: Prompt[] = [];
-    readonly model: Model;
-
-    constructor(...answers: (string | Error | Part[])[]) {
-        const next = (prompt: Prompt) => {
-            const answer = answers[Math.min(this.prompts.push(prompt), answers.length) - 1]!;
-            if (answer instanceof Error) throw answer;
-            return answer;
-        };
-        this.model = {
-            specificationVersion: "v3",
-            provider: "scripted",
-            modelId: "gpt-4o",
-            supportedUrls: {},
-            doGenerate: async ({ prompt }) => ({
-                content: [{ type: "text", text: String(next(prompt)) }],
-                finishReason: FINISHED,
-                usage: usage(prompt),
-                warnings: [],
-            }),
-            doStream: async ({ prompt }) => {
-                const answer = next(prompt);
-                const parts =
-                    typeof answer === "string"
-                        ? [...text(answer), { type: "finish", usage: usage(prompt), finishReason: FINISHED }]
-                        : answer;
-                const all = [{ type: "stream-start", warnings: [] }, ...parts];
-                const stream = new ReadableStream({
-                    pull(controller) {
-                        if (all.length) controller.enqueue(all.shift());
-                        else controller.close();
-                    },
-                });
-                return { stream: stream as never };
-            },
-        };
-    }
-
-    /** The script's model within the budget. */
-    fitted(settings: AiSdkSettings): { middleware: ReturnType<typeof palimpsest>; model: Model } {
-        const middleware = palimpsest({ client: gate.client, max_tokens: 4_000, ...settings });
-        return { middleware, model: wrapLanguageModel({ model: this.model, middleware }) };
-    }
+/** The script's model within the budget. */
+function fitted(script: Script, settings: AiSdkSettings): { middleware: ReturnType<typeof palimpsest>; model: Model } {
+    const middleware = palimpsest({ client: gate.client, max_tokens: 4_000, ...settings });
+    return { middleware, model: wrapLanguageModel({ model: script.model, middleware }) };
 }
-
-/** Rounds of a conversation that takes more than the window. */
-const conversation = (rounds: number) =>
-    Array.from({ length: rounds }, (_, n) => [
-        { role: "user" as const, content: `${n}: ${long(n)}` },
-        { role: "assistant" as const, content: `Noted ${n}.` },
-    ]).flat();
-const asked = (rounds: number) => [...conversation(rounds), { role: "user" as const, content: "Which crate is last?" }];
 
 test("messages that are shown are the same objects, and a reply is logged with its usage", async () => {
     const script = new Script("The ninth.");
-    const { model } = script.fitted({ session: "objects" });
+    const { model } = fitted(script, { session: "objects" });
     let own: Prompt = [];
     const spied = { ...model, doGenerate: (params: any) => ((own = params.prompt), model.doGenerate(params)) };
     await generateText({ model: spied as Model, system: "Be brief.", messages: asked(9) });
@@ -115,14 +44,17 @@ test("messages that are shown are the same objects, and a reply is logged with i
 
 test("a prompt that was too long is sent once more, smaller; a second refusal is thrown", async () => {
     const script = new Script(TOO_LONG, "The ninth.");
-    const { model } = script.fitted({ session: "overflow" });
+    const { model } = fitted(script, { session: "overflow" });
     const { text: said } = await generateText({ model, messages: asked(9) });
     assert.equal(said, "The ninth.");
     assert.ok(size(script.prompts[1]!) < size(script.prompts[0]!));
     assert.equal(gate.at("/outcome")[0]!.sent.error.status, 400);
 
     const never = new Script(TOO_LONG);
-    await assert.rejects(generateText({ model: never.fitted({ session: "never" }).model, messages: asked(9) }), /4000/);
+    await assert.rejects(
+        generateText({ model: fitted(never, { session: "never" }).model, messages: asked(9) }),
+        /4000/,
+    );
     assert.equal(never.prompts.length, 2);
 });
 
@@ -132,7 +64,7 @@ test("a stream is sent once more if it was refused before the answer began, as a
         ["part", [{ type: "error", error: TOO_LONG }]],
     ] as const) {
         const script = new Script(refusal as Error, "The ninth.");
-        const result = streamText({ model: script.fitted({ session }).model, messages: asked(9) });
+        const result = streamText({ model: fitted(script, { session }).model, messages: asked(9) });
         assert.equal(await result.text, "The ninth.");
         assert.equal(script.prompts.length, 2);
         assert.ok(size(script.prompts[1]!) < size(script.prompts[0]!));
@@ -141,7 +73,7 @@ test("a stream is sent once more if it was refused before the answer began, as a
 
 test("a stream that breaks after it began is reported, and its parts stay as they are", async () => {
     const script = new Script([...text("The "), { type: "error", error: new Error("overloaded") }]);
-    const { model } = script.fitted({ session: "broken" });
+    const { model } = fitted(script, { session: "broken" });
     const result = streamText({ model, messages: asked(9), onError: () => {} });
     let said = "";
     for await (const piece of result.textStream) said += piece;
@@ -154,7 +86,7 @@ test("a stream that breaks after it began is reported, and its parts stay as the
 });
 
 test("a stream that is left is reported", async () => {
-    const { model } = new Script("The ninth of many.").fitted({ session: "left" });
+    const { model } = fitted(new Script("The ninth of many."), { session: "left" });
     const { stream } = await model.doStream({
         prompt: [{ role: "user", content: [{ type: "text", text: "Which?" }] }],
     });
@@ -166,7 +98,7 @@ test("a stream that is left is reported", async () => {
 
 test("without the server the model gets all messages; the log catches up when it is back", async () => {
     const script = new Script("One.", "Two.", "Three.");
-    const { model, middleware } = script.fitted({ session: "outage", timeout: 5_000 });
+    const { model, middleware } = fitted(script, { session: "outage", timeout: 5_000 });
     await generateText({ model, messages: asked(1) });
     gate.mode = "failing";
     for (const rounds of [8, 9]) await generateText({ model, messages: asked(rounds) });
@@ -188,7 +120,7 @@ test("what the server refuses, or answers without a plan, goes to the model unch
         gate.warnings.length = 0;
         gate.mode = mode;
         const script = new Script("All.");
-        const { model, middleware } = script.fitted({ session: mode });
+        const { model, middleware } = fitted(script, { session: mode });
         for (const rounds of [8, 9]) await generateText({ model, messages: asked(rounds) });
         assert.equal(script.prompts[1]!.length, 19);
         assert.equal(middleware.passedThrough.get(mode), 2);
@@ -198,10 +130,10 @@ test("what the server refuses, or answers without a plan, goes to the model unch
 
 test("settings that never worked are errors, and so is a missing session", async () => {
     gate.mode = "locked";
-    const { model } = new Script("One.").fitted({ session: "locked" });
+    const { model } = fitted(new Script("One."), { session: "locked" });
     await assert.rejects(generateText({ model, messages: asked(1), maxRetries: 0 }), AuthenticationError);
     gate.mode = "open";
-    const unnamed = new Script("One.").fitted({}).model;
+    const unnamed = fitted(new Script("One."), {}).model;
     await assert.rejects(generateText({ model: unnamed, messages: asked(1) }), /no session is given/);
     await generateText({
         model: unnamed,
@@ -212,13 +144,13 @@ test("settings that never worked are errors, and so is a missing session", async
 });
 
 test("the server lacks a policy that is named: an error at the first call", async () => {
-    const { model } = new Script("One.").fitted({ session: "policies", policy: "no-such-policy" });
+    const { model } = fitted(new Script("One."), { session: "policies", policy: "no-such-policy" });
     await assert.rejects(generateText({ model, messages: asked(1), maxRetries: 0 }), /no-such-policy/);
 });
 
 test("parts of all kinds are logged, and those that are no message stay with their message", async () => {
     const script = new Script("Done.");
-    const { model } = script.fitted({ session: "parts", max_tokens: 8_000 });
+    const { model } = fitted(script, { session: "parts", max_tokens: 8_000 });
     const image = { type: "file" as const, mediaType: "image/png", data: new Uint8Array([1, 2, 3]) };
     const results = (rounds: number) =>
         Array.from({ length: rounds }, (_, n): Prompt => [
@@ -283,7 +215,7 @@ test("parts of all kinds are logged, and those that are no message stay with the
 
 test("the recall tool finds what was left out, and answers errors to the model", async () => {
     const script = new Script("The ninth.");
-    const { model, middleware } = script.fitted({ session: "recalls", recall: true });
+    const { model, middleware } = fitted(script, { session: "recalls", recall: true });
     await generateText({ model, messages: asked(9) });
     const { parameters, execute } = await middleware.recall();
     assert.ok("query" in (parameters["properties"] as object));

@@ -9,6 +9,7 @@ import { createAnthropic as createAnthropic5 } from "anthropic-v5";
 import { createOpenAI as createOpenAI5 } from "openai-v5";
 import { createOpenAI as createOpenAI6 } from "openai-v6";
 import { palimpsest } from "palimpsest-context-client/ai-sdk";
+import { lookup } from "./orders.js";
 
 const [, , version, api, streamed] = process.argv;
 const middleware = palimpsest({ session: "orders", max_tokens: 8_000, recall: true });
@@ -39,15 +40,6 @@ const sdks: Record<string, any> = { "5": ai5, "6": ai6, "7": ai7 };
 const { generateText, streamText, tool, jsonSchema, stepCountIs } = sdks[version!] as typeof ai7;
 const model = models[version as keyof typeof models]() as Parameters<typeof generateText>[0]["model"];
 
-function lookup({ order }: { order: number }): string {
-    const lines = Array.from(
-        { length: 50 },
-        (_, n) => `Line ${n} of order ${order}: the goods were weighed, wrapped and put on shelf ${n * order}.`,
-    );
-    lines.splice(25, 0, `The gate word of order ${order} is ${(order * 7) % 101}.`);
-    return lines.join("\n");
-}
-
 const { parameters, ...recall } = await middleware.recall();
 const asked = {
     model,
@@ -62,7 +54,7 @@ const asked = {
                 properties: { order: { type: "integer" } },
                 required: ["order"],
             }),
-            execute: async (input: { order: number }) => lookup(input),
+            execute: async ({ order }: { order: number }) => lookup(order),
         }),
         recall: tool({ ...recall, inputSchema: jsonSchema(parameters) }),
     },

@@ -224,7 +224,16 @@ def distribution(project: Path) -> str:
 
 OURS = frozenset(distribution(DOCS.parent / place) for place in ("", "clients/python", "tools"))
 OTHERS = frozenset(
-    {"@ai-sdk/openai", "ai", "anthropic", "google-genai", "langchain-openai", "openai", "pydantic-ai-slim"}
+    {
+        "@ai-sdk/openai",
+        "@mastra/core",
+        "ai",
+        "anthropic",
+        "google-genai",
+        "langchain-openai",
+        "openai",
+        "pydantic-ai-slim",
+    }
 )
 """Packages of others that a page tells its reader to install."""
 
