@@ -710,3 +710,12 @@ warmings = Table(
     Column("cache_write_tokens", Integer),
     Index("warmings_created_idx", "tenant_id", "created_at"),
 )
+
+# The key with which a tenant's compaction items are sealed.
+item_keys = Table(
+    "item_keys",
+    metadata,
+    Column("tenant_id", Uuid, ForeignKey("tenants.tenant_id"), primary_key=True),
+    Column("key", LargeBinary, nullable=False),
+    _created(),
+)

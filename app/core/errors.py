@@ -7,6 +7,7 @@
         InvalidPolicy       a knob of a policy is invalid
         UnknownCall         a tool result names no open call
         DuplicateCall       a tool call has the id of one that is still open
+        InvalidItem         a compaction item was altered, or made for another tenant
       NotFound              the tenant has nothing by that name
         SessionGone         the session was erased while the request was processed
       Conflict              the request conflicts with the current state
@@ -85,6 +86,10 @@ class DuplicateCall(InvalidRequest):
 
     def __init__(self, call_id: str, *, index: int) -> None:
         super().__init__(f"call_id {call_id!r} is still open in this session", call_id=call_id, index=index)
+
+
+class InvalidItem(InvalidRequest):
+    """A compaction item cannot be read: it was altered, or made for another tenant or by another server."""
 
 
 class NotFound(ContextError):

@@ -5,6 +5,7 @@ import hmac
 import re
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +25,9 @@ SCOPES: Final = ("ingest", "read", "audit", "admin")
 CACHE_SECONDS: Final = 2.0
 """Seconds for which a looked-up key is cached: a revoked key stops working within this time in every process."""
 CACHE_KEYS_MAX: Final = 10_000
+RECENT_SECONDS: Final = 300.0
+"""Seconds for which an admitted key is accepted without the database."""
+CALLERS_MAX: Final = 10_000
 _PREFIX: Final = re.compile(SESSION_ID_PATTERN)
 
 
@@ -50,6 +54,42 @@ class Caller:
 
 
 DEFAULT_CALLER: Final = Caller(DEFAULT_TENANT, frozenset(SCOPES))
+
+
+class RecentCallers:
+    """The callers that one process admitted last, by the hash of their key, for times without the database.
+
+    A key that was refused since is removed, and one that expires meanwhile is refused. Callers without a tenant's key
+    (an open server, the key of the settings) have no such limits.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._clock = clock
+        self._today = today
+        self._admitted: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+
+    def admit(self, hashed: bytes, caller: Caller) -> None:
+        """Remember that a key was admitted."""
+        self._admitted[hashed] = (self._clock(), caller)
+        self._admitted.move_to_end(hashed)
+        if len(self._admitted) > CALLERS_MAX:
+            self._admitted.popitem(last=False)
+
+    def refuse(self, hashed: bytes) -> None:
+        """Remember that a key was refused."""
+        self._admitted.pop(hashed, None)
+
+    def find(self, hashed: bytes) -> Caller | None:
+        """Return the holder of a recently admitted key; None for any other."""
+        at, caller = self._admitted.get(hashed, (0.0, None))
+        if caller is None or caller.key_id is None:
+            return caller
+        expired = caller.expires_at is not None and caller.expires_at <= self._today()
+        return None if expired or self._clock() - at > RECENT_SECONDS else caller
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""API keys, of which only hashes are stored."""
+"""API keys, of which only hashes are stored, and the keys that seal tenants' compaction items."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -179,3 +179,18 @@ async def any_created(database: Database) -> bool:
     """Return whether a key was ever created. Revoked keys count: revoking the last must not open the server to all."""
     row = await database.fetchrow("SELECT palimpsest_across_keys_made() AS made")
     return row is not None and bool(row["made"])
+
+
+async def item_key(database: Database, tenant_id: UUID) -> bytes | None:
+    """Return the key that seals a tenant's compaction items; None before its first one."""
+    row = await database.fetchrow("SELECT key FROM item_keys WHERE tenant_id = :tenant_id", tenant_id=tenant_id)
+    return None if row is None else bytes(row["key"])
+
+
+async def make_item_key(database: Database, tenant_id: UUID, key: bytes) -> None:
+    """Store the key that seals a tenant's compaction items, unless it has one."""
+    await database.execute(
+        "INSERT INTO item_keys (tenant_id, key) VALUES (:tenant_id, :key) ON CONFLICT DO NOTHING",
+        tenant_id=tenant_id,
+        key=key,
+    )

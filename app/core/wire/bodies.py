@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from app.core.log.events import Json, more_values
@@ -62,6 +62,12 @@ class Body:
         known = {member.name for member in self.members}
         pieces += [f"{json.dumps(name)}:{text}" for name, text in replaced.items() if name not in known]
         return "{" + ",".join(pieces) + "}"
+
+    def read_with(self, name: str, value: Json) -> "Body":
+        """Return the body with another value of a member, to be read, not sent: the text keeps the original."""
+        return replace(
+            self, members=tuple(replace(one, value=value) if one.name == name else one for one in self.members)
+        )
 
     def raw(self, name: str) -> str | None:
         """Return the text of a member's value; None if there is no such member."""

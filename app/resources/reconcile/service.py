@@ -124,6 +124,12 @@ class Reconcile:
         applied = await self._append_new(tenant_id, name, given, request, None)
         return await self._assembly.context(tenant_id, applied.line, request, applied.head)
 
+    async def append_only(
+        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest
+    ) -> AppliedList:
+        """Do what `context` does, without a context."""
+        return await self._append_new(tenant_id, name, given, request, None)
+
     async def append_to_side_line(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
         """Append events after a seq of a line that has continued since, on a line of their own; the name does not move.
 
@@ -203,7 +209,8 @@ class Reconcile:
         """Return the line that the messages continue, locked and current, and the number of their links that it has."""
         hashes = [link.hash for link in given.links]
         tip = current.tip
-        if tip.number == 0 or (tip.number <= len(hashes) and hashes[tip.number - 1] == tip.hash):
+        begins_here = given.links[0].place >= 0  # and not with messages that only the log has
+        if (tip.number == 0 and begins_here) or (0 < tip.number <= len(hashes) and hashes[tip.number - 1] == tip.hash):
             return current, tip.number
         for name in await chain.unchained_lines(tx, root.ref):
             await chain.extend(tx, root.session_id, await sessions.get_locked(tx, root.tenant_id, name))

@@ -51,6 +51,12 @@ class GatewaySettings(BaseModel):
     gateway_silence_seconds: float = Field(
         600.0, gt=0, description="Seconds for which a provider may send nothing before the gateway gives up with 504."
     )
+    gateway_compaction: Literal["gateway", "upstream"] = Field(
+        "gateway",
+        description="Answerer of clients' requests for a compaction: `gateway`, without a model, by an item that names"
+        " the place in the log, or `upstream`, for providers that have compactions of their own. The mode"
+        " `observe` always leaves them to the upstream.",
+    )
     gateway_requests_max: int = Field(
         500,
         ge=1,
@@ -92,17 +98,21 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
 
     yield ForwardingAddresses(urls := _urls(settings))
     if urls:
+        from app.resources.reconcile.continuation import Compactions
         from app.wings.gateway.service import Gateway
         from app.wings.gateway.upstream import Upstream
 
         upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items()}
         observes = settings.gateway_mode == "observe"
+        answers = settings.gateway_compaction == "gateway"
+        yield (compactions := Compactions(kernel.database, kernel.reconcile, answers=answers, observes=observes))
         pings = None if observes else _pings(settings, kernel)
         yield Gateway(
             kernel,
             upstreams,
             settings.gateway_context_seconds,
             pings,
+            compactions,
             observes=observes,
             openai_window_tokens=settings.gateway_openai_window_tokens,
         )

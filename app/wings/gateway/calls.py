@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from app.core.log.events import Json, canonical_json
 from app.core.render.formats.tools import NativeFormat
 from app.core.wire.bodies import Body
+from app.core.wire.compacted import CompactedPlace
 from app.core.wire.replies import Accumulator, AnthropicReply, ChatReply, ResponsesReply, mapping
 
 MARKERS_MAX: Final = 4
@@ -25,10 +26,19 @@ class NotBudgeted(Exception):
 
 
 class Endpoint(NamedTuple):
-    """A path of a provider's API that takes a conversation. `counts`: it returns a token count, and no message."""
+    """A path of a provider's API that takes a conversation.
+
+    `counts`: it returns a token count, and no message. `compacts`: it returns a compaction item.
+    """
 
     format: NativeFormat
     counts: bool = False
+    compacts: bool = False
+
+    @property
+    def replies(self) -> bool:
+        """Whether a model's reply is returned."""
+        return not self.counts and not self.compacts
 
 
 ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
@@ -36,6 +46,7 @@ ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
     ("anthropic", "/v1/messages/count_tokens"): Endpoint("anthropic", counts=True),
     ("openai", "/v1/chat/completions"): Endpoint("openai"),
     ("openai", "/v1/responses"): Endpoint("openai-responses"),
+    ("openai", "/v1/responses/compact"): Endpoint("openai-responses", compacts=True),
 }
 """Endpoints by provider and path."""
 _REPLIES: Final[Mapping[NativeFormat, type[Accumulator]]] = {
@@ -50,7 +61,8 @@ class CallConversation:
     """A call's conversation, in its provider's format, and the body that it is in.
 
     `attribution` are the blocks of the system prompt that are kept unchanged. `previous` is the id of the reply that
-    the messages continue; `continuable`: a later call may name this call's reply. `stored`: the provider keeps the
+    the messages continue; `place` is that of the compaction item that they continue, with a placeholder for the item
+    among them. `continuable`: a later call may name this call's reply. `stored`: the provider keeps the
     reply's items. `hides_usage`: the usage at the end of the stream is for the gateway, and is not passed to the
     client.
     """
@@ -66,6 +78,7 @@ class CallConversation:
     continuable: bool = False
     hides_usage: bool = False
     stored: bool = True
+    place: CompactedPlace | None = None
 
     def accumulator(self) -> Accumulator:
         """Return an accumulator for the call's reply."""
@@ -103,7 +116,7 @@ def _read_responses(body: Body, model: str | None) -> CallConversation:
     if call.get("conversation") is not None or call.get("prompt") is not None:
         raise NotBudgeted(AT_PROVIDER)
     items: Sequence[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else _list(given)
-    if not items:
+    if not items and previous is None:
         raise NotBudgeted("no-messages")
     if any(mapping(item).get("type") == "item_reference" for item in items):
         raise NotBudgeted(AT_PROVIDER)

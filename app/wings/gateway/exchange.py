@@ -9,6 +9,7 @@ from typing import Final
 
 import httpx2
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Send
 
 from app.core.log.events import Json
@@ -36,7 +37,7 @@ class GatewayExchange:
     `path` is the provider's own. `named` is the session that the URL names, if any.
     `context`: a context replaces the conversation, and `call` is its record. `bypass`: the request belongs to a session
     but is sent unchanged, and `reason` says why. `passthrough`: it belongs to no session. `observed`: it is sent
-    unchanged, and `call` is the record of the context that could have replaced it.
+    unchanged, and `call` is the record of the context that could have replaced it. `answered`: `answer` is returned.
     """
 
     gateway: Gateway
@@ -50,6 +51,7 @@ class GatewayExchange:
     reason: str | None = None
     session: str | None = None
     call: PreparedCall | None = None
+    answer: Response | None = None
     response_started: bool = False
     response_complete: bool = False
     started: float = 0.0
@@ -90,6 +92,13 @@ class GatewayExchange:
         """Return the outcome of the call as of now."""
         hidden = secrets(self.request.headers.raw, self.request.scope["query_string"])
         return GatewayOutcome(reply or Reply(), int((time.perf_counter() - self.started) * 1000), error, hidden)
+
+    async def send_answer(self, answer: Response) -> None:
+        """Return a response of the gateway's own."""
+        answer.raw_headers += self.response_headers()
+        self.response_started = True
+        await answer(self.request.scope, self.request.receive, self.send)
+        self.response_complete = True
 
     async def forward(self) -> None:
         """Forward the request and return the response; retry once if the provider says that the context was too long.
@@ -137,7 +146,7 @@ class GatewayExchange:
         """Yield the upstream response and the span of the call. Raises UpstreamError."""
         request, endpoint = self.request, self.endpoint
         upstream = self.gateway.upstreams[self.provider]
-        chat = "chat" if endpoint is not None and not endpoint.counts else None
+        chat = "chat" if endpoint is not None and endpoint.replies else None
         model = None if self.call is None else self.call.conversation.model
         up = request_fields(request.headers.raw, plain=self.call is not None)
         with tracer.get().span(

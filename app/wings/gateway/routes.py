@@ -5,10 +5,8 @@ a conversation that cannot be budgeted, so that the gateway never prevents a cal
 """
 
 import asyncio
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
+from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -19,15 +17,18 @@ from starlette.types import Receive, Scope, Send
 
 from app.core import errors
 from app.core.wire.bodies import Body, NoObject, parse
+from app.core.wire.compacted import CompactedPlace, find_item, is_triggered, without_trigger
 from app.http.auth import authenticate, check_session
 from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, find_problem
 from app.http.middleware import EXCHANGE
 from app.http.operation import TemplateRoute
-from app.services.tenants import Caller, digest
+from app.resources.reconcile.continuation import Compactions
+from app.services.tenants import Caller, RecentCallers, digest
 from app.store.texts import ContentCiphers, seal_with
 from app.wings.gateway import PREFIX
 from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Endpoint, NotBudgeted, read_conversation
+from app.wings.gateway.compacting import NOT_SENT, check_sendable, item_response
 from app.wings.gateway.exchange import GatewayExchange
 from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
 from app.wings.gateway.service import Gateway
@@ -35,45 +36,6 @@ from app.wings.gateway.upstream import UpstreamError
 
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 PROVIDERS: Final = ("anthropic", "openai")
-RECENT_SECONDS: Final = 300.0
-"""Seconds for which an admitted key is accepted without the database."""
-CALLERS_MAX: Final = 10_000
-
-
-class RecentCallers:
-    """The callers that one process admitted last, by the hash of their key, for times without the database.
-
-    A key that was refused since is removed, and one that expires meanwhile is refused. Callers without a tenant's key
-    (an open server, the key of the settings) have no such limits.
-    """
-
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._clock = clock
-        self._today = today
-        self._admitted: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
-
-    def admit(self, hashed: bytes, caller: Caller) -> None:
-        """Remember that a key was admitted."""
-        self._admitted[hashed] = (self._clock(), caller)
-        self._admitted.move_to_end(hashed)
-        if len(self._admitted) > CALLERS_MAX:
-            self._admitted.popitem(last=False)
-
-    def refuse(self, hashed: bytes) -> None:
-        """Remember that a key was refused."""
-        self._admitted.pop(hashed, None)
-
-    def find(self, hashed: bytes) -> Caller | None:
-        """Return the holder of a recently admitted key; None for any other."""
-        at, caller = self._admitted.get(hashed, (0.0, None))
-        if caller is None or caller.key_id is None:
-            return caller
-        expired = caller.expires_at is not None and caller.expires_at <= self._today()
-        return None if expired or self._clock() - at > RECENT_SECONDS else caller
 
 
 class GatewayApp:
@@ -155,11 +117,17 @@ async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
         identity = None if endpoint is None else identify(exchange.request.headers, exchange.named, None)
         if identity is not None and identity.configured:
             check_session(who, identity.session)
+        given = None if endpoint is None else await _parse(exchange.request, exchange.body)
+        if endpoint is not None and given is not None and find_item(endpoint.format, given) is not None:
+            raise errors.StoreUnavailable(NOT_SENT.format("the database is unreachable"))
         exchange.mode, exchange.reason = "bypass", find_problem(errors.StoreUnavailable("")).slug
     elif endpoint is not None:
         await _replace_conversation(who, endpoint, exchange)
     exchange.gateway.on_call(exchange.provider, exchange.mode)
     exchange.gateway.forwarded.note(who.tenant_id, exchange.description())
+    if exchange.answer is not None:
+        await exchange.send_answer(exchange.answer)
+        return
     try:
         await exchange.forward()
     except UpstreamError as error:
@@ -171,40 +139,73 @@ async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
 
 
 async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: GatewayExchange) -> None:
-    """Replace the conversation by its context, or record why it is not. Raises InvalidRequest or NotFound."""
+    """Replace the conversation by its context, or record why it is not; answer a request for a compaction.
+
+    Raises InvalidRequest or NotFound, and the errors of a call with a compaction item that cannot be replaced.
+    """
     request, gateway = exchange.request, exchange.gateway
-    given = await _parse(request, exchange.body)
+    compactions: Compactions = request.state.services.by_class[Compactions]
+    given, place = await _parse(request, exchange.body), None
+    if given is not None:
+        given, place = await compactions.open(who.tenant_id, endpoint.format, given)
+    compacts = given is not None and (endpoint.compacts or is_triggered(endpoint.format, given))
+    if endpoint.compacts and not compactions.answers:
+        check_sendable(place, NotBudgeted("compactions are the provider's"))
+        return
     identity = identify(request.headers, exchange.named, None if given is None else given.value)
-    if identity is None:
+    if place is not None:
+        session = place.session  # that of the messages which only the log has
+    elif identity is not None:
+        session = identity.session if identity.configured else legal_name(who.session_prefix + identity.session)
+    else:
         exchange.reason = "no-session"
         return
-    session = identity.session if identity.configured else legal_name(who.session_prefix + identity.session)
     check_session(who, session)
     request.scope[EXCHANGE].assign_session(session)
     exchange.mode, exchange.session = "bypass", session
     try:
         if given is None:
             raise NotBudgeted("unreadable")
-        conversation = read_conversation(endpoint, given)
+        if compacts:
+            await _answer(who, endpoint, exchange, given, place)
+            return
+        conversation = replace(read_conversation(endpoint, given), place=place)
         if endpoint.counts and not gateway.observes:
             exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
         elif not endpoint.counts:
             exchange.call = await gateway.prepare(who.tenant_id, session, conversation)
             exchange.body = exchange.call.body or exchange.body
         exchange.mode = "observed" if gateway.observes else "context"
-    except NotBudgeted as why:
-        exchange.reason = str(why)
-    except TimeoutError:
-        exchange.reason = "too-slow"
-    except errors.ContextError as error:
-        exchange.reason = find_problem(error).slug
     except Exception as error:
-        structlog.get_logger().error("gateway", session=session, exc_info=error)
-        exchange.reason = "internal"
+        check_sendable(place, error)
+        exchange.reason = _reason(error)
+        if exchange.reason == "internal":
+            structlog.get_logger().error("gateway", session=session, exc_info=error)
     if exchange.reason in (None, AT_PROVIDER, NOT_IN_LOG):
         return
     if gateway.is_first_bypass(who.tenant_id, session, exchange.reason):
         structlog.get_logger().warning("bypass", session=session, reason=exchange.reason)
+
+
+async def _answer(
+    who: Caller, endpoint: Endpoint, exchange: GatewayExchange, given: Body, place: CompactedPlace | None
+) -> None:
+    """Answer a request for a compaction. Raises NotBudgeted, ContextError or TimeoutError."""
+    compactions: Compactions = exchange.request.state.services.by_class[Compactions]
+    if not compactions.answers:
+        raise NotBudgeted("compaction")
+    conversation = replace(read_conversation(endpoint, without_trigger(given)), place=place)
+    sealed = await exchange.gateway.compact(who.tenant_id, exchange.session or "", conversation)
+    exchange.mode, exchange.answer = "answered", item_response(endpoint, given, sealed)
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason of a bypass."""
+    if isinstance(error, NotBudgeted):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return "too-slow"
+    return find_problem(error).slug if isinstance(error, errors.ContextError) else "internal"
 
 
 async def _parse(request: Request, raw: bytes) -> Body | None:

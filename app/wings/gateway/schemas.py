@@ -17,10 +17,10 @@ class GatewayCall(BaseModel):
     at: datetime = Field(description="Time of the request.")
     provider: Provider
     path: str = Field(description="The provider's path.")
-    mode: Literal["context", "observed", "bypass", "passthrough"] = Field(
+    mode: Literal["context", "observed", "answered", "bypass", "passthrough"] = Field(
         description="Form in which it was sent: with a `context` in place of the client's conversation, or unchanged: "
         "with a recorded context that was not sent (`observed`), with a session (`bypass`) or without one "
-        "(`passthrough`)."
+        "(`passthrough`). `answered`: it was not sent, but answered by the gateway with a compaction item."
     )
     reason: str | None = Field(description="Reason why it was sent unchanged; null if there is none.")
     session: str | None = Field(description="Id of the session; null without one.")

@@ -8,16 +8,15 @@ import asyncio
 import hashlib
 import json
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 import structlog
 
 from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
-from app.core.log.chain import START, Link, links
 from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
@@ -28,8 +27,9 @@ from app.providers.redaction import redacted
 from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
 from app.resources.feedback.measurements import Report
+from app.resources.reconcile.continuation import Compactions, continue_item, continue_reply
 from app.resources.reconcile.messages import ClientList, ClientMessages
-from app.store import chain, lines, sessions
+from app.store import chain, sessions
 from app.store.ids import SessionRef, session_key
 from app.wings.gateway.calls import (
     AT_PROVIDER,
@@ -52,8 +52,7 @@ PARTIAL: Final = "partial"
 ERASED: Final = "session-erased"
 ERASED_REMEMBERED: Final = 1_000
 """Number of erased sessions for which a process remembers that it has logged their bypass."""
-REPLY_WAITS: Final = (0.0, 0.02, 0.1, 0.4)
-"""Seconds before each lookup of a reply that a client names."""
+Made = TypeVar("Made")
 TOO_LATE: Final = "not sent: the context was made too late"
 
 
@@ -100,7 +99,8 @@ class Gateway:
         kernel: "Services",
         upstreams: Mapping[str, Upstream],
         context_seconds: float,
-        pings: Pings | None = None,
+        pings: Pings | None,
+        compactions: Compactions,
         *,
         observes: bool = False,
         openai_window_tokens: int | None = None,
@@ -109,6 +109,7 @@ class Gateway:
         self._kernel = kernel
         self._openai_window_tokens = openai_window_tokens
         self.pings = pings
+        self._compactions = compactions
         self.upstreams = upstreams
         self.on_call = kernel.observers.gateway_call
         self.forwarded = kernel.forwarded_calls
@@ -126,14 +127,36 @@ class Gateway:
         if self.observes:
             asked = replace(asked, view=OBSERVED_VIEW)
             conversation = replace(conversation, hides_usage=False)  # the response is the client's own
-        task = asyncio.create_task(self._prepare(tenant_id, session, conversation, asked))
+        return await self._in_time(self._prepare(tenant_id, session, conversation, asked), self._report_unsent)
+
+    async def compact(self, tenant_id: UUID, session: str, conversation: CallConversation) -> str:
+        """Return the content of a compaction item for a call's list. Raises NotBudgeted, ContextError or TimeoutError.
+
+        After a timeout the work continues, as that of `prepare` does.
+        """
+
+        async def make() -> str:
+            given = await _read_list(self._kernel, tenant_id, session, conversation)
+            asked = self._context_request(conversation)
+            return await self._compactions.make(tenant_id, session, given, asked)
+
+        async def ignore(task: asyncio.Task[str]) -> None:
+            await asyncio.wait({task})
+
+        return await self._in_time(make(), ignore)
+
+    async def _in_time(
+        self, work: Coroutine[Any, Any, Made], too_late: Callable[[asyncio.Task[Made]], Coroutine[Any, Any, None]]
+    ) -> Made:
+        """Return the result of some work. After a timeout it continues in the background, followed by `too_late`."""
+        task = asyncio.create_task(work)
         try:
             done, _ = await asyncio.wait({task}, timeout=self._context_seconds)
         except asyncio.CancelledError:
-            self._run_in_background(self._report_unsent(task))
+            self._run_in_background(too_late(task))
             raise
         if not done:
-            self._run_in_background(self._report_unsent(task))
+            self._run_in_background(too_late(task))
             raise TimeoutError
         return task.result()
 
@@ -263,40 +286,26 @@ async def _context(
     kernel: "Services", tenant_id: UUID, session: str, conversation: CallConversation, request: ContextRequest
 ) -> ContextAnswer:
     """Return the next context of the line that a list continues. Raises NotBudgeted, or what `Reconcile` raises."""
-    if conversation.previous is None:
-        given = await kernel.reconcile.read(tenant_id, session, _client_list(conversation))
-    else:
-        read = await asyncio.to_thread(replace(_client_list(conversation), complete=False).read)
-        given = await _complete_list(kernel, tenant_id, session, conversation.previous, read)
+    given = await _read_list(kernel, tenant_id, session, conversation)
     return await kernel.reconcile.context_only(tenant_id, session, given, request)
 
 
-async def _complete_list(
-    kernel: "Services", tenant_id: UUID, session: str, reply: str, given: ClientMessages
+async def _read_list(
+    kernel: "Services", tenant_id: UUID, session: str, conversation: CallConversation
 ) -> ClientMessages:
-    """Complete the list of a client that sends only the messages after a reply. Raises NotBudgeted.
+    """Read a call's list, completed by the log if it holds only the messages after a reply or a compaction item.
 
-    The earlier messages are in the log; only their last link is needed.
+    Raises NotBudgeted, or what reading the list or `continue_item` raises.
     """
-    line, seq = await _find_reply(kernel, tenant_id, session, reply)
-    async with kernel.database.transaction() as tx:
-        root = await sessions.get_locked(tx, tenant_id, session)
-        row = root if line == session else await sessions.get_locked(tx, tenant_id, line)
-        row = await chain.extend(tx, root.session_id, row)
-        tip = await chain.tip_at(tx, root, row, seq)
-    before = [Link(-1, START)] * (tip.number - 1) + [Link(-1, tip.hash)] * (tip.number > 0)
-    after = await asyncio.to_thread(links, given.raw, tip.hash)
-    return replace(given, links=(*before, *after))
-
-
-async def _find_reply(kernel: "Services", tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:
-    """Return the row and seq of a reply, which may still be on its way into the log. Raises NotBudgeted."""
-    for seconds in REPLY_WAITS:
-        await asyncio.sleep(seconds)
-        found = await lines.of_event(kernel.database, tenant_id, session, reply)
-        if found is not None:
-            return found
-    raise NotBudgeted(AT_PROVIDER)
+    listed = _client_list(conversation)
+    if conversation.place is not None:
+        return await continue_item(kernel.database, tenant_id, conversation.place, listed)
+    if conversation.previous is None:
+        return await kernel.reconcile.read(tenant_id, session, listed)
+    found = await continue_reply(kernel.database, tenant_id, session, conversation.previous, listed)
+    if found is None:
+        raise NotBudgeted(AT_PROVIDER)
+    return found
 
 
 async def _preview(
@@ -307,12 +316,12 @@ async def _preview(
     They are the messages in the log, up to the end of a round. Raises NotBudgeted if there are none, or a context's
     errors.
     """
-    given = await kernel.reconcile.read(tenant_id, session, _client_list(conversation))
+    given = await _read_list(kernel, tenant_id, session, conversation)
     key = session_key(tenant_id, session)
     async with kernel.database.transaction() as tx:
         found = await chain.find_longest(tx, key, [link.hash for link in given.links])
         count = _whole_messages(given, conversation.messages, found[0].number if found else 0)
-        hashes = [link.hash for link in given.links if given.indices[link.place] < count]
+        hashes = [link.hash for link in given.links if link.place < 0 or given.indices[link.place] < count]
         found = await chain.find_longest(tx, key, hashes)
         row = await sessions.find(tx, SessionRef(found[0].line, tenant_id)) if found else None
     if row is None or not count:
@@ -332,7 +341,8 @@ def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int)
 
 def _client_list(conversation: CallConversation) -> ClientList:
     """Return a call's list. An absent field is empty, except in an Anthropic thread that continues from a reply."""
-    complete = conversation.previous is None or conversation.format != "anthropic"
+    continues = conversation.previous is not None and conversation.place is None
+    complete = not continues or conversation.format != "anthropic"
     tools: Json = [] if complete and conversation.tools is None else conversation.tools
     return ClientList(conversation.format, conversation.messages, conversation.system, tools, all_prompts=complete)
 

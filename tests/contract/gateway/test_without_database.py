@@ -13,7 +13,6 @@ from app.services import tenants
 from app.services.tenants import Tenants
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
-from app.wings.gateway import routes
 from tests.conftest import serving
 from tests.support.gateways import settings
 from tests.support.provider import Provider
@@ -27,11 +26,11 @@ class Gate:
     """A gateway called with various keys, and the means to disconnect its database."""
 
     def __init__(self, http: httpx.AsyncClient, operator: asyncpg.Connection, database: str) -> None:
-        self._http, self._operator, self._database = http, operator, database
+        self.http, self._operator, self._database = http, operator, database
 
     async def ask(self, key: str | None, session: str = "a:1") -> httpx.Response:
         headers = {"x-palimpsest-session": session} | ({} if key is None else {"x-palimpsest-key": key})
-        return await self._http.post(PATH, content=RAW, headers=headers)
+        return await self.http.post(PATH, content=RAW, headers=headers)
 
     async def status(self, key: str | None, session: str = "a:1") -> int:
         return (await self.ask(key, session)).status_code
@@ -131,7 +130,7 @@ async def test_keys_never_accepted_are_refused(
 async def test_an_accepted_key_expires(
     gate: Callable[..., Any], database: Database, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "RECENT_SECONDS", 0.0)
+    monkeypatch.setattr(tenants, "RECENT_SECONDS", 0.0)
     key = await key_of(database)
     async with gate() as asking:
         assert await asking.status(key) == 200
@@ -155,3 +154,20 @@ async def test_the_key_of_the_settings_needs_no_database(gate: Callable[..., Any
         assert await asking.status(OURS) == 200
         assert await asking.status(f"{OURS}x") == 503
         assert await asking.status(None) == 401
+
+
+async def test_a_call_with_a_compaction_item_fails(gate: Callable[..., Any], provider: Provider) -> None:
+    """No provider could read the item."""
+    async with gate() as asking:
+        headers = {"x-palimpsest-session": "a:1"}
+        given = {"model": "m", "input": [{"role": "user", "content": "hi"}]}
+        path = "/gateway/openai/v1/responses"
+        made = await asking.http.post(f"{path}/compact", json=given, headers=headers)
+        assert made.status_code == 200
+        await asking.lose_database()
+        held = {"model": "m", "input": [*made.json()["output"], {"role": "user", "content": "and now?"}]}
+        refused = await asking.http.post(path, json=held, headers=headers)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (503, "store-unavailable")
+        quoted = {"model": "m", "input": [{"role": "user", "content": made.text}]}
+        assert (await asking.http.post(path, json=quoted, headers=headers)).status_code == 200
+        assert [one.body for one in provider.requests] == [quoted]

@@ -278,6 +278,8 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
     with acting_for(DEFAULT_TENANT):
         await content_keys.make(application, DEFAULT_TENANT, b"wrapped")
     with acting_for(tenant_id):
+        await keys.make_item_key(application, tenant_id, b"key")
+        assert await keys.item_key(application, tenant_id) == b"key"
         await ancestors._pairs(application, await event_log.owners(application, SessionLog(own), 60), [4])
         await event_log.oldest(application, SessionLog(own), 0, 1_000, 100)
         await spans.calls(application, own, 1, 60)

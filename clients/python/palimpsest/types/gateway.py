@@ -17,9 +17,10 @@ class GatewayCall(Model):
     """Provider, as in the paths under `/gateway`."""
     path: str
     """The provider's path."""
-    mode: Literal["context", "observed", "bypass", "passthrough"]
+    mode: Literal["context", "observed", "answered", "bypass", "passthrough"]
     """Form in which it was sent: with a `context` in place of the client's conversation, or unchanged: with a
     recorded context that was not sent (`observed`), with a session (`bypass`) or without one (`passthrough`).
+    `answered`: it was not sent, but answered by the gateway with a compaction item.
     """
     reason: str | None
     """Reason why it was sent unchanged; null if there is none."""

@@ -1,0 +1,139 @@
+"""Compaction items of ours in clients' lists, and the answers of providers' APIs that hold one.
+
+An item replaces all messages before it. Its content is opaque here: it begins with MARK, by which ours are known.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from app.core.log.events import Json
+from app.core.wire.bodies import Body
+from app.core.wire.replies import mapping, objects
+
+MARK: Final = "palimpsest.1."
+"""The beginning of the content of every item of ours, which no provider's has."""
+FORMAT: Final = "openai-responses"
+TYPES: Final = ("compaction", "compaction_summary")
+"""The types of compaction items; older versions of Codex send them back with the second one."""
+PLACEHOLDER: Final[Mapping[str, Json]] = {"role": "user", "content": "-"}
+"""A message in place of an item, so that no reader takes a system message after it for the client's prompt."""
+TRIGGER: Final = "compaction_trigger"
+"""The type of the last item of a Responses call that requests a compaction and no reply."""
+NO_USAGE: Final[Mapping[str, Json]] = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 0,
+}
+"""The usage of a compaction for which no model was called."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedPlace:
+    """The end of the messages that an item replaces: a session, the row of its line, a seq, and the hash of the chain
+    there (hexadecimal)."""
+
+    session: str
+    line: str
+    seq: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedList:
+    """A client's list with an item of ours: the prompts at its beginning, the content of the last item, and the
+    messages after it. The messages between the prompts and the item are in the log."""
+
+    prompts: Sequence[Json]
+    sealed: str
+    after: Sequence[Json]
+
+    @property
+    def messages(self) -> list[Json]:
+        """The list without its messages in the log; the placeholder follows the prompts."""
+        return [*self.prompts, PLACEHOLDER, *self.after]
+
+
+def find_item(form: str, body: Body) -> CompactedList | None:
+    """Return a Responses call's list at its last compaction item of ours; None without one."""
+    given = body.value.get("input") if form == FORMAT and MARK in body.text else None
+    messages = given if isinstance(given, list) else []
+    for index in range(len(messages) - 1, -1, -1):
+        item = mapping(messages[index])
+        sealed = item.get("encrypted_content")
+        if item.get("type") in TYPES and isinstance(sealed, str) and sealed.startswith(MARK):
+            return CompactedList(list(takewhile(_is_prompt, messages[:index])), sealed, messages[index + 1 :])
+    return None
+
+
+def _is_prompt(message: Json) -> bool:
+    return mapping(message).get("role") in ("system", "developer")
+
+
+def is_triggered(form: str, body: Body) -> bool:
+    """Return whether the last item of a Responses call requests a compaction in place of a reply."""
+    items = objects(body.value.get("input"))
+    return form == FORMAT and bool(items) and items[-1].get("type") == TRIGGER
+
+
+def without_trigger(body: Body) -> Body:
+    """Return a call's body without the item that requests a compaction, to be read."""
+    items = body.value.get("input")
+    kept = [one for one in items if mapping(one).get("type") != TRIGGER] if isinstance(items, list) else items
+    return body.read_with("input", kept)
+
+
+def responses_item(number: str, sealed: str) -> dict[str, Json]:
+    """Return an item of the Responses API; `number` makes its id."""
+    return {"id": f"cmp_{number}", "type": "compaction", "encrypted_content": sealed}
+
+
+def compaction_object(number: str, created_at: int, sealed: str) -> dict[str, Json]:
+    """Return the answer to a request for a compaction (`responses/compact`): the item alone."""
+    return {
+        "id": f"resp_{number}",
+        "object": "response.compaction",
+        "created_at": created_at,
+        "output": [responses_item(number, sealed)],
+        "usage": NO_USAGE,
+    }
+
+
+def triggered_response(number: str, created_at: int, model: str | None, sealed: str) -> dict[str, Json]:
+    """Return the response to a call that ends with a trigger: the item alone."""
+    return {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": created_at,
+        "model": model or "",
+        "status": "completed",
+        "output": [responses_item(number, sealed)],
+        "usage": NO_USAGE,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+
+
+def triggered_stream(response: Mapping[str, Json]) -> bytes:
+    """Return the stream of a response to a trigger."""
+    begun = {**response, "status": "in_progress", "output": [], "usage": None}
+    events: list[dict[str, Json]] = [{"type": "response.created", "response": begun}]
+    for index, item in enumerate(objects(response["output"])):
+        where = {"output_index": index, "item": item}
+        events += [{"type": f"response.output_item.{step}", **where} for step in ("added", "done")]
+    events.append({"type": "response.completed", "response": response})
+    return b"".join(stream_event({**event, "sequence_number": n}) for n, event in enumerate(events))
+
+
+def stream_event(value: Mapping[str, Json]) -> bytes:
+    """Return an event of a stream."""
+    return f"event: {value['type']}\ndata: {json.dumps(value)}\n\n".encode()

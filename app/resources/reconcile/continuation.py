@@ -1,0 +1,119 @@
+"""Lists of clients that hold only the messages after a place in the log, and the compaction items that name one.
+
+An item is made without a model: the messages are logged, and it names their end in the log.
+"""
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from app.core.assembly.inputs import ContextRequest
+from app.core.errors import InvalidItem, InvalidRequest, NotFound, SessionErased
+from app.core.log.chain import START, Link, Tip, links
+from app.core.log.segments import row_name
+from app.core.wire.bodies import Body
+from app.core.wire.compacted import CompactedPlace, find_item
+from app.resources.reconcile.messages import ClientList, ClientMessages
+from app.resources.reconcile.service import Reconcile
+from app.services.compaction_items import CompactionItems
+from app.store import chain, lines, sessions
+from app.store.engine import Database
+
+OBSERVED: Final = (
+    "the request holds a compaction item of this server, which only observes calls now: no provider can read the item. "
+    "Set PALIMPSEST_GATEWAY_MODE=enforce, or send the whole conversation"
+)
+REPLY_WAITS: Final = (0.0, 0.02, 0.1, 0.4)
+"""Seconds before each lookup of a reply that a client names."""
+
+
+async def continue_reply(
+    database: Database, tenant_id: UUID, session: str, reply: str, given: ClientList
+) -> ClientMessages | None:
+    """Return the messages after a reply, named by its provider's id, as a complete list; None if it is not in the log.
+
+    The reply may still be on its way into the log. Raises what reading the list raises.
+    """
+    read = await asyncio.to_thread(replace(given, complete=False).read)
+    for seconds in REPLY_WAITS:
+        await asyncio.sleep(seconds)
+        found = await lines.of_event(database, tenant_id, session, reply)
+        if found is not None:
+            return await _complete(read, await _tip_at(database, tenant_id, session, *found))
+    return None
+
+
+async def continue_item(
+    database: Database, tenant_id: UUID, place: CompactedPlace, given: ClientList
+) -> ClientMessages:
+    """Return the messages after a compaction item as a complete list, given with a placeholder for the item.
+
+    Raises what reading the list raises, SessionErased if its session is gone, and InvalidItem if the log does not have
+    the conversation that was compacted.
+    """
+    read = await asyncio.to_thread(replace(given, complete=False).read)
+    try:
+        tip = await _tip_at(database, tenant_id, place.session, place.line, place.seq)
+    except NotFound:
+        raise SessionErased(
+            f"the session {place.session!r} of this compaction item was erased: begin again without the item",
+            session=place.session,
+        ) from None
+    if tip.hash.hex() != place.hash:
+        raise InvalidItem(
+            f"session {place.session!r} does not have the conversation of this compaction item: it was erased, and "
+            "another one has its name",
+            field="encrypted_content",
+        )
+    return await _complete(replace(read, raw=read.raw[1:], indices=read.indices[1:]), tip)  # without the placeholder
+
+
+async def _tip_at(database: Database, tenant_id: UUID, session: str, line: str, seq: int) -> Tip:
+    """Return the end of a line's chain at a seq. Raises NotFound."""
+    async with database.transaction() as tx:
+        root = await sessions.get_locked(tx, tenant_id, session)
+        row = root if line == session else await sessions.get_locked(tx, tenant_id, line)
+        row = await chain.extend(tx, root.session_id, row)
+        return await chain.tip_at(tx, root, row, seq)
+
+
+async def _complete(given: ClientMessages, tip: Tip) -> ClientMessages:
+    """Return messages after others in the log as a complete list; of the earlier ones only the last link is needed."""
+    before = [Link(-1, START)] * (tip.number - 1) + [Link(-1, tip.hash)] * (tip.number > 0)
+    after = await asyncio.to_thread(links, given.raw, tip.hash)
+    return replace(given, links=(*before, *after))
+
+
+class Compactions:
+    """Makes compaction items, and opens those in clients' lists.
+
+    `answers`: requests for a compaction are answered here; otherwise they are the provider's. `observes`: no context is
+    sent, so no item can be accepted.
+    """
+
+    def __init__(self, database: Database, reconcile: Reconcile, *, answers: bool, observes: bool) -> None:
+        self.answers = answers and not observes
+        self._observes = observes
+        self._reconcile = reconcile
+        self._items = CompactionItems(database)
+
+    async def open(self, tenant_id: UUID, form: str, body: Body) -> tuple[Body, CompactedPlace | None]:
+        """Return a call's body with only the messages after its last item of ours, and the place of that item.
+
+        Without an item, return the body as it is. Raises InvalidItem, or InvalidRequest if calls are only observed.
+        """
+        found = find_item(form, body)
+        if found is None:
+            return body, None
+        if self._observes:
+            raise InvalidRequest(OBSERVED, field="input")
+        return body.read_with("input", found.messages), await self._items.open(tenant_id, found.sealed)
+
+    async def make(self, tenant_id: UUID, session: str, given: ClientMessages, request: ContextRequest) -> str:
+        """Log a list's new messages, and return the content of an item for it. Raises the errors of an append."""
+        # A request for a compaction need not repeat prompts and tools: those of the log stay.
+        given = replace(given, prompts=(), tools=None, all_prompts=False)
+        applied = await self._reconcile.append_only(tenant_id, session, given, request)
+        place = CompactedPlace(session, row_name(applied.line), applied.head, given.links[-1].hash.hex())
+        return await self._items.seal(tenant_id, place)
