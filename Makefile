@@ -56,9 +56,10 @@ test: setup ## all tests but the slow and the long ones
 	$(PYTEST) -m $(QUICK) $(SPREAD)
 
 # The client's adapters: groups of frameworks that can live in one environment, and the tests that run in each.
-ADAPTERS := agents plugins
+ADAPTERS := agents plugins hermes
 ADAPTERS_agents := adapt openai_agents openai_agents_suite langchain langchain_page langchain_suite anthropic pydantic_ai
 ADAPTERS_plugins := google_adk agent_framework litellm claude_agent
+ADAPTERS_hermes := hermes
 TEST_ADAPTERS = .venv-$(group)/bin/python -m mypy --config-file tests/adapters/mypy.ini \
   $(patsubst clients/python/%,%,$(wildcard $(ADAPTERS_$(group):%=clients/python/palimpsest/%.py))); \
   .venv-$(group)/bin/python -m pytest $(ADAPTERS_$(group):%=tests/adapters/test_%.py)

@@ -32,6 +32,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "docs/adapters/agent_framework.md": (),
     "docs/adapters/litellm.md": (),
     "docs/adapters/claude_agent.md": (),
+    "docs/adapters/hermes.md": (),
 }
 """The pages that are run, and texts that they print."""
 ENVIRONMENT = Block("sh", "python3 -m venv ~/environment && . ~/environment/bin/activate\n", 0, None)

@@ -158,13 +158,16 @@ class Budget:
         model: str | None = None,
         system: Content | None = None,
         tools: Iterable[Message] | None = None,
+        window: int | None = None,
     ) -> Flow[FittedContext | None]:
         """Request the context for a call with these messages; None if they are to be sent unchanged.
+
+        `window` is the framework's own, which the setting `max_tokens` overrides.
 
         That is the case if the server is unreachable or refuses them, or if iterating over `messages` or `tools`, which
         may convert them lazily, raises. Raises StatusError for settings that have never worked, such as a wrong key.
         """
-        fit = yield from self._request_fit(session, messages, self.model or model, system, tools)
+        fit = yield from self._request_fit(session, messages, self.model or model, system, tools, window)
         if fit is None:
             self.count_unchanged(session)
         return fit
@@ -180,9 +183,11 @@ class Budget:
         model: str | None,
         system: Content | None,
         tools: Iterable[Message] | None,
+        window: int | None,
     ) -> Flow[FittedContext | None]:
+        of_call = {"max_tokens": window, **self._of_call} if window else self._of_call
         try:
-            asked: dict[str, Any] = {"format": self.format, "model": model, **self._of_call, "messages": list(messages)}
+            asked: dict[str, Any] = {"format": self.format, "model": model, **of_call, "messages": list(messages)}
             asked |= {"system": system or "", "tools": None if tools is None else list(tools)}
         except Exception as error:  # whatever the framework's objects raise
             self._warn_refused(session, "unreadable", repr(error))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from litellm.integrations.custom_logger import CustomLogger
 
-from palimpsest._adapt import Adapter, Budget, FittedContext, Settings, part_change
+from palimpsest._adapt import Adapter, Budget, FittedContext, Settings
+from palimpsest._chat_messages import Message, inserted, replaced
 from palimpsest._names import session_name
 from palimpsest.formats import FORMATS, as_dict
 from palimpsest.formats.common import without_zeros
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 CALLS_KEPT = 1_000
 """The number of calls in progress that are remembered; outcomes of older ones are not reported."""
 _log = logging.getLogger("palimpsest")
-Message = dict[str, Any]
 
 
 class PalimpsestHook(Adapter, CustomLogger):
@@ -67,7 +67,7 @@ class PalimpsestHook(Adapter, CustomLogger):
         if fit is None:
             return {**kwargs, "messages": own}
         _keep(self._fits_in_progress, str(kwargs.get("litellm_call_id")), fit)
-        return {**kwargs, "messages": _Fitting(fit.apply(own, _replaced, _inserted), own)}
+        return {**kwargs, "messages": _Fitting(fit.apply(own, replaced, inserted), own)}
 
     async def async_post_call_success_deployment_hook(
         self, request_data: dict[str, Any], response: Any, call_type: Any
@@ -141,31 +141,3 @@ def _is_usage_reported(about: Mapping[str, Any]) -> bool:
         return False
     options = about.get("optional_params") or about
     return not options.get("stream") or bool((options.get("stream_options") or {}).get("include_usage"))
-
-
-def _replaced(own: Message, step: Mapping[str, Any]) -> Message | None:
-    if own["role"] == "tool":
-        return {**own, "content": part_change(step, own.get("tool_call_id"))[1]}
-    changed = dict(own)
-    action, text = part_change(step)
-    if action != "keep":
-        changed["content"] = text if action == "replace" else None
-    if own.get("tool_calls"):
-        calls = [one for call in own["tool_calls"] if (one := _call(call, step)) is not None]
-        changed["tool_calls"] = calls
-        if not calls:
-            del changed["tool_calls"]
-    return changed if changed.get("content") or changed.get("tool_calls") else None
-
-
-def _call(own: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any] | None:
-    action, text = part_change(step, own["id"])
-    if action == "replace":
-        return {**own, "function": {**own["function"], "arguments": text}}
-    return dict(own) if action == "keep" else None
-
-
-def _inserted(one: Mapping[str, Any]) -> Message:
-    if one["role"] == "tool":
-        return {"role": "tool", "tool_call_id": one["call_id"], "content": one["text"]}
-    return {"role": one["role"], "content": one["text"]}
