@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.wire.bodies import Chunk, Splitter, event_object, parse
+from app.core.wire.providers import PROVIDERS
 from app.core.wire.replies import Reply
-from app.wings.gateway.calls import ENDPOINTS, CallConversation, read_conversation
+from app.wings.gateway.calls import CallConversation, read_conversation
 from tests.support.provider import STREAMS, ProviderReply
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -23,7 +24,7 @@ paths = st.sampled_from(sorted(STREAMS))
 
 
 def conversation(path: str, **more: bool) -> CallConversation:
-    endpoint = next(one for (_, at), one in ENDPOINTS.items() if at == path)
+    endpoint = next(found for one in PROVIDERS.values() if (found := one.endpoint(path)) is not None)
     field = "input" if path == "/v1/responses" else "messages"
     call = {field: [{"role": "user", "content": "hi"}], **more}
     return read_conversation(endpoint, parse(json.dumps(call).encode()))

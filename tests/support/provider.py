@@ -5,6 +5,7 @@ It validates requests and answers from a script; when the script is empty it ans
 
 import asyncio
 import json
+import re
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -89,7 +90,7 @@ class Provider:
 
     def calls(self) -> list[ReceivedRequest]:
         """Return the requests that a model answers."""
-        return [one for one in self.requests if one.path in STREAMS]
+        return [one for one in self.requests if shape(one.path) is not None]
 
 
 class _Cut(Exception):
@@ -101,7 +102,8 @@ async def _serve(provider: Provider, request: Request) -> Response:
     raw = await request.body()
     asked = ReceivedRequest(request.method, request.url.path, request.url.query, headers, raw)
     provider.requests.append(asked)
-    if request.url.path not in STREAMS and not request.url.path.endswith("/count_tokens"):
+    make = shape(request.url.path)
+    if make is None and not request.url.path.endswith("/count_tokens"):
         return Response(raw or b"nothing", 207, {"x-request-id": "r1", "x-palimpsest-mode": "forged"})
     body = asked.body
     fault = _fault(request.url.path, body)
@@ -118,14 +120,14 @@ async def _serve(provider: Provider, request: Request) -> Response:
     if said.error is not None:
         return _json(asked, said.error, said.status)
     provider.numbers += 1
-    make = STREAMS[request.url.path]
-    whole, events = make(body, said, provider.numbers, max(1, len(raw) // 4))
-    if "cache_read_input_tokens" in whole["usage"]:
+    assert make is not None
+    whole, events = make({"model": "in the path", **body}, said, provider.numbers, max(1, len(raw) // 4))
+    if "cache_read_input_tokens" in whole.get("usage", {}):
         del whole["usage"]["cache_read_input_tokens"], whole["usage"]["cache_creation_input_tokens"]
         if provider.cache is not None:
             names = ("cache_read_input_tokens", "cache_creation_input_tokens")
             whole["usage"] |= dict(zip(names, provider.cache, strict=True))
-    if not body.get("stream"):
+    if not body.get("stream") and "alt=sse" not in request.url.query:
         if provider.compress and "gzip" in (asked.header("accept-encoding") or ""):
             packer = zlib.compressobj(wbits=31)
             text = packer.compress(json.dumps(whole).encode()) + packer.flush()
@@ -162,12 +164,15 @@ async def _stream(
 
 def _fault(path: str, body: Json) -> str | None:
     """Return why the provider refuses a request; None if it is valid."""
-    kind = "anthropic" if "/messages" in path else "openai" if "chat" in path else "responses"
+    kinds: Mapping[Any, str] = {anthropic: "anthropic", chat: "openai", gemini: "gemini"}
+    kind = "anthropic" if "count_tokens" in path else kinds.get(shape(path), "responses")
     names = {"anthropic": ("system", "messages", "tools"), "openai": ("messages", "tools")}
+    names["gemini"] = ("systemInstruction", "contents", "tools")
     check = {
         "anthropic": validators.check_anthropic,
         "openai": validators.check_openai,
         "responses": validators.check_openai_responses,
+        "gemini": validators.check_gemini,
     }[kind]
     value = {name: body[name] for name in names.get(kind, ("input", "instructions", "tools")) if name in body}
     if isinstance(value.get("input"), str):
@@ -288,7 +293,39 @@ def responses(body: Json, said: ProviderReply, number: int, tokens: int) -> tupl
     return whole, [_sse({**event, "sequence_number": n}) for n, event in enumerate(events)]
 
 
+def gemini(body: Json, said: ProviderReply, number: int, tokens: int) -> tuple[Json, list[bytes]]:
+    """Return a response of Gemini's, and its stream's events: each half of the text is a content of its own."""
+    parts: list[Json] = [] if said.thinking is None else [{"text": said.thinking, "thought": True}]
+    texts: list[Json] = [{"text": half} for half in _halves(said.text)]
+    calls: list[Json] = [{"functionCall": {"name": name, "args": given}} for _, name, given in said.calls]
+    if calls:
+        calls[0]["thoughtSignature"] = "c2lnbmVk"
+    head: Json = {"modelVersion": body["model"], "responseId": f"resp_{number}"}
+    counted = {"promptTokenCount": tokens, "candidatesTokenCount": 5, "thoughtsTokenCount": 2}
+    usage = {"usageMetadata": {**counted, "totalTokenCount": tokens + 7}}
+
+    def answer(parts: list[Json], **more: Any) -> Json:
+        return {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, **more}], **usage, **head}
+
+    text: list[Json] = [{"text": said.text}] if said.text else []
+    chunks = [*parts, *texts, *calls]
+    events = [answer([part]) for part in chunks[:-1]] + [answer(chunks[-1:], finishReason="STOP")]
+    return answer([*parts, *text, *calls], finishReason="STOP"), [_sse(one, named=False) for one in events]
+
+
 STREAMS = {"/v1/messages": anthropic, "/v1/chat/completions": chat, "/v1/responses": responses}
+_OTHERS = {
+    r"/openai/(deployments/[^/]+|v1)/chat/completions": "/v1/chat/completions",
+    r"/v1/projects/p/locations/l/publishers/anthropic/models/[^/:]+:(rawPredict|streamRawPredict)": "/v1/messages",
+}
+"""Paths of other providers for the same shapes."""
+
+
+def shape(path: str) -> Callable[[Json, ProviderReply, int, int], tuple[Json, list[bytes]]] | None:
+    """Return the maker of the replies of a path; None if no model answers it."""
+    if re.fullmatch(r".*/models/[^/:]+:(generateContent|streamGenerateContent)", path):
+        return gemini
+    return STREAMS.get(next((same for one, same in _OTHERS.items() if re.fullmatch(one, path)), path))
 
 
 @asynccontextmanager

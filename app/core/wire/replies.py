@@ -76,7 +76,7 @@ class AnthropicReply(Accumulator):
         if kind == "message_start":
             message = mapping(value.get("message"))
             self._reported = {**self._reported, **mapping(message.get("usage"))}
-            self._id = _text_or_none(message.get("id"))
+            self._id = text_or_none(message.get("id"))
         elif kind == "content_block_start" and isinstance(index, int):
             self._blocks[index] = _Block(dict(mapping(value.get("content_block"))))
         elif kind == "content_block_delta" and isinstance(index, int) and index in self._blocks:
@@ -107,7 +107,7 @@ class AnthropicReply(Accumulator):
         return ({"role": "assistant", "content": blocks},) if blocks else ()
 
     def _usage(self) -> Mapping[str, int | None] | None:
-        return _counts(
+        return reported_counts(
             self._reported.get("input_tokens"),
             self._reported.get("cache_read_input_tokens"),
             self._reported.get("cache_creation_input_tokens"),
@@ -128,7 +128,7 @@ class _Block:
     def add(self, delta: Mapping[str, Json]) -> None:
         """Add a delta. In an unknown kind of delta, strings continue a field and other values replace it."""
         if delta.get("type") == "input_json_delta":
-            self.arguments.write(_text_or_none(delta.get("partial_json")) or "")
+            self.arguments.write(text_or_none(delta.get("partial_json")) or "")
         elif delta.get("type") == "citations_delta":
             self.citations.append(delta.get("citation"))
         else:
@@ -142,7 +142,7 @@ class _Block:
         """Return the block as far as it was received; None if that cannot be sent back."""
         value = dict(self.value)
         for name, text in self.texts.items():
-            value[name] = (_text_or_none(value.get(name)) or "") + text.getvalue()
+            value[name] = (text_or_none(value.get(name)) or "") + text.getvalue()
         if self.citations:
             first = value.get("citations")
             value["citations"] = [*(first if isinstance(first, list) else ()), *self.citations]
@@ -184,7 +184,7 @@ class ResponsesReply(Accumulator):
             elif kind == "response.output_item.done":
                 self._items[index] = mapping(value.get("item"))
             elif kind == "response.output_text.delta":
-                self._texts[index].write(_text_or_none(value.get("delta")) or "")
+                self._texts[index].write(text_or_none(value.get("delta")) or "")
 
     def read(self, answer: Mapping[str, Json]) -> Reply:
         """See Accumulator."""
@@ -225,7 +225,7 @@ class ChatReply(Accumulator):
         """See Accumulator."""
         if value.get("error"):
             self._error = error_of(value)
-        self._id = self._id if self._id is not None else _text_or_none(value.get("id"))
+        self._id = self._id if self._id is not None else text_or_none(value.get("id"))
         self._reported = mapping(value.get("usage")) or self._reported
         for choice in objects(value.get("choices")):
             index = choice.get("index", 0)
@@ -242,7 +242,7 @@ class ChatReply(Accumulator):
         only = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         self._message, self._choices = dict(mapping(mapping(only).get("message"))), {0}
         self._ended = isinstance(choices, list) and bool(choices)
-        self._reported, self._id = mapping(answer.get("usage")), _text_or_none(answer.get("id"))
+        self._reported, self._id = mapping(answer.get("usage")), text_or_none(answer.get("id"))
         return self.reply()
 
     def _messages(self, *, complete: bool) -> tuple[Message, ...]:
@@ -334,17 +334,18 @@ def objects(value: Json) -> list[Mapping[str, Json]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
-def _text_or_none(value: Json) -> str | None:
+def text_or_none(value: Json) -> str | None:
+    """Return the value if it is a text."""
     return value if isinstance(value, str) else None
 
 
 def _openai_counts(reported: Mapping[str, Json], total: str, output: str) -> Mapping[str, int | None] | None:
     details = mapping(reported.get(f"{total}_details"))
     cached = details.get("cached_tokens"), details.get("cache_write_tokens")
-    return _counts(reported.get(total), *cached, reported.get(output))
+    return reported_counts(reported.get(total), *cached, reported.get(output))
 
 
-def _counts(total: Json, read: Json, written: Json, output: Json) -> Mapping[str, int | None] | None:
+def reported_counts(total: Json, read: Json, written: Json, output: Json) -> Mapping[str, int | None] | None:
     """Return a provider's usage as an outcome reports it; None if the input was not counted."""
     names = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
     counts = {

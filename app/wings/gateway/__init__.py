@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, field_validator
 
+from app.core.wire.providers import PROVIDERS
 from app.runtime.wing import Wing
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from app.http.operation import Resource
     from app.runtime.wiring import Services
     from app.wings.gateway.pinging import Pings
+    from app.wings.gateway.upstream import Upstream
 
 PREFIX: Final = "/gateway/"
 """The prefix of the paths that providers' clients call."""
@@ -32,6 +34,21 @@ class GatewaySettings(BaseModel):
         description="Address of OpenAI's API, or of a compatible one, to which `/gateway/openai` forwards, such as"
         " `https://api.openai.com/v1`. Unset: off.",
     )
+    gateway_gemini_url: str | None = Field(
+        None,
+        description="Address of Gemini's API, to which `/gateway/gemini` forwards, such as"
+        " `https://generativelanguage.googleapis.com`. Unset: off.",
+    )
+    gateway_azure_url: str | None = Field(
+        None,
+        description="Address of an Azure OpenAI resource, to which `/gateway/azure` forwards, such as"
+        " `https://RESOURCE.openai.azure.com`. Unset: off.",
+    )
+    gateway_vertex_url: str | None = Field(
+        None,
+        description="Address of Vertex AI in a region, to which `/gateway/vertex` forwards, such as"
+        " `https://us-east5-aiplatform.googleapis.com`. Unset: off.",
+    )
     gateway_mode: Literal["enforce", "observe"] = Field(
         "enforce",
         description="Whether the gateway sends contexts in place of clients' conversations (`enforce`), or sends the"
@@ -42,6 +59,12 @@ class GatewaySettings(BaseModel):
         ge=1,
         description="Context window with which the server at `GATEWAY_OPENAI_URL` runs its models, such as `32768` of a"
         " local server. A policy's `window_tokens` precedes it. Unset: the models' own.",
+    )
+    gateway_azure_window_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Context window of the models behind `GATEWAY_AZURE_URL`, for deployments whose names are not their"
+        " models'. A policy's `window_tokens` precedes it. Unset: the models' own.",
     )
     gateway_context_seconds: float = Field(
         5.0,
@@ -79,7 +102,7 @@ class GatewaySettings(BaseModel):
         " pings.",
     )
 
-    @field_validator("gateway_anthropic_url", "gateway_openai_url")
+    @field_validator(*(one.url_setting for one in PROVIDERS.values()))
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
         if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
@@ -89,8 +112,16 @@ class GatewaySettings(BaseModel):
 
 def _urls(settings: GatewaySettings) -> dict[str, str]:
     """Return the addresses of the configured providers; the gateway is off without any."""
-    urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
+    urls = {name: getattr(settings, one.url_setting) for name, one in PROVIDERS.items()}
     return {name: url for name, url in urls.items() if url}
+
+
+def _upstream(settings: GatewaySettings, name: str, url: str) -> "Upstream":
+    from app.wings.gateway.upstream import Upstream
+
+    provider = PROVIDERS[name]
+    window = getattr(settings, provider.window_setting, None)
+    return Upstream(provider.base(url), settings.gateway_silence_seconds, window)
 
 
 def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]:
@@ -100,9 +131,8 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
     if urls:
         from app.resources.reconcile.continuation import Compactions
         from app.wings.gateway.service import Gateway
-        from app.wings.gateway.upstream import Upstream
 
-        upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items()}
+        upstreams = {name: _upstream(settings, name, url) for name, url in urls.items()}
         observes = settings.gateway_mode == "observe"
         answers = settings.gateway_compaction == "gateway"
         yield (compactions := Compactions(kernel.database, kernel.reconcile, answers=answers, observes=observes))
@@ -114,7 +144,6 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
             pings,
             compactions,
             observes=observes,
-            openai_window_tokens=settings.gateway_openai_window_tokens,
         )
 
 

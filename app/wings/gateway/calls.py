@@ -3,12 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from app.core.log.events import Json, canonical_json
 from app.core.render.formats.tools import NativeFormat
 from app.core.wire.bodies import Body
 from app.core.wire.compacted import CompactedPlace
+from app.core.wire.gemini import GeminiReply, join_contents
+from app.core.wire.providers import Endpoint
 from app.core.wire.replies import Accumulator, AnthropicReply, ChatReply, ResponsesReply, mapping
 
 MARKERS_MAX: Final = 4
@@ -25,34 +27,11 @@ class NotBudgeted(Exception):
     """The conversation of a call is not in its body, or cannot be read there; the message is a short reason."""
 
 
-class Endpoint(NamedTuple):
-    """A path of a provider's API that takes a conversation.
-
-    `counts`: it returns a token count, and no message. `compacts`: it returns a compaction item.
-    """
-
-    format: NativeFormat
-    counts: bool = False
-    compacts: bool = False
-
-    @property
-    def replies(self) -> bool:
-        """Whether a model's reply is returned."""
-        return not self.counts and not self.compacts
-
-
-ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
-    ("anthropic", "/v1/messages"): Endpoint("anthropic"),
-    ("anthropic", "/v1/messages/count_tokens"): Endpoint("anthropic", counts=True),
-    ("openai", "/v1/chat/completions"): Endpoint("openai"),
-    ("openai", "/v1/responses"): Endpoint("openai-responses"),
-    ("openai", "/v1/responses/compact"): Endpoint("openai-responses", compacts=True),
-}
-"""Endpoints by provider and path."""
 _REPLIES: Final[Mapping[NativeFormat, type[Accumulator]]] = {
     "anthropic": AnthropicReply,
     "openai": ChatReply,
     "openai-responses": ResponsesReply,
+    "gemini": GeminiReply,
 }
 
 
@@ -64,7 +43,7 @@ class CallConversation:
     the messages continue; `place` is that of the compaction item that they continue, with a placeholder for the item
     among them. `continuable`: a later call may name this call's reply. `stored`: the provider keeps the
     reply's items. `hides_usage`: the usage at the end of the stream is for the gateway, and is not passed to the
-    client.
+    client. `served_tokens` is the window with which the upstream runs its models; None if it is the models' own.
     """
 
     format: NativeFormat
@@ -79,6 +58,7 @@ class CallConversation:
     hides_usage: bool = False
     stored: bool = True
     place: CompactedPlace | None = None
+    served_tokens: int | None = None
 
     def accumulator(self) -> Accumulator:
         """Return an accumulator for the call's reply."""
@@ -89,14 +69,17 @@ def read_conversation(endpoint: Endpoint, body: Body) -> CallConversation:
     """Return the conversation of a call. Raises NotBudgeted."""
     call = body.value
     model, tools = call.get("model"), call.get("tools")
-    name = model if isinstance(model, str) and model else None
+    name = model if isinstance(model, str) and model else endpoint.model
     if endpoint.format == "openai-responses":
         return _read_responses(body, name)
+    if endpoint.format == "gemini":
+        return _read_gemini(body, name)
     messages = call.get("messages")
     if not isinstance(messages, list) or not messages:
         raise NotBudgeted("no-messages")
     if endpoint.format == "openai":
-        hides = call.get("stream") is True and mapping(call.get("stream_options")).get("include_usage") is not True
+        asks = mapping(call.get("stream_options")).get("include_usage") is True
+        hides = call.get("stream") is True and not asks and endpoint.takes_options
         return CallConversation("openai", messages, body, None, tools, name, hides_usage=hides)
     if call.get("compaction") is not None:  # the response is no reply, and replaces the client's list only
         raise NotBudgeted("compaction")
@@ -133,6 +116,25 @@ def _read_responses(body: Body, model: str | None) -> CallConversation:
     )
 
 
+def _read_gemini(body: Body, model: str | None) -> CallConversation:
+    call = body.value
+    if call.get("cachedContent") is not None or call.get("cached_content") is not None:
+        raise NotBudgeted(AT_PROVIDER)
+    contents = _list(call.get("contents"))
+    if not contents:
+        raise NotBudgeted("no-messages")
+    system = call.get(_system_name(body))
+    parts = system.get("parts") if isinstance(system, Mapping) else system
+    parts = [parts] if isinstance(parts, Mapping) else parts  # the API takes one part for a list
+    return CallConversation("gemini", join_contents(contents), body, parts, call.get("tools"), model)
+
+
+def _system_name(body: Body) -> str:
+    """Return the spelling of the system instruction's field; the API takes two."""
+    other = "system_instruction"
+    return other if other in body.value else "systemInstruction"
+
+
 def holds_results(message: Json) -> bool:
     """Return whether an Anthropic message holds results of the calls in the message before it."""
     return any(mapping(part).get("type") == "tool_result" for part in _list(mapping(message).get("content")))
@@ -152,6 +154,10 @@ def write_body(
     without: frozenset[str] = frozenset()
     if conversation.format == "anthropic":
         replaced = _anthropic_members(conversation, request, following, counts=counts)
+    elif conversation.format == "gemini":
+        replaced["contents"] = request.raw("contents") or "[]"
+        if (system := request.raw("systemInstruction")) is not None:
+            replaced[_system_name(body)] = system
     elif conversation.format == "openai":
         replaced["messages"] = request.raw("messages") or "[]"
         if conversation.hides_usage:

@@ -14,10 +14,10 @@ from starlette.types import Send
 
 from app.core.log.events import Json
 from app.core.wire.bodies import JSON_BYTES_MAX, object_or_none
+from app.core.wire.providers import Endpoint, Provider
 from app.core.wire.replies import Reply, error_of
 from app.services.forwarded_calls import ForwardedCall
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
-from app.wings.gateway.calls import ENDPOINTS, Endpoint
 from app.wings.gateway.headers import request_fields, response_fields, secrets
 from app.wings.gateway.pinging import HeldRequest
 from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall
@@ -43,7 +43,7 @@ class GatewayExchange:
     gateway: Gateway
     request: Request
     send: Send
-    provider: str
+    provider: Provider
     path: str
     named: str | None
     body: bytes = b""
@@ -59,7 +59,7 @@ class GatewayExchange:
     @property
     def endpoint(self) -> Endpoint | None:
         """The endpoint that takes the request's conversation; None for any other request."""
-        return ENDPOINTS.get((self.provider, self.path)) if self.request.method == "POST" else None
+        return self.provider.endpoint(self.uri) if self.request.method == "POST" else None
 
     @property
     def uri(self) -> str:
@@ -81,7 +81,7 @@ class GatewayExchange:
 
     def description(self) -> ForwardedCall:
         """Describe the request for the list of the newest ones."""
-        call, common = self.call, (self.provider, self.path, self.mode, self.reason, self.session)
+        call, common = self.call, (self.provider.name, self.path, self.mode, self.reason, self.session)
         if call is None:
             return ForwardedCall(*common)
         observed = self.mode == "observed"
@@ -135,8 +135,8 @@ class GatewayExchange:
 
     def _hold_for_pings(self, call: PreparedCall) -> None:
         """Let the gateway keep the provider's cache of a call that was accepted, if its settings say so."""
-        pings, upstream = self.gateway.pings, self.gateway.upstreams[self.provider]
-        if pings is not None and self.mode == "context":
+        pings, upstream = self.gateway.pings, self.gateway.upstreams[self.provider.name]
+        if pings is not None and self.provider.pinged and self.mode == "context":
             up = request_fields(self.request.headers.raw, plain=True)
             sent = HeldRequest(call, upstream, self.uri, up, self.body)
             pings.hold(sent, time.perf_counter() - self.started)
@@ -145,7 +145,7 @@ class GatewayExchange:
     async def _call_upstream(self) -> AsyncIterator[tuple[httpx2.Response, TraceSpan]]:
         """Yield the upstream response and the span of the call. Raises UpstreamError."""
         request, endpoint = self.request, self.endpoint
-        upstream = self.gateway.upstreams[self.provider]
+        upstream = self.gateway.upstreams[self.provider.name]
         chat = "chat" if endpoint is not None and endpoint.replies else None
         model = None if self.call is None else self.call.conversation.model
         up = request_fields(request.headers.raw, plain=self.call is not None)
@@ -153,7 +153,7 @@ class GatewayExchange:
             " ".join(part for part in (chat or request.method, model) if part),
             "client",
             gen_ai__operation__name=chat,
-            gen_ai__provider__name=self.provider,
+            gen_ai__provider__name=self.provider.telemetry,
             gen_ai__request__model=model,
             http__request__method=request.method,
             server__address=upstream.host,
@@ -185,7 +185,7 @@ class GatewayExchange:
             reply = reader.reply() if reader.bytes <= JSON_BYTES_MAX else await asyncio.to_thread(reader.reply)
             if error is None and reader.unread is not None:
                 error = {"message": UNREAD.format(reader.unread)}
-            _trace_usage(span, self.provider, reply)
+            _trace_usage(span, call.conversation.format, reply)
             self.gateway.finish(call, self.outcome(reply, error))
 
     async def _send(self, answer: httpx2.Response, pieces: AsyncIterator[bytes], *, changed: bool = False) -> None:
@@ -200,13 +200,13 @@ class GatewayExchange:
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _trace_usage(span: TraceSpan, provider: str, reply: Reply) -> None:
-    """Record a reply's usage in the trace. Anthropic reports cached input separately, so it is added to the input."""
+def _trace_usage(span: TraceSpan, format: str, reply: Reply) -> None:
+    """Record a reply's usage in the trace. Anthropic's format has cached input apart, so it is added to the input."""
     if reply.usage is None:
         return
     usage = reply.usage
     read, written = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
-    apart = (read or 0) + (written or 0) if provider == "anthropic" else 0
+    apart = (read or 0) + (written or 0) if format == "anthropic" else 0
     span.set(
         gen_ai__usage__input_tokens=(usage["input_tokens"] or 0) + apart,
         gen_ai__usage__output_tokens=usage.get("output_tokens"),

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from app.core import errors
 from app.core.wire.bodies import Body, NoObject, parse
 from app.core.wire.compacted import CompactedPlace, find_item, is_triggered, without_trigger
+from app.core.wire.providers import PROVIDERS, Endpoint, Provider
 from app.http.auth import authenticate, check_session
 from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, find_problem
@@ -27,7 +28,7 @@ from app.resources.reconcile.continuation import Compactions
 from app.services.tenants import Caller, RecentCallers, digest
 from app.store.texts import ContentCiphers, seal_with
 from app.wings.gateway import PREFIX
-from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, Endpoint, NotBudgeted, read_conversation
+from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, read_conversation
 from app.wings.gateway.compacting import NOT_SENT, check_sendable, item_response
 from app.wings.gateway.exchange import GatewayExchange
 from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
@@ -35,7 +36,6 @@ from app.wings.gateway.service import Gateway
 from app.wings.gateway.upstream import UpstreamError
 
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
-PROVIDERS: Final = ("anthropic", "openai")
 
 
 class GatewayApp:
@@ -60,8 +60,8 @@ class GatewayApp:
         gateway: Gateway = request.state.services.by_class[Gateway]
         who, away = await self._caller(request)
         exchange = GatewayExchange(gateway, request, send, *_target(request))
-        if exchange.provider not in gateway.upstreams:
-            raise errors.NotFound(f"no upstream is set for {exchange.provider}")
+        if exchange.provider.name not in gateway.upstreams:
+            raise errors.NotFound(f"no upstream is set for {exchange.provider.name}")
         exchange.body = await request.body()
         if self._open >= self._most:
             raise errors.Overloaded(f"this process already forwards {self._most} calls", limit=self._most)
@@ -123,7 +123,7 @@ async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
         exchange.mode, exchange.reason = "bypass", find_problem(errors.StoreUnavailable("")).slug
     elif endpoint is not None:
         await _replace_conversation(who, endpoint, exchange)
-    exchange.gateway.on_call(exchange.provider, exchange.mode)
+    exchange.gateway.on_call(exchange.provider.name, exchange.mode)
     exchange.gateway.forwarded.note(who.tenant_id, exchange.description())
     if exchange.answer is not None:
         await exchange.send_answer(exchange.answer)
@@ -131,7 +131,7 @@ async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
     try:
         await exchange.forward()
     except UpstreamError as error:
-        structlog.get_logger().warning("upstream", provider=exchange.provider, detail=str(error))
+        structlog.get_logger().warning("upstream", provider=exchange.provider.name, detail=str(error))
         if not exchange.response_started:  # else the connection is closed within the response, as upstream did
             raise (errors.UpstreamLate if error.timed_out else errors.UpstreamFailed)(str(error)) from None
     except TimeoutError:
@@ -169,7 +169,7 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
         if compacts:
             await _answer(who, endpoint, exchange, given, place)
             return
-        conversation = replace(read_conversation(endpoint, given), place=place)
+        conversation = _read_call(endpoint, given, place, exchange)
         if endpoint.counts and not gateway.observes:
             exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
         elif not endpoint.counts:
@@ -194,7 +194,7 @@ async def _answer(
     compactions: Compactions = exchange.request.state.services.by_class[Compactions]
     if not compactions.answers:
         raise NotBudgeted("compaction")
-    conversation = replace(read_conversation(endpoint, without_trigger(given)), place=place)
+    conversation = _read_call(endpoint, without_trigger(given), place, exchange)
     sealed = await exchange.gateway.compact(who.tenant_id, exchange.session or "", conversation)
     exchange.mode, exchange.answer = "answered", item_response(endpoint, given, sealed)
 
@@ -206,6 +206,14 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "too-slow"
     return find_problem(error).slug if isinstance(error, errors.ContextError) else "internal"
+
+
+def _read_call(
+    endpoint: Endpoint, body: Body, place: CompactedPlace | None, exchange: GatewayExchange
+) -> CallConversation:
+    """Return the conversation of a call, with what the upstream and an item say of it. Raises NotBudgeted."""
+    window = exchange.gateway.upstreams[exchange.provider.name].window_tokens
+    return replace(read_conversation(endpoint, body), place=place, served_tokens=window)
 
 
 async def _parse(request: Request, raw: bytes) -> Body | None:
@@ -225,15 +233,16 @@ def _read(raw: bytes, limits: JsonLimits) -> Body:
     return given
 
 
-def _target(request: Request) -> tuple[str, str, str | None]:
+def _target(request: Request) -> tuple[Provider, str, str | None]:
     """Return the provider, its path, and the session in the raw path, if any. Raises NotFound."""
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     rest = raw.decode("latin-1").partition("?")[0].removeprefix(PREFIX)
     session = None
     if rest.startswith("s/"):
         _, session, rest = (*rest.split("/", 2), "")[:3]
-    provider, _, path = rest.partition("/")
-    if provider not in PROVIDERS or {".", ".."} & set(path.split("/")):
+    name, _, path = rest.partition("/")
+    provider = PROVIDERS.get(name)
+    if provider is None or {".", ".."} & set(path.split("/")):
         raise errors.NotFound(f"there is nothing at {request.url.path}")
     return provider, f"/{path}", None if session is None else unquote(session)
 

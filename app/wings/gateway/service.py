@@ -103,11 +103,9 @@ class Gateway:
         compactions: Compactions,
         *,
         observes: bool = False,
-        openai_window_tokens: int | None = None,
     ) -> None:
         self.observes = observes
         self._kernel = kernel
-        self._openai_window_tokens = openai_window_tokens
         self.pings = pings
         self._compactions = compactions
         self.upstreams = upstreams
@@ -188,9 +186,11 @@ class Gateway:
         return await _body(answer, conversation, conversation.messages[count:], counts=True)
 
     def _context_request(self, conversation: CallConversation, wait_ms: int | None = None) -> ContextRequest:
-        served = None if conversation.format == "anthropic" else self._openai_window_tokens
         return ContextRequest(
-            format=conversation.format, model=conversation.model, wait_ms=wait_ms, served_tokens=served
+            format=conversation.format,
+            model=conversation.model,
+            wait_ms=wait_ms,
+            served_tokens=conversation.served_tokens,
         )
 
     def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:

@@ -15,7 +15,7 @@ import httpx2
 import structlog
 
 from app.core.wire.bodies import JSON_BYTES_MAX, Chunk, Splitter, TooLarge, event_object, parse_object
-from app.core.wire.replies import Reply, is_usage_only
+from app.core.wire.replies import Reply, is_usage_only, objects
 from app.providers.answers import Unpacker, Unreadable
 from app.wings.gateway.calls import CallConversation
 
@@ -39,9 +39,10 @@ class UpstreamError(Exception):
 class Upstream:
     """One provider's API. Redirects and cookies are left to the client."""
 
-    def __init__(self, url: str, timeout_seconds: float) -> None:
-        """`url` may end in `/v1`, as in clients' settings, since paths include it. `timeout_seconds` limits silence."""
-        self.url = url.rstrip("/").removesuffix("/v1")
+    def __init__(self, url: str, timeout_seconds: float, window_tokens: int | None = None) -> None:
+        """`timeout_seconds` limits silence. `window_tokens` is the window of its models, whatever their names."""
+        self.url = url
+        self.window_tokens = window_tokens
         self.host = urlsplit(self.url).hostname
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout_seconds, connect=CONNECT_SECONDS, pool=None),
@@ -173,11 +174,17 @@ class Reader:
         if self.streams:
             found = self._accumulator.reply()
             return found if self.unread is None else replace(found, complete=False)
+        text = bytes(self._kept)
+        listed = text[:1] == b"["  # Gemini's stream without server-sent events is one list
         try:
-            value = parse_object(bytes(self._kept))
+            value = parse_object(b'{"all":%b}' % text if listed else text)
         except TooLarge as error:
             self._stop(str(error))
             value = None
+        if listed and value is not None:
+            for one in objects(value.get("all")):
+                self._accumulator.feed(one)
+            return self._accumulator.reply()
         return Reply() if value is None else self._accumulator.read(value)
 
 

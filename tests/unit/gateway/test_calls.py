@@ -7,9 +7,10 @@ import pytest
 
 from app.core.errors import InvalidRequest
 from app.core.wire import bodies
+from app.core.wire.providers import PROVIDERS
 from app.core.wire.replies import ResponsesReply
 from app.providers.redaction import redacted
-from app.wings.gateway.calls import ENDPOINTS, CallConversation, NotBudgeted, read_conversation, write_body
+from app.wings.gateway.calls import CallConversation, NotBudgeted, read_conversation, write_body
 from app.wings.gateway.headers import NAME_CHARS_MAX, identify, legal_name, request_fields, response_fields, secrets
 from tests.support.validators import check_anthropic
 
@@ -58,7 +59,7 @@ def test_an_illegal_name_for_us_is_an_error_and_one_of_the_clients_own_is_made_l
 
 
 def endpoint(path: str) -> Any:
-    return next(one for (_, at), one in ENDPOINTS.items() if at == path)
+    return next(found for one in PROVIDERS.values() if (found := one.endpoint(path)) is not None)
 
 
 def conversation(path: str, call: str) -> CallConversation:

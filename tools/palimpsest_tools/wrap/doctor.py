@@ -22,7 +22,13 @@ CALLS_SHOWN: Final = 10
 CALLS_REMEMBERED: Final = 200
 _MARKS: Final[Mapping[State, str]] = {"ok": "ok   ", "note": "note ", "fault": "FAULT"}
 _PROBE_SECONDS_MAX: Final = 10.0
-_PROBES: Final = {"anthropic": "/v1/models", "openai": "/v1/models"}
+_PROBES: Final[Mapping[str, tuple[str, str, str]]] = {
+    "anthropic": ("/v1/models", "ANTHROPIC_API_KEY", "x-api-key"),
+    "openai": ("/v1/models", "OPENAI_API_KEY", "authorization"),
+    "gemini": ("/v1beta/models", "GEMINI_API_KEY", "x-goog-api-key"),
+    "azure": ("/openai/v1/models", "AZURE_OPENAI_API_KEY", "api-key"),
+}
+"""Path, the variable of the key, and its header, by provider. Others list no models without a project."""
 _UNAUTHORIZED: Final = (401, 403)
 _NO_UPSTREAM: Final = (502, 504)
 REASONS: Final[Mapping[str, str]] = {
@@ -83,12 +89,14 @@ def upstream_findings(agent: Agent | None, upstreams: Mapping[str, str]) -> list
 
 async def _probe(provider: str, address: Address, upstream: str) -> Finding:
     """Ask a provider for its models through the gateway, with the user's key."""
-    key = os.environ.get("ANTHROPIC_API_KEY" if provider == "anthropic" else "OPENAI_API_KEY")
+    path, variable, header = _PROBES.get(provider, ("/", "", ""))
+    key = os.environ.get(variable)
     headers = {} if address.key is None else {KEY_HEADER: address.key}
     if key:
-        ours = {"x-api-key": key, "anthropic-version": "2023-06-01"}
-        headers |= ours if provider == "anthropic" else {"authorization": f"Bearer {key}"}
-    url = f"{address.url}/gateway/{provider}{_PROBES[provider]}"
+        headers[header] = f"Bearer {key}" if header == "authorization" else key
+    if provider == "anthropic":
+        headers["anthropic-version"] = "2023-06-01"
+    url = f"{address.url}/gateway/{provider}{path}"
     try:
         async with httpx2.AsyncClient(timeout=_PROBE_SECONDS_MAX) as http:
             status = (await http.get(url, headers=headers)).status_code
