@@ -1,4 +1,4 @@
-"""Gemini, Azure OpenAI and Vertex AI behind the gateway, with the vendors' own clients."""
+"""Gemini, Azure OpenAI and Vertex AI through the gateway, with the vendors' own clients."""
 
 import json
 from collections.abc import AsyncIterator
