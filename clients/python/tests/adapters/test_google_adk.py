@@ -163,7 +163,7 @@ async def test_every_call_of_a_long_run_fits_and_kept_contents_are_the_same_obje
     kept = [one for one in last if any(one is other for other in before)]
     assert last[-1] is before[-1]
     assert 2 < len(kept) < len(before)
-    assert report(1) not in str([part.function_response for one in last for part in one.parts or ()])
+    assert report(1).splitlines()[32] not in str([part.function_response for one in last for part in one.parts or ()])
     for contents in model.sent:  # the provider requires each call's response in the next content
         for at, content in enumerate(contents):
             calls = [part.function_call.name for part in content.parts or () if part.function_call]
