@@ -130,7 +130,7 @@ export class PalimpsestMiddleware {
         return result as R;
     };
 
-    /** The same for a stream, which is called once more only if the model has not begun to answer. */
+    /** Open a stream; report its outcome when it ends. If it was refused before an answer began, open a smaller one. */
     readonly wrapStream = async <R extends { stream: ReadableStream<any> }>({
         doStream,
         params,
