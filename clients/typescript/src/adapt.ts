@@ -57,6 +57,8 @@ export interface AdapterSettings {
     outside_tokens?: number;
     /** Whether the model has the recall tool, which the adapter defines. Default: no. */
     recall?: boolean;
+    /** Whether to send all messages unchanged and only record the contexts, to see what they would save. Default: no. */
+    observe?: boolean;
     /** Milliseconds to wait for each response; without a context by then, messages go unchanged. Default: 10,000. */
     timeout?: number;
 }
@@ -79,7 +81,17 @@ type Asked = ContextParams & { format: Format; messages: readonly Message[] };
 const TIMEOUT_MS = 10_000;
 /** The number of sessions whose settings, last call and warnings are remembered. */
 const SESSIONS_KEPT = 1_000;
-const SETTINGS = ["client", "model", "max_tokens", "policy", "metadata", "outside_tokens", "recall", "timeout"];
+const SETTINGS = [
+    "client",
+    "model",
+    "max_tokens",
+    "policy",
+    "metadata",
+    "outside_tokens",
+    "recall",
+    "observe",
+    "timeout",
+];
 const ACTIONS: unknown[] = ["keep", "replace", "drop"];
 
 /** The context of one model call, as a plan for the messages that were sent for it. */
@@ -105,14 +117,16 @@ export class FittedContext {
     /**
      * Apply the plan to the framework's objects, one for each message that was sent.
      *
-     * Kept messages are the same objects. `replaced` returns a changed copy of a message, or undefined if nothing of it
-     * is left; `inserted` makes a message that the framework does not have.
+     * Kept messages are the same objects; all are kept if the context is only recorded. `replaced` returns a changed
+     * copy of a message, or undefined if nothing of it is left; `inserted` makes a message that the framework does not
+     * have.
      */
     apply<T>(
         own: readonly T[],
         replaced: (message: T, step: MessagePlan) => T | undefined,
         inserted: (one: InsertedMessage) => T,
     ): T[] {
+        if (this.asked.observe) return [...own];
         const waiting = [...this.inserted];
         const before = (index: number) => {
             const rest = waiting.findIndex((one) => one.before > index);
@@ -186,7 +200,7 @@ export class Budget {
     }
 
     async #fit(session: string, call: () => FrameworkCall): Promise<FittedContext | undefined> {
-        const { model, max_tokens, outside_tokens, recall, policy, metadata } = this.#settings;
+        const { model, max_tokens, outside_tokens, recall, observe, policy, metadata } = this.#settings;
         let asked: Asked;
         try {
             const { messages, system, tools, ...called } = call();
@@ -196,6 +210,7 @@ export class Budget {
                 max_tokens,
                 outside_tokens,
                 recall: recall || undefined,
+                observe: observe || undefined,
                 messages,
                 system: system ?? "",
                 tools,
@@ -245,11 +260,11 @@ export class Budget {
     /**
      * Report the provider's error. If the context was too long, return a smaller one for a retry.
      *
-     * No context is made without `retry`, as for a call whose answer has begun.
+     * No context is made without `retry`, as for a call whose answer has begun, or for one that is only observed.
      */
     async reportFailure(fit: FittedContext, error: unknown, retry = true): Promise<FittedContext | undefined> {
         const outcome = await this.#outcome(fit, { error: errorReport(error) });
-        if (!retry || outcome?.action !== "retry" || !outcome.next) return undefined;
+        if (!retry || fit.asked.observe || outcome?.action !== "retry" || !outcome.next) return undefined;
         const { wait_ms } = outcome.next.body as { wait_ms?: number };
         // The wait for summaries must end before our own timeout.
         const wait = wait_ms === undefined ? {} : { wait_ms: Math.min(wait_ms, this.#transport.timeout / 2) };

@@ -115,6 +115,27 @@ test("without the server the model gets all messages; the log catches up when it
     assert.equal(logged.items.filter((event) => event.type === "user.message").length, 11);
 });
 
+test("a call that is only observed keeps its own prompt, and its usage is reported; it is not repeated", async () => {
+    const script = new Script("The ninth.", TOO_LONG);
+    const { model, middleware } = fitted(script, { session: "observed", observe: true });
+    let own: Prompt = [];
+    const spied = { ...model, doGenerate: (params: any) => ((own = params.prompt), model.doGenerate(params)) };
+    await generateText({ model: spied as Model, system: "Be brief.", messages: asked(9) });
+    assert.ok(size(own) > 4_000);
+    assert.equal(script.prompts[0]!.length, own.length);
+    assert.ok(script.prompts[0]!.every((message, index) => message === own[index]));
+    assert.equal(middleware.passedThrough.get("observed"), undefined);
+    const { items } = await gate.client.session("observed").listCalls();
+    assert.deepEqual(
+        items.map(({ view, outcome }) => [view, outcome?.usage?.input_tokens]),
+        [["~observed", size(own)]],
+    );
+
+    await assert.rejects(generateText({ model, messages: asked(10) }), /4000/);
+    assert.equal(script.prompts.length, 2);
+    assert.equal(gate.at("/outcome").at(-1)!.sent.error.status, 400);
+});
+
 test("what the server refuses, or answers without a plan, goes to the model unchanged, with one warning", async () => {
     for (const mode of ["refusing", "hollow"] as const) {
         gate.warnings.length = 0;

@@ -46,6 +46,21 @@ test("a prompt that was too long is sent once more, smaller; a second refusal is
     assert.equal(refused.length, 2);
 });
 
+test("a call that is only observed keeps its own prompt, and is not repeated", async () => {
+    const script = new Script("The ninth.", TOO_LONG);
+    const { agent } = agentOf(script, { session: "observed", observe: true });
+    await agent.generate(asked(9));
+    assert.ok(size(script.prompts[0]!) > 4_000);
+    assert.equal(script.prompts[0]!.length, asked(9).length + 1);
+    await assert.rejects(agent.generate(asked(10)), /4000/);
+    assert.equal(script.prompts.length, 2);
+    const { items } = await gate.client.session("observed").listCalls();
+    assert.deepEqual(
+        items.map(({ view }) => view),
+        ["~observed", "~observed"],
+    );
+});
+
 test("without the server the model gets all messages; the log catches up when it is back", async () => {
     const script = new Script("One.", "Two.", "Three.", "Four.");
     const { agent, processor } = agentOf(script, { session: "outage", timeout: 5_000 });
