@@ -60,15 +60,13 @@ ADAPTERS := agents plugins hermes
 ADAPTERS_agents := adapt openai_agents openai_agents_suite langchain langchain_page langchain_suite anthropic pydantic_ai
 ADAPTERS_plugins := google_adk agent_framework litellm claude_agent
 ADAPTERS_hermes := hermes
-TEST_ADAPTERS = .venv-$(group)/bin/python -m mypy --config-file tests/adapters/mypy.ini \
-  $(patsubst clients/python/%,%,$(wildcard $(ADAPTERS_$(group):%=clients/python/palimpsest/%.py))); \
-  .venv-$(group)/bin/python -m pytest $(ADAPTERS_$(group):%=tests/adapters/test_%.py)
+TESTED_ADAPTERS := $(if $(shell command -v npm),clients/typescript/tested) $(ADAPTERS:%=clients/python/.venv-%/tested)
 
 # The suites of `make test-more`: SUITE_name = command ## description
 SUITE_slow = $(PYTEST) -m slow $(SPREAD) ## living agents, killed processes, races, hundreds of examples
 SUITE_wings = $(BIN)/python .ci/wings.py ## the kernel without its wings, and each wing without the others
 SUITE_examples = $(PYTEST) $(PROPERTIES) --hypothesis-profile=all $(SPREAD) ## the properties, on all of their examples
-SUITE_adapters = set -e; $(PYTEST) -m typescript -rs -n 0 tests/typescript; cd clients/python; $(foreach group,$(ADAPTERS),$(TEST_ADAPTERS);) ## the TypeScript client (if npm is there), and the clients' adapters, each with its framework's own types and its real runner
+SUITE_adapters = $(MAKE) --jobs=2 --output-sync=target $(TESTED_ADAPTERS) ## the TypeScript client (if npm is there), and the clients' adapters, each with its framework's own types and its real runner
 SUITE_pages = $(PYTEST) -m pages -n 0 -rP tests/acceptance/test_pages.py ## the commands and programs of every page, in order, in environments that hold what the page installs
 SUITE_browser = $(PYTEST) -m browser -n 0 -rP tests/browser $(RECORDINGS:%=--recordings=%) ## the pages in Debian's chromium, with axe-core: what a person meets there, their weight and the server's time
 SUITE_long = $(SUITE_slow) && $(PYTEST) $(PROPERTIES) --hypothesis-profile=seek $(SPREAD) && $(PYTEST) -m long $(RECORDINGS:%=--recordings=%) ## the slow and the long ones, and the properties on new examples; RECORDINGS=folder replays recorded sessions too
@@ -93,7 +91,6 @@ PEERS := openai-agents google-adk langgraph
 # NEEDS_name: what a suite or a benchmark needs besides .venv. Generators of clients are used as strangers use them: one
 # for Python, one for TypeScript.
 NEEDS_peers := $(PEERS:%=bench/peers/.venv/%/.ready)
-NEEDS_adapters := $(ADAPTERS:%=clients/python/.venv-%/.ready) $(if $(shell command -v npm),clients/typescript/node_modules/.ready)
 CHROMIUM := /usr/bin/chromium
 NEEDS_browser := tests/browser/.venv/.ready $(CHROMIUM)
 NEEDS_screenshots := $(NEEDS_browser)
@@ -116,6 +113,15 @@ endef
 
 clients/python/.venv-%/.ready: requirements/adapters/%.lock | setup
 	$(ENVIRONMENT)
+
+# Nothing makes files of these names, so the tests run each time.
+$(ADAPTERS:%=clients/python/.venv-%/tested): clients/python/.venv-%/tested: clients/python/.venv-%/.ready
+	cd clients/python && .venv-$*/bin/python -m mypy --cache-dir .venv-$*/mypy --config-file tests/adapters/mypy.ini \
+	  $(patsubst clients/python/%,%,$(wildcard $(ADAPTERS_$*:%=clients/python/palimpsest/%.py)))
+	cd clients/python && .venv-$*/bin/python -m pytest $(ADAPTERS_$*:%=tests/adapters/test_%.py)
+
+clients/typescript/tested: clients/typescript/node_modules/.ready
+	$(PYTEST) -m typescript -n 0 tests/typescript
 
 bench/peers/.venv/%/.ready: requirements/peers/%.lock | setup
 	$(ENVIRONMENT)
