@@ -67,7 +67,7 @@ SUITE_slow = $(PYTEST) -m slow $(SPREAD) ## living agents, killed processes, rac
 SUITE_wings = $(BIN)/python .ci/wings.py ## the kernel without its wings, and each wing without the others
 SUITE_examples = $(PYTEST) $(PROPERTIES) --hypothesis-profile=all $(SPREAD) ## the properties, on all of their examples
 SUITE_adapters = $(MAKE) --jobs=2 --output-sync=target $(TESTED_ADAPTERS) ## the TypeScript client (if npm is there), and the clients' adapters, each with its framework's own types and its real runner
-SUITE_pages = $(PYTEST) -m pages -n 0 -rP tests/acceptance/test_pages.py ## the commands and programs of every page, in order, in environments that hold what the page installs
+SUITE_pages = $(PYTEST) -m pages -n 2 -rP tests/acceptance/test_pages.py ## the commands and programs of every page, in order, in environments that hold what the page installs
 SUITE_browser = $(PYTEST) -m browser -n 0 -rP tests/browser $(RECORDINGS:%=--recordings=%) ## the pages in Debian's chromium, with axe-core: what a person meets there, their weight and the server's time
 SUITE_long = $(SUITE_slow) && $(PYTEST) $(PROPERTIES) --hypothesis-profile=seek $(SPREAD) && $(PYTEST) -m long $(RECORDINGS:%=--recordings=%) ## the slow and the long ones, and the properties on new examples; RECORDINGS=folder replays recorded sessions too
 SUITE_upgrade = $(PYTEST) -rsP tests/migration/test_upgrade.py ## upgrade from the release before, out of the history, with its servers and agents at work; and back
