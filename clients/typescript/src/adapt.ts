@@ -67,16 +67,20 @@ export type InsertedMessage = Schemas["InsertedOut"];
 
 /** A model call, as the framework makes it. */
 export interface FrameworkCall {
-    /** The complete messages, in the format of the budget. */
-    messages: readonly Message[];
+    /** The complete messages, in the format of the budget; without them the context is made of the log alone. */
+    messages?: readonly Message[];
     model?: string | undefined;
+    /** The window, if the settings have none. */
+    max_tokens?: number | undefined;
+    /** Tokens sent in addition, if the settings do not say. */
+    outside_tokens?: number | undefined;
     system?: Content | undefined;
     /** The tools, in the format of the budget. Default: the session's current ones. */
     tools?: readonly Message[] | undefined;
 }
 
-/** The request for a context with the framework's messages. */
-type Asked = ContextParams & { format: Format; messages: readonly Message[] };
+/** The request for a context: with the framework's messages, or without them for one of the log. */
+type Asked = ContextParams & { format: Format; messages?: readonly Message[] };
 
 const TIMEOUT_MS = 10_000;
 /** The number of sessions whose settings, last call and warnings are remembered. */
@@ -154,7 +158,7 @@ export function partChange(step: MessagePlan, callId?: string): { action: Messag
 }
 
 /** A map that forgets the oldest entries above `SESSIONS_KEPT`. */
-class Recent<V> extends Map<string, V> {
+export class Recent<V> extends Map<string, V> {
     override set(key: string, value: V): this {
         this.delete(key);
         super.set(key, value);
@@ -207,12 +211,12 @@ export class Budget {
             asked = given({
                 format: this.format,
                 model: model ?? called.model,
-                max_tokens,
-                outside_tokens,
+                max_tokens: max_tokens ?? called.max_tokens,
+                outside_tokens: outside_tokens ?? called.outside_tokens,
                 recall: recall || undefined,
                 observe: observe || undefined,
                 messages,
-                system: system ?? "",
+                system: messages && (system ?? ""),
                 tools,
             });
         } catch (error) {
@@ -237,7 +241,7 @@ export class Budget {
 
     async #planned(session: string, asked: Asked): Promise<Context> {
         const context = await this.#of(session).postContext(asked);
-        if (!isPlan(context, asked.messages.length)) {
+        if (asked.messages && !isPlan(context, asked.messages.length)) {
             throw new UnreadableAnswer("the context has no plan for these messages");
         }
         return context;
@@ -274,6 +278,13 @@ export class Budget {
     #outcome(fit: FittedContext, outcome: Body<"report_outcome">): Promise<Schemas["OutcomeOut"] | undefined> {
         const report = { ...outcome, latency_ms: Date.now() - fit.began };
         return this.#quietly(this.#of(fit.session).reportOutcome(fit.context.call_id, report));
+    }
+
+    /** Create a session that begins with the log of another. Errors are logged, never thrown. */
+    async fork(session: string, id: string): Promise<void> {
+        await this.#quietly(
+            this.#transport.json({ method: "POST", path: path("sessions", session, "fork"), body: { id } }),
+        );
     }
 
     /** Return the result of a call of the recall tool: JSON, or an error message for the model. */
