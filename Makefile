@@ -57,7 +57,7 @@ test: setup ## all tests but the slow and the long ones
 
 # The client's adapters: groups of frameworks that can live in one environment, and the tests that run in each.
 ADAPTERS := agents plugins hermes
-ADAPTERS_agents := adapt openai_agents openai_agents_suite langchain langchain_page langchain_suite anthropic pydantic_ai
+ADAPTERS_agents := adapt openai_agents openai_agents_suite compaction_session langchain langchain_page langchain_suite anthropic pydantic_ai
 ADAPTERS_plugins := google_adk agent_framework litellm claude_agent
 ADAPTERS_hermes := hermes
 TESTED_ADAPTERS := $(if $(shell command -v npm),clients/typescript/tested) $(ADAPTERS:%=clients/python/.venv-%/tested)

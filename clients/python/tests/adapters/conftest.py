@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -18,9 +19,9 @@ from tests.adapters.support import Gate, gate, until
 ROOT = Path(__file__).parents[4]
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    """Return the URL of the server, which runs in the repository's own environment."""
+@contextmanager
+def serving(**settings: str) -> Iterator[str]:
+    """Yield the URL of a server with these settings, which runs in the repository's own environment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -29,7 +30,8 @@ def server() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="palimpsest-adapters-") as folder:
         command = [ROOT / ".venv/bin/palimpsest", "serve", "--port", str(port), "--data-dir", f"{folder}/data"]
         with Path(folder, "log").open("w+") as log:
-            process = subprocess.Popen([*command, "--processes", "1"], env=clean, stdout=log, stderr=log)
+            given = clean | settings
+            process = subprocess.Popen([*command, "--processes", "1"], env=given, stdout=log, stderr=log)
             try:
                 until(lambda: process.poll() is not None or _ready(url), 120)
                 log.seek(0)
@@ -38,6 +40,13 @@ def server() -> Iterator[str]:
             finally:
                 process.terminate()
                 process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """Return the URL of the server of all tests."""
+    with serving() as url:
+        yield url
 
 
 def _ready(url: str) -> bool:
