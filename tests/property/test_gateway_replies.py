@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.wire.bodies import Chunk, Splitter, event_object, parse
+from app.core.wire.calls import CallConversation, read_conversation
 from app.core.wire.providers import PROVIDERS
 from app.core.wire.replies import Reply
-from app.wings.gateway.calls import CallConversation, read_conversation
 from tests.support.provider import STREAMS, ProviderReply
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

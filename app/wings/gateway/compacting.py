@@ -9,9 +9,9 @@ from starlette.responses import Response
 from app.core.errors import InvalidRequest, StoreUnavailable
 from app.core.log.events import canonical_json
 from app.core.wire.bodies import Body
+from app.core.wire.calls import NotBudgeted
 from app.core.wire.compacted import CompactedPlace, compaction_object, triggered_response, triggered_stream
 from app.core.wire.providers import Endpoint
-from app.wings.gateway.calls import NotBudgeted
 
 NOT_SENT: Final = "the request holds a compaction item of this gateway, so it cannot be forwarded unchanged: {}"
 

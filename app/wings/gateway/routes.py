@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.core import errors
 from app.core.wire.bodies import Body, NoObject, parse
+from app.core.wire.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, read_conversation
 from app.core.wire.compacted import CompactedPlace, find_item, is_triggered, without_trigger
 from app.core.wire.providers import PROVIDERS, Endpoint, Provider
 from app.http.auth import authenticate, check_session
@@ -28,7 +29,6 @@ from app.resources.reconcile.continuation import Compactions
 from app.services.tenants import Caller, RecentCallers, digest
 from app.store.texts import ContentCiphers, seal_with
 from app.wings.gateway import PREFIX
-from app.wings.gateway.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, read_conversation
 from app.wings.gateway.compacting import NOT_SENT, check_sendable, item_response
 from app.wings.gateway.exchange import GatewayExchange
 from app.wings.gateway.headers import KEY_HEADER, identify, legal_name

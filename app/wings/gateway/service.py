@@ -22,6 +22,15 @@ from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile
 from app.core.wire.bodies import parse
+from app.core.wire.calls import (
+    AT_PROVIDER,
+    NO_BODY,
+    NOT_IN_LOG,
+    CallConversation,
+    NotBudgeted,
+    holds_results,
+    write_body,
+)
 from app.core.wire.replies import Reply
 from app.providers.redaction import redacted
 from app.resources.contexts.service import ContextAnswer
@@ -31,15 +40,6 @@ from app.resources.reconcile.continuation import Compactions, continue_item, con
 from app.resources.reconcile.messages import ClientList, ClientMessages
 from app.store import chain, sessions
 from app.store.ids import SessionRef, session_key
-from app.wings.gateway.calls import (
-    AT_PROVIDER,
-    NO_BODY,
-    NOT_IN_LOG,
-    CallConversation,
-    NotBudgeted,
-    holds_results,
-    write_body,
-)
 from app.wings.gateway.pinging import Pings, is_newest
 from app.wings.gateway.upstream import Upstream
 

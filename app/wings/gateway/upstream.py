@@ -15,9 +15,9 @@ import httpx2
 import structlog
 
 from app.core.wire.bodies import JSON_BYTES_MAX, Chunk, Splitter, TooLarge, event_object, parse_object
+from app.core.wire.calls import CallConversation
 from app.core.wire.replies import Reply, is_usage_only, objects
 from app.providers.answers import Unpacker, Unreadable
-from app.wings.gateway.calls import CallConversation
 
 CONNECT_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 60.0

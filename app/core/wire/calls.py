@@ -3,15 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from app.core.log.events import Json, canonical_json
-from app.core.render.formats.tools import NativeFormat
 from app.core.wire.bodies import Body
 from app.core.wire.compacted import CompactedPlace
 from app.core.wire.gemini import GeminiReply, join_contents
 from app.core.wire.providers import Endpoint
 from app.core.wire.replies import Accumulator, AnthropicReply, ChatReply, ResponsesReply, mapping
+
+if TYPE_CHECKING:
+    from app.core.render.formats.tools import NativeFormat
 
 MARKERS_MAX: Final = 4
 """Cache markers that Anthropic accepts in one request."""
@@ -27,7 +29,7 @@ class NotBudgeted(Exception):
     """The conversation of a call is not in its body, or cannot be read there; the message is a short reason."""
 
 
-_REPLIES: Final[Mapping[NativeFormat, type[Accumulator]]] = {
+_REPLIES: Final[Mapping[str, type[Accumulator]]] = {
     "anthropic": AnthropicReply,
     "openai": ChatReply,
     "openai-responses": ResponsesReply,
@@ -46,7 +48,7 @@ class CallConversation:
     client. `served_tokens` is the window with which the upstream runs its models; None if it is the models' own.
     """
 
-    format: NativeFormat
+    format: "NativeFormat"
     messages: Sequence[Json]
     body: Body = NO_BODY
     system: Json = None
