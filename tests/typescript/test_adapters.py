@@ -42,7 +42,7 @@ async def test_forty_calls_in_a_quarter_of_their_window(
     assert len(lines) == 1, lines
 
 
-@pytest.mark.parametrize("program", ["ai-sdk.test.js", "mastra.test.js", "openclaw.test.js"])
+@pytest.mark.parametrize("program", ["ai-sdk.test.js", "mastra.test.js", "openclaw.test.js", "opencode.test.js"])
 async def test_outages_overflows_broken_streams_and_parts_of_all_kinds(built: Path, server: str, program: str) -> None:
     await run(built, program, PALIMPSEST_URL=server)
 

@@ -236,7 +236,7 @@ function resultOf(history: AgentMessage[], fit: FittedContext | undefined): Asse
         messages: fit.asked.messages
             ? fit.apply(history, replaced, own)
             : agentMessages((request as Json)["messages"], history),
-        estimatedTokens: Math.max(0, tokens.estimate - tokens.outside),
+        estimatedTokens: tokens.estimate,
         promptAuthority: "assembled",
         contextProjection: { mode: "per_turn", epoch: String(epoch), fingerprint: sha256 },
     };

@@ -27,7 +27,7 @@ function turnOf(n: number, id = `call_${n}_0`): AgentMessage[] {
     const call = { type: "toolCall", id, name: "weigh", arguments: { crate: n } };
     return [
         { role: "user", content: `${n}: weigh the crate.`, timestamp: n },
-        { role: "assistant", content: [call], usage: usage(900 + n), stopReason: "toolUse", timestamp: n },
+        { role: "assistant", content: [call], stopReason: "toolUse", timestamp: n },
         { role: "toolResult", toolCallId: id, toolName: "weigh", content: [{ type: "text", text: long(n) }] },
         { role: "assistant", content: [{ type: "text", text: `Noted ${n}.` }], usage: usage(1_800), timestamp: n },
     ] as unknown as AgentMessage[];
@@ -40,6 +40,7 @@ async function run(engine: PalimpsestContextEngine, sessionId: string, history: 
     const result = await engine.assemble(params);
     const again = await engine.assemble({ ...params, messages: result.messages, tokenBudget: 2 * BUDGET });
     assert.equal(again, result);
+    (turn[1] as Json)["usage"] = usage(500 + size(result.messages.map(({ content }) => content)));
     const advancementKey = `${sessionId}-${history.length}`;
     assert.deepEqual(await engine.commitTurn({ sessionId, advancementKey, messages: turn }), { status: "committed" });
     assert.deepEqual(await engine.commitTurn({ sessionId, advancementKey, messages: turn }), { status: "duplicate" });
@@ -56,6 +57,8 @@ test("turns stay within the budget, are logged once, and report usage once the r
     for (let n = 0; n < 12; n += 1) {
         const result = await run(engine, "turns", history, turnOf(n));
         assert.ok(size(result.messages) < BUDGET && result.estimatedTokens < BUDGET, `${n}: ${size(result.messages)}`);
+        const least = size(result.messages.map(({ content }) => content)) / 2;
+        assert.ok(result.estimatedTokens >= least, `${n}: ${result.estimatedTokens} of ${least}`);
         assert.equal(result.messages.at(-1), history.at(-1));
         // OpenClaw rewrites the calls' ids between the turns.
         history = [...history, ...turnOf(n, `call${n}0`)];
@@ -67,7 +70,8 @@ test("turns stay within the budget, are logged once, and report usage once the r
     // Another process does not know it at first.
     await run(engineOf(), "turns", history, turnOf(12));
     const reported = gate.at("/outcome").map(({ sent }) => sent.usage?.input_tokens);
-    assert.deepEqual([...reported.slice(0, 2), reported.at(-1)], [901, 902, undefined]);
+    assert.equal(reported.pop(), undefined);
+    assert.ok(reported.length === 11 && reported.every((count) => count > 500 && count < BUDGET + 500), `${reported}`);
     const { epoch, fingerprint } = (
         await engine.assemble({ sessionId: "turns", messages: history, tokenBudget: BUDGET })
     ).contextProjection!;
