@@ -56,6 +56,8 @@ class Settings(TypedDict, total=False):
     """Tokens sent in addition to messages, system prompt and tools, such as a schema of the answer."""
     recall: bool
     """Whether to give the model the recall tool. Default: no."""
+    observe: bool
+    """Whether to send all messages unchanged and only record the contexts, to see what they would save. Default: no."""
     timeout: float
     """Seconds to wait for each response; without a context by then, messages go to the model unchanged."""
 
@@ -73,6 +75,11 @@ class FittedContext:
     asked: Mapping[str, Any] = field(repr=False)
     began: float = field(default_factory=time.monotonic, repr=False)
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether the context is only recorded, and the framework's own messages are sent."""
+        return bool(self.asked.get("observe"))
+
     def apply(
         self,
         own: Sequence[T],
@@ -81,9 +88,12 @@ class FittedContext:
     ) -> list[T]:
         """Apply the plan to the framework's objects, one for each message that was sent.
 
-        Kept messages are the same objects. `replaced` returns a changed copy of a message, or None if nothing of it is
-        left; `inserted` makes a message that the framework does not have.
+        Kept messages are the same objects; all are kept if the context is only recorded. `replaced` returns a changed
+        copy of a message, or None if nothing of it is left; `inserted` makes a message that the framework does not
+        have.
         """
+        if self.is_observed:
+            return list(own)
         before: dict[int, list[T]] = {}
         for one in self.inserted:
             before.setdefault(one["before"], []).append(inserted(one))
@@ -118,7 +128,7 @@ class Budget:
         self.recall = settings.get("recall", False)
         self.model = settings.get("model")
         self._of_session: dict[str, Any] = _given(settings, "policy", "metadata")
-        self._of_call: dict[str, Any] = _given(settings, "max_tokens", "outside_tokens")
+        self._of_call: dict[str, Any] = _given(settings, "max_tokens", "outside_tokens", "observe")
         self._timeout = settings.get("timeout", TIMEOUT_SECONDS)
         self._options = client._transport.options.replace(None, None, self._timeout, 0, None)
         http = client._transport.http if isinstance(client, Palimpsest) else Connections()
@@ -238,14 +248,20 @@ class Budget:
     ) -> Flow[FittedContext | None]:
         """Report the provider's error. If the context was too long, return a smaller one for a retry.
 
-        No context is made without `retry`, as for a call whose answer has begun.
+        No context is made without `retry`, as for a call whose answer has begun, or for one that is only observed.
         """
         latency = int((time.monotonic() - fit.began) * 1000)
         report = contexts.report_outcome(
             fit.session, fit.context.call_id, error=error_report(error), latency_ms=latency
         )
         outcome: OutcomeOut | None = yield from self.try_report(report)
-        if not retry or not isinstance(outcome, OutcomeOut) or outcome.action != "retry" or outcome.next is None:
+        if (
+            not retry
+            or fit.is_observed
+            or not isinstance(outcome, OutcomeOut)
+            or outcome.action != "retry"
+            or outcome.next is None
+        ):
             return None
         wait = (outcome.next.body or {}).get("wait_ms")
         if wait is not None:  # the wait for summaries must end before our own timeout

@@ -185,11 +185,13 @@ def _without_header(request: APIRequest, body: Mapping[str, Any] | None = None) 
 
 
 def _body(fit: FittedContext, request: APIRequest) -> dict[str, Any]:
-    """Return the client's body with the context's messages and system prompt.
+    """Return the client's body with the context's messages and system prompt; unchanged if it is only recorded.
 
     The context's cache markers replace the client's own, since a request may have only four.
     """
     body: dict[str, Any] = dict(request.json)  # type: ignore[call-overload]  # a mapping, or there were no fit
+    if fit.is_observed:
+        return body
     made = fit.context.request
     for name in ("system", "cache_control"):
         body.pop(name, None)

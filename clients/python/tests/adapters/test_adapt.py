@@ -58,6 +58,22 @@ def test_the_plan_carried_out_is_within_the_budget_and_keeps_the_very_objects(pa
     assert len(palimpsest.contexts) == 1
 
 
+def test_an_observed_call_keeps_all_messages_and_is_not_retried(palimpsest: Gate, sid: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, "observe": True})
+    messages = conversation(ROUNDS)
+    fit = budget.run(budget.fit(sid, messages, model="gpt-4o"))
+    assert fit is not None and any(step["action"] != "keep" for step in fit.plan)
+    sent = fit.apply(messages, replacement, insertion)
+    assert len(sent) == len(messages) and all(one is own for one, own in zip(sent, messages, strict=True))
+    error = ValueError("context_length_exceeded")
+    error.status_code = 400  # type: ignore[attr-defined]
+    assert budget.run(budget.report_failure(fit, error)) is None
+    assert len(palimpsest.contexts) == 1
+    (call,) = palimpsest.client().session(sid).list_calls()
+    assert call.view == "~observed"
+    assert budget.passed_through == {}
+
+
 def test_a_reply_is_logged_after_its_call_only(palimpsest: Gate, sid: str) -> None:
     budget = Budget("openai", {"client": palimpsest.client()})
     messages = [{"role": "user", "content": "Hello."}]

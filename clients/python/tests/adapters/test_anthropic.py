@@ -191,6 +191,19 @@ def test_parallel_calls_and_a_conversation_that_goes_on(palimpsest: Gate, sid: s
 
 
 @WAYS
+def test_an_observed_run_sends_the_clients_own_requests(palimpsest: Gate, sid: str, way: str) -> None:
+    script = [*(calls(n) for n in range(ROUNDS)), text(DONE)]
+    observed, alone = Provider(script), Provider(script)
+    agent = Agent(observed, middleware_of(palimpsest, sid, observe=True), way)
+    assert agent.turn("Look at all depots.") == DONE
+    palimpsest.trouble("failing")
+    assert Agent(alone, middleware_of(palimpsest, f"{sid}-alone"), way).turn("Look at all depots.") == DONE
+    assert observed.seen == alone.seen
+    assert {answer["view"] for _, answer in palimpsest.contexts} == {"~observed"}
+    assert [outcome["usage"]["input_tokens"] for outcome in palimpsest.outcomes][-1] == size(observed.seen[-1])
+
+
+@WAYS
 def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, way: str) -> None:
     provider = Provider([*(calls(n) for n in range(8)), OVERFLOW, text(DONE)])
     agent = Agent(provider, middleware_of(palimpsest, sid, max_tokens=20_000), way)

@@ -153,6 +153,16 @@ async def test_parallel_calls_and_a_conversation_that_goes_on_elsewhere(palimpse
 
 
 @RUNS
+async def test_an_observed_run_sends_all_items(palimpsest: Gate, sid: str, run: Run) -> None:
+    memory = session_of(palimpsest, sid, observe=True)
+    model = ScriptedModel([*(calls(n) for n in range(ROUNDS)), text_step(DONE)])
+    assert await run(memory, model, "Look at all depots.") == DONE
+    assert [len(call.input) for call in model.calls] == [2 * n + 1 for n in range(ROUNDS + 1)]
+    assert {answer["view"] for _, answer in palimpsest.contexts} == {"~observed"}
+    assert not any("error" in outcome for outcome in palimpsest.outcomes)
+
+
+@RUNS
 async def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, run: Run) -> None:
     model = ScriptedModel([*(calls(n) for n in range(8)), overflow(), text_step(DONE)])
     assert await run(session_of(palimpsest, sid, max_tokens=20_000), model, "Look at all depots.") == DONE
