@@ -4,8 +4,10 @@ It validates requests and answers from a script; when the script is empty it ans
 """
 
 import asyncio
+import base64
 import json
 import re
+import struct
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -127,13 +129,16 @@ async def _serve(provider: Provider, request: Request) -> Response:
         if provider.cache is not None:
             names = ("cache_read_input_tokens", "cache_creation_input_tokens")
             whole["usage"] |= dict(zip(names, provider.cache, strict=True))
-    if not body.get("stream") and "alt=sse" not in request.url.query:
+    framed = request.url.path.endswith("/invoke-with-response-stream")
+    if not (framed or body.get("stream") or "alt=sse" in request.url.query):
         if provider.compress and "gzip" in (asked.header("accept-encoding") or ""):
             packer = zlib.compressobj(wbits=31)
             text = packer.compress(json.dumps(whole).encode()) + packer.flush()
             return Response(text, 200, {"content-encoding": "gzip", **_JSON})
         return _json(asked, whole)
-    return StreamingResponse(_stream(provider, asked, said, events), 200, {"x-request-id": "r1"}, "text/event-stream")
+    events = [chunk_frame(event.partition(b"data: ")[2].strip()) for event in events] if framed else events
+    media = "application/vnd.amazon.eventstream" if framed else "text/event-stream"
+    return StreamingResponse(_stream(provider, asked, said, events), 200, {"x-request-id": "r1"}, media)
 
 
 _JSON = {"content-type": "application/json", "x-request-id": "r1"}
@@ -187,6 +192,21 @@ def _fault(path: str, body: Json) -> str | None:
 def _sse(value: Json, *, named: bool = True) -> bytes:
     name = f"event: {value['type']}\n" if named else ""
     return f"{name}data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
+
+
+def frame(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Return a frame of Amazon's event streams."""
+    texts = [(name.encode(), value.encode()) for name, value in headers.items()]
+    head = b"".join(struct.pack("!B", len(n)) + n + b"\x07" + struct.pack("!H", len(v)) + v for n, v in texts)
+    lengths = struct.pack("!II", 16 + len(head) + len(payload), len(head))
+    beginning = lengths + struct.pack("!I", zlib.crc32(lengths)) + head + payload
+    return beginning + struct.pack("!I", zlib.crc32(beginning))
+
+
+def chunk_frame(event: bytes) -> bytes:
+    """Return the frame of an event of a reply, as Bedrock sends it."""
+    headers = {":event-type": "chunk", ":content-type": "application/json", ":message-type": "event"}
+    return frame(headers, json.dumps({"bytes": base64.b64encode(event).decode(), "p": "abc"}).encode())
 
 
 def _halves(text: str) -> Iterator[str]:
@@ -316,6 +336,7 @@ def gemini(body: Json, said: ProviderReply, number: int, tokens: int) -> tuple[J
 STREAMS = {"/v1/messages": anthropic, "/v1/chat/completions": chat, "/v1/responses": responses}
 _OTHERS = {
     r"/openai/(deployments/[^/]+|v1)/chat/completions": "/v1/chat/completions",
+    r"/model/.+/invoke(-with-response-stream)?": "/v1/messages",
     r"/v1/projects/p/locations/l/publishers/anthropic/models/[^/:]+:(rawPredict|streamRawPredict)": "/v1/messages",
 }
 """Paths of other providers for the same shapes."""

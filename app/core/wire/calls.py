@@ -76,6 +76,8 @@ def read_conversation(endpoint: Endpoint, body: Body) -> CallConversation:
         return _read_responses(body, name)
     if endpoint.format == "gemini":
         return _read_gemini(body, name)
+    if endpoint.versioned and "anthropic_version" not in call:
+        raise NotBudgeted("unknown-format")
     messages = call.get("messages")
     if not isinstance(messages, list) or not messages:
         raise NotBudgeted("no-messages")

@@ -11,13 +11,15 @@ class Endpoint(NamedTuple):
     """An endpoint that takes a conversation.
 
     `counts`: it returns a token count, and no message. `compacts`: it returns a compaction item. `takes_options`: a
-    streamed chat completion may request its usage. `model` is the model that the path names; None if the body does.
+    streamed chat completion may request its usage. `versioned`: only bodies with an `anthropic_version` have its
+    format. `model` is the model that the path names; None if the body does.
     """
 
     format: str
     counts: bool = False
     compacts: bool = False
     takes_options: bool = True
+    versioned: bool = False
     model: str | None = None
 
     @property
@@ -128,6 +130,16 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
             ),
             repeated=("/v1", "/v1beta1"),
             telemetry="gcp.vertex_ai",
+        ),
+        Provider(
+            "bedrock",
+            _paths(
+                (
+                    r"/model/(?P<model>[^/]+)/invoke(?:-with-response-stream)?",
+                    Endpoint("anthropic", versioned=True),
+                ),
+            ),
+            telemetry="aws.bedrock",
         ),
     )
 }

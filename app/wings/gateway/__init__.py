@@ -49,6 +49,11 @@ class GatewaySettings(BaseModel):
         description="Address of Vertex AI in a region, to which `/gateway/vertex` forwards, such as"
         " `https://us-east5-aiplatform.googleapis.com`. Unset: off.",
     )
+    gateway_bedrock_url: str | None = Field(
+        None,
+        description="Address of Amazon Bedrock's runtime in a region, to which `/gateway/bedrock` forwards, such as"
+        " `https://bedrock-runtime.us-east-1.amazonaws.com`. Unset: off.",
+    )
     gateway_mode: Literal["enforce", "observe"] = Field(
         "enforce",
         description="Whether the gateway sends contexts in place of clients' conversations (`enforce`), or sends the"

@@ -35,6 +35,9 @@ from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
 from app.wings.gateway.service import Gateway
 from app.wings.gateway.upstream import UpstreamError
 
+SIGNED: Final = (
+    "the request is signed for this address (AWS Signature Version 4), so the provider would refuse it: use an API key"
+)
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
@@ -62,6 +65,8 @@ class GatewayApp:
         exchange = GatewayExchange(gateway, request, send, *_target(request))
         if exchange.provider.name not in gateway.upstreams:
             raise errors.NotFound(f"no upstream is set for {exchange.provider.name}")
+        if request.headers.get("authorization", "").startswith("AWS4-"):
+            raise errors.InvalidRequest(SIGNED)
         exchange.body = await request.body()
         if self._open >= self._most:
             raise errors.Overloaded(f"this process already forwards {self._most} calls", limit=self._most)

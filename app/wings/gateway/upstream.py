@@ -16,6 +16,7 @@ import structlog
 
 from app.core.wire.bodies import JSON_BYTES_MAX, Chunk, Splitter, TooLarge, event_object, parse_object
 from app.core.wire.calls import CallConversation
+from app.core.wire.frames import CONTENT_TYPE, BadFrame, FrameSplitter, frame_object
 from app.core.wire.replies import Reply, is_usage_only, objects
 from app.providers.answers import Unpacker, Unreadable
 
@@ -97,10 +98,12 @@ class Reader:
 
     def __init__(self, conversation: CallConversation, headers: Mapping[str, str]) -> None:
         self.unread: str | None = None
-        self.streams = headers.get("content-type", "").startswith("text/event-stream")
+        kind = headers.get("content-type", "")
+        self._framed = kind.startswith(CONTENT_TYPE)
+        self.streams = self._framed or kind.startswith("text/event-stream")
         self.bytes = 0
         self._bytes_max = STREAM_BYTES_MAX if self.streams else JSON_BYTES_MAX
-        self._splitter = Splitter()
+        self._splitter = FrameSplitter() if self._framed else Splitter()
         self._accumulator = conversation.accumulator()
         self._kept = bytearray()
         try:
@@ -146,11 +149,13 @@ class Reader:
             self._count_bytes(raw)
             value = None
             try:
-                value = event_object(raw) if event else None
+                value = (frame_object if self._framed else event_object)(raw) if event else None
                 if value is not None and self.unread is None:
                     self._accumulator.feed(value)
             except TooLarge as error:
                 self._stop(f"an event of it is too large: {error}")
+            except BadFrame as error:
+                self._stop(str(error))
             except Exception as error:
                 structlog.get_logger().error("gateway", exc_info=error)
                 self._stop("an event of it could not be read")
