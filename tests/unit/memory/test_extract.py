@@ -328,6 +328,15 @@ def test_only_successful_changes_are_counted_with_their_definitions() -> None:
     assert set(section(extract([], first, Digest(), 400, COUNTER), "### Done")) == set(section(first, "### Done"))
 
 
+def test_a_definition_that_an_edit_only_repeats_is_not_edited() -> None:
+    log = Log()
+    low, high = "func Low() int {\n\treturn 1\n}", "// High is above.\nfunc High() int {\n\treturn 2\n}"
+    add_edit(log, f"{low}\n\n{high}", f"{low}\n\n// Mean is between.\nfunc Mean() int {{\n\treturn 0\n}}\n\n{high}")
+    assert section(body(log), "### Done") == ["Changed gauge.go: added Mean."]
+    add_edit(log, f"{low}\n\n{high}", f"{low}\n\n{high.replace('2', '3')}")
+    assert section(body(log), "### Done") == ["Changed gauge.go x2: added Mean, edited High."]
+
+
 def test_a_definition_removed_in_pieces_is_not_listed_as_added() -> None:
     log = Log()
     add_edit(log, "a", "func Low() {\n}\nfunc High() {\n}")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from app.core.lexicon.identifiers import DEFINITION
@@ -28,6 +29,8 @@ _OUTER: Final = re.compile(
     r"(?:func|type|def|class|fn|function|interface|struct|enum)\b"
 )
 """Lines whose definitions are worth naming; variables within a function are not."""
+_BETWEEN: Final = re.compile(r"\s*(?:(?://|#|/?\*|@)[^\n]*)?")
+"""Lines that belong to the next definition: empty ones, comments and decorators."""
 
 
 @dataclass(slots=True)
@@ -91,15 +94,23 @@ def definitions(arguments: Mapping[str, Json]) -> dict[str, str]:
     for old, new in _edits(arguments):
         before, after = _defined(old), _defined(new)
         found |= {name: REMOVED for name in before if name not in after}
-        found |= {name: EDITED if name in before else ADDED for name in after}
+        # An edit often repeats the definition beside which it adds another.
+        found |= {name: EDITED if name in before else ADDED for name in after if before.get(name) != after[name]}
     return found
 
 
-def _defined(text: str) -> Sequence[str]:
-    lines = (line for line in text.split("\n") if _OUTER.match(line))
-    # A name before a dot is not a definition.
-    names = (name for line in lines for name in DEFINITION.findall(line) if f"{name}." not in line)
-    return [name for name in dict.fromkeys(names) if len(name) <= NAME_CHARS_MAX]
+def _defined(text: str) -> Mapping[str, str]:
+    """Return the names that a text defines, each with its definition up to the next one."""
+    found: dict[str, str] = {}
+    lines = text.split("\n")
+    begins = [number for number, line in enumerate(lines) if _OUTER.match(line)]
+    for begin, end in pairwise([*begins, len(lines)]):
+        while _BETWEEN.fullmatch(lines[end - 1]) and end - 1 > begin:
+            end -= 1
+        # A name before a dot is not a definition.
+        names = (name for name in DEFINITION.findall(lines[begin]) if f"{name}." not in lines[begin])
+        found |= {name: "\n".join(lines[begin:end]) for name in names if len(name) <= NAME_CHARS_MAX}
+    return found
 
 
 def _edits(arguments: Mapping[str, Json]) -> Iterable[tuple[str, str]]:
