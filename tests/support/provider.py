@@ -87,6 +87,8 @@ class Provider:
     compress: bool = False
     cache: tuple[int, int] | None = (0, 0)
     """The cache reads and writes in Anthropic's usage; None leaves both fields out."""
+    counts: bool = True
+    """Whether chat completions report their usage."""
     choose: Callable[[ReceivedRequest], ProviderReply] = lambda _: ProviderReply()
     """Return the reply when the script is empty."""
 
@@ -105,14 +107,15 @@ async def _serve(provider: Provider, request: Request) -> Response:
     asked = ReceivedRequest(request.method, request.url.path, request.url.query, headers, raw)
     provider.requests.append(asked)
     make = shape(request.url.path)
-    if make is None and not request.url.path.endswith("/count_tokens"):
+    counts = request.url.path.endswith(("/count_tokens", "/count-tokens:rawPredict"))
+    if make is None and not counts:
         return Response(raw or b"nothing", 207, {"x-request-id": "r1", "x-palimpsest-mode": "forged"})
     body = asked.body
     fault = _fault(request.url.path, body)
     if fault is not None:
         provider.refused.append(fault)
         return _json(asked, {"type": "error", "error": {"type": "invalid_request_error", "message": fault}}, 400)
-    if request.url.path.endswith("/count_tokens"):
+    if counts:
         return _json(asked, {"input_tokens": len(raw) // 4})
     said = provider.script.popleft() if provider.script else provider.choose(asked)
     if said.delay_until is not None:
@@ -124,6 +127,9 @@ async def _serve(provider: Provider, request: Request) -> Response:
     provider.numbers += 1
     assert make is not None
     whole, events = make({"model": "in the path", **body}, said, provider.numbers, max(1, len(raw) // 4))
+    if not provider.counts:
+        whole.pop("usage")
+        events = [event for event in events if b'"usage": {' not in event]
     if "cache_read_input_tokens" in whole.get("usage", {}):
         del whole["usage"]["cache_read_input_tokens"], whole["usage"]["cache_creation_input_tokens"]
         if provider.cache is not None:
@@ -336,6 +342,7 @@ def gemini(body: Json, said: ProviderReply, number: int, tokens: int) -> tuple[J
 STREAMS = {"/v1/messages": anthropic, "/v1/chat/completions": chat, "/v1/responses": responses}
 _OTHERS = {
     r"/openai/(deployments/[^/]+|v1)/chat/completions": "/v1/chat/completions",
+    r"/openai/(v1/)?responses": "/v1/responses",
     r"/model/.+/invoke(-with-response-stream)?": "/v1/messages",
     r"/v1/projects/p/locations/l/publishers/anthropic/models/[^/:]+:(rawPredict|streamRawPredict)": "/v1/messages",
 }

@@ -72,6 +72,11 @@ def _paths(*endpoints: tuple[str, Endpoint]) -> Mapping[re.Pattern[str], Endpoin
     return {re.compile(pattern): endpoint for pattern, endpoint in endpoints}
 
 
+_OPENAI: Final = _paths(
+    (r"/v1/chat/completions", Endpoint("openai")),
+    (r"/v1/responses", Endpoint("openai-responses")),
+    (r"/v1/responses/compact", Endpoint("openai-responses", compacts=True)),
+)
 _GEMINI: Final = r"models/(?P<model>[^/:]+):(?:generateContent|streamGenerateContent)"
 _DEPLOYMENT: Final = r"/openai/deployments/(?P<model>[^/?]+)"
 _OLD_AZURE: Final = r"api-version=20(?:23-|24-0[1-8])"
@@ -91,16 +96,8 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
             telemetry="anthropic",
             pinged=True,
         ),
-        Provider(
-            "openai",
-            _paths(
-                (r"/v1/chat/completions", Endpoint("openai")),
-                (r"/v1/responses", Endpoint("openai-responses")),
-                (r"/v1/responses/compact", Endpoint("openai-responses", compacts=True)),
-            ),
-            repeated=("/v1",),
-            telemetry="openai",
-        ),
+        Provider("openai", _OPENAI, repeated=("/v1",), telemetry="openai"),
+        Provider("local", _OPENAI, repeated=("/v1",), telemetry="local"),
         Provider(
             "gemini",
             _paths((rf"/(?:v1|v1beta|v1alpha)/{_GEMINI}", Endpoint("gemini"))),

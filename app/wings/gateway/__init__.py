@@ -54,6 +54,11 @@ class GatewaySettings(BaseModel):
         description="Address of Amazon Bedrock's runtime in a region, to which `/gateway/bedrock` forwards, such as"
         " `https://bedrock-runtime.us-east-1.amazonaws.com`. Unset: off.",
     )
+    gateway_local_url: str | None = Field(
+        None,
+        description="Address of a local server with OpenAI's API, to which `/gateway/local` forwards, such as"
+        " `http://127.0.0.1:8080/v1`. Unset: off.",
+    )
     gateway_mode: Literal["enforce", "observe"] = Field(
         "enforce",
         description="Whether the gateway sends contexts in place of clients' conversations (`enforce`), or sends the"
@@ -64,6 +69,12 @@ class GatewaySettings(BaseModel):
         ge=1,
         description="Context window with which the server at `GATEWAY_OPENAI_URL` runs its models, such as `32768` of a"
         " local server. A policy's `window_tokens` precedes it. Unset: the models' own.",
+    )
+    gateway_local_window_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Context window with which the server at `GATEWAY_LOCAL_URL` runs its models. A policy's"
+        " `window_tokens` precedes it. Unset: the models' own.",
     )
     gateway_azure_window_tokens: int | None = Field(
         None,

@@ -10,6 +10,7 @@ import openai
 import pytest
 from google import genai
 from google.genai import types
+from google.oauth2.credentials import Credentials
 
 from app.runtime.settings import Settings
 from tests.conftest import serving
@@ -213,6 +214,100 @@ async def test_vertex_gets_contexts_of_the_model_in_its_path(
     assert (record["model"], record["tokens"]["limit"]) == ("claude-sonnet-4@20250514", 200_000)
     assert record["outcome"]["usage"]["output_tokens"] == 7
     assert [one["type"] for one in await behind.logged(web, 2)] == ["user.message", "assistant.message"]
+
+
+async def test_vertex_counts_the_context_that_would_be_sent(
+    several: str, web: httpx.AsyncClient, provider: Provider
+) -> None:
+    policy = {"window_tokens": 16_000, **NO_WAIT_POLICY}
+    (await web.put("/v1/sessions/s", json={"policy": policy})).raise_for_status()
+    messages: Any = [{"role": "assistant" if n % 2 else "user", "content": f"{n} " + "word " * 400} for n in range(61)]
+    client = anthropic.AsyncAnthropicVertex(
+        region="l",
+        project_id="p",
+        access_token=KEY,
+        base_url=f"{several}/gateway/vertex/v1",
+        max_retries=0,
+        default_headers=SESSION,
+    )
+    async with client:
+        await client.messages.create(model="claude-sonnet-4@20250514", max_tokens=9, messages=messages)
+        counted = await client.messages.count_tokens(model="claude-sonnet-4@20250514", messages=messages)
+    assert provider.requests[-1].path == f"{VERTEX}/count-tokens:rawPredict"
+    assert provider.requests[-1].body["model"] == "claude-sonnet-4@20250514"
+    assert counted.input_tokens < len(json.dumps(messages)) // 8
+    assert len((await web.get("/v1/sessions/s/calls")).json()["items"]) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_vertex_gets_contexts_for_gemini(
+    several: str, web: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+) -> None:
+    options = types.HttpOptions(base_url=f"{several}/gateway/vertex", headers=SESSION)
+    login = Credentials(token=KEY, expiry=None)  # type: ignore[no-untyped-call]
+    client = genai.Client(vertexai=True, project="p", location="l", credentials=login, http_options=options)
+    asked: Any = {"model": "gemini-2.5-pro", "contents": "hi"}
+    if stream:
+        async for chunk in await client.aio.models.generate_content_stream(**asked):
+            reply = chunk
+    else:
+        reply = await client.aio.models.generate_content(**asked)
+    await client.aio.aclose()
+    client.close()
+    [sent] = provider.calls()
+    name = "streamGenerateContent" if stream else "generateContent"
+    assert sent.path == f"/v1beta1/projects/p/locations/l/publishers/google/models/gemini-2.5-pro:{name}"
+    assert sent.header("authorization") == f"Bearer {KEY}"
+    record = await behind.reported(web, reply.sdk_http_response.headers["x-palimpsest-call"])
+    assert (record["model"], record["outcome"]["usage"]["output_tokens"]) == ("gemini-2.5-pro", 7)
+    assert [one["type"] for one in await behind.logged(web, 2)] == ["user.message", "assistant.message"]
+
+
+async def test_a_stream_of_gemini_may_be_one_list(
+    web: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+) -> None:
+    """The API streams the elements of a JSON list unless `alt=sse` is requested."""
+    chunks = [
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, "index": 0, **more}], **usage}
+        for text, more, usage in (
+            ("Hel", {}, {}),
+            ("lo.", {"finishReason": "STOP"}, {"usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 2}}),
+        )
+    ]
+    raw = json.dumps(chunks, indent=1).encode()
+    provider.script.append(ProviderReply(raw=raw, headers={"content-type": "application/json; charset=UTF-8"}))
+    path = "/gateway/s/s/gemini/v1beta/models/gemini-2.5-pro:streamGenerateContent"
+    answer = await web.post(path, json={"contents": _contents(1)})
+    assert (answer.content, answer.headers["x-palimpsest-mode"]) == (raw, "context")
+    record = await behind.reported(web, answer.headers["x-palimpsest-call"])
+    assert (record["outcome"]["usage"]["input_tokens"], record["outcome"]["usage"]["output_tokens"]) == (3, 2)
+    assert (await behind.logged(web, 2))[-1]["content"] == [{"type": "text", "text": "Hello."}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_azures_responses_continue_a_reply(
+    several: str, web: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+) -> None:
+    given: Any = {"model": "gpt-5-mini", "input": "hi"}
+    async with azure(several, "2025-04-01-preview") as client:
+        if stream:
+            async with client.responses.stream(**given) as events:
+                first = await events.get_final_response()
+        else:
+            first = await client.responses.create(**given)
+        await behind.logged(web, 2)
+        raw = await client.responses.with_raw_response.create(
+            model="gpt-5-mini", previous_response_id=first.id, input="And now?"
+        )
+    assert raw.headers["x-palimpsest-mode"] == "context"
+    assert [(one.path, one.query) for one in provider.calls()] == [
+        ("/openai/responses", "api-version=2025-04-01-preview")
+    ] * 2
+    last = provider.calls()[-1].body
+    assert "previous_response_id" not in last and len(last["input"]) == 3
+    assert provider.calls()[-1].header("api-key") == KEY
+    record = await behind.reported(web, raw.headers["x-palimpsest-call"])
+    assert record["outcome"]["usage"]["output_tokens"] == 7
 
 
 async def test_state_and_absence_of_the_others(web: httpx.AsyncClient, provider: Provider) -> None:

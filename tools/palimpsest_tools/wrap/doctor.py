@@ -38,6 +38,7 @@ REASONS: Final[Mapping[str, str]] = {
     "not-in-log": "a count of messages that are not in the log",
     "compaction": "the agent requested the provider's own compaction",
     "no-messages": "the call had no messages",
+    "unknown-format": "its body is for a model of another maker",
     "unreadable": "its body is not JSON within the limits",
     "context-infeasible": "no context fits the window",
     "store-unavailable": "the database was not reachable",
