@@ -120,7 +120,7 @@ $(ADAPTERS:%=clients/python/.venv-%/tested): clients/python/.venv-%/tested: clie
 	  $(patsubst clients/python/%,%,$(wildcard $(ADAPTERS_$*:%=clients/python/palimpsest/%.py)))
 	cd clients/python && .venv-$*/bin/python -m pytest $(ADAPTERS_$*:%=tests/adapters/test_%.py)
 
-clients/typescript/tested: clients/typescript/node_modules/.ready
+clients/typescript/tested: clients/typescript/node_modules/.ready tests/typescript/node_modules/.ready
 	$(PYTEST) -m typescript -n 0 tests/typescript
 
 bench/peers/.venv/%/.ready: requirements/peers/%.lock | setup
@@ -168,4 +168,4 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info
+	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules tests/typescript/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info

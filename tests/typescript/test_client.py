@@ -53,10 +53,12 @@ def test_what_is_published_has_no_dependency_and_no_test() -> None:
     (packed,) = json.loads(done.stdout)
     names = {one["path"] for one in packed["files"]}
     assert {"package.json", "README.md", "dist/index.js", "dist/index.d.ts"} <= names
-    assert all(name.startswith("dist/") or name in ("package.json", "README.md", "LICENSE") for name in names)
+    beside = {"package.json", "openclaw.plugin.json", "README.md", "LICENSE"}
+    assert all(name.startswith("dist/") or name in beside for name in names)
     package = json.loads((PACKAGE / "package.json").read_text())
     assert "dependencies" not in package
     assert {one[2:] for paths in package["exports"].values() for one in paths.values()} <= names
+    assert {one[2:] for one in package["openclaw"]["extensions"]} <= names
 
 
 README = (PACKAGE / "README.md").read_text()
