@@ -157,6 +157,36 @@ export function partChange(step: MessagePlan, callId?: string): { action: Messag
     return { action: part.action, ...("text" in part && typeof part.text === "string" && { text: part.text }) };
 }
 
+/** A framework's parts of an assistant message. */
+export interface PartKind<P> {
+    isText(part: P): boolean;
+    /** The id of the call that a part is; undefined if it is none. */
+    callId(part: P): string | undefined;
+    withText(part: P, text: string): P;
+    withArguments(part: P, given: Record<string, unknown>): P;
+}
+
+/** Return the parts of an assistant message with the plan's texts and arguments; none if no text and no call is left. */
+export function changedParts<P>(parts: readonly P[], step: MessagePlan, kind: PartKind<P>): P[] {
+    const hasCalls = parts.some((part) => kind.callId(part) !== undefined);
+    const whole = hasCalls && !step.parts?.length ? { action: "keep" as const } : partChange(step);
+    let text = "text" in whole ? whole.text : undefined;
+    const changed = parts.flatMap((part) => {
+        const id = kind.callId(part);
+        if (id !== undefined) {
+            const change = partChange(step, id);
+            if (change.action === "drop") return [];
+            return [change.action === "keep" ? part : kind.withArguments(part, JSON.parse(change.text || "{}"))];
+        }
+        if (!kind.isText(part) || whole.action === "keep") return [part];
+        if (whole.action === "drop" || text === undefined) return [];
+        const said = kind.withText(part, text);
+        text = undefined; // the first part has the new text of all
+        return [said];
+    });
+    return changed.some((part) => kind.isText(part) || kind.callId(part) !== undefined) ? changed : [];
+}
+
 /** A map that forgets the oldest entries above `SESSIONS_KEPT`. */
 export class Recent<V> extends Map<string, V> {
     override set(key: string, value: V): this {

@@ -5,7 +5,16 @@
  * the same, and OpenClaw appends what the turn adds.
  */
 
-import { type AdapterSettings, Budget, type FittedContext, type InsertedMessage, Recent, partChange } from "./adapt.js";
+import {
+    type AdapterSettings,
+    Budget,
+    type FittedContext,
+    type InsertedMessage,
+    type PartKind,
+    Recent,
+    changedParts,
+    partChange,
+} from "./adapt.js";
 import { Palimpsest } from "./client.js";
 import { usageOf } from "./formats.js";
 import type { Message, MessagePlan, UsageIn } from "./types.js";
@@ -327,23 +336,16 @@ function userContent(own: Json): string | Json[] {
 function replaced(message: AgentMessage, step: MessagePlan): AgentMessage | undefined {
     const text = partChange(step).text ?? "";
     if (message.role !== "assistant") return { ...message, content: [{ type: "text", text }] };
-    const parts = partsOf(message.content);
-    const whole = parts.some(isCall) && !step.parts?.length ? { action: "keep" as const } : partChange(step);
-    let said = "text" in whole ? whole.text : undefined;
-    const content = parts.flatMap((part) => {
-        if (isCall(part)) {
-            const change = partChange(step, idOf(part["id"]));
-            if (change.action === "drop") return [];
-            return [change.action === "keep" ? part : { ...part, arguments: JSON.parse(change.text || "{}") }];
-        }
-        if (!isText(part) || whole.action === "keep") return [part];
-        if (whole.action === "drop" || said === undefined) return [];
-        const changed = { ...part, text: said };
-        said = undefined;
-        return [changed];
-    });
-    return content.some((part) => isText(part) || isCall(part)) ? { ...message, content } : undefined;
+    const content = changedParts(partsOf(message.content), step, ASSISTANT_PARTS);
+    return content.length ? { ...message, content } : undefined;
 }
+
+const ASSISTANT_PARTS: PartKind<Json> = {
+    isText,
+    callId: (part) => (isCall(part) ? idOf(part["id"]) : undefined),
+    withText: (part, text) => ({ ...part, text }),
+    withArguments: (part, given) => ({ ...part, arguments: given }),
+};
 
 /** Return a message of the server's: the result of a call that has none, or a text. */
 function inserted({ role, text, call_id }: InsertedMessage, timestamp: number): AgentMessage {

@@ -4,7 +4,16 @@
  * opencode keeps its own messages. Before each call the plugin replaces them by those that fit.
  */
 
-import { type AdapterSettings, Budget, type FittedContext, type InsertedMessage, Recent, partChange } from "./adapt.js";
+import {
+    type AdapterSettings,
+    Budget,
+    type FittedContext,
+    type InsertedMessage,
+    type PartKind,
+    Recent,
+    changedParts,
+    partChange,
+} from "./adapt.js";
 import { Palimpsest } from "./client.js";
 import { usageOf } from "./formats.js";
 import type { MessagePlan, UsageIn } from "./types.js";
@@ -208,23 +217,16 @@ function replaced(piece: Piece, step: MessagePlan): Piece | undefined {
     const text = partChange(step).text ?? "";
     if (role === "tool") return { ...piece, text };
     if (role === "user") return { ...piece, parts: [{ ...piece.parts.find(isText), type: "text", text }] };
-    const whole = piece.parts.some(isTool) && !step.parts?.length ? { action: "keep" as const } : partChange(step);
-    let said = "text" in whole ? whole.text : undefined;
-    const parts = piece.parts.flatMap((part) => {
-        if (isTool(part)) {
-            const change = partChange(step, part["callID"]);
-            if (change.action === "drop") return [];
-            const input = change.action === "keep" ? undefined : JSON.parse(change.text || "{}");
-            return [input === undefined ? part : { ...part, state: { ...part["state"], input } }];
-        }
-        if (!isText(part) || whole.action === "keep") return [part];
-        if (whole.action === "drop" || said === undefined) return [];
-        const changed = { ...part, text: said };
-        said = undefined;
-        return [changed];
-    });
-    return parts.some((part) => isText(part) || isTool(part)) ? { ...piece, parts } : undefined;
+    const parts = changedParts(piece.parts, step, ASSISTANT_PARTS);
+    return parts.length ? { ...piece, parts } : undefined;
 }
+
+const ASSISTANT_PARTS: PartKind<Json> = {
+    isText,
+    callId: (part) => (isTool(part) ? part["callID"] : undefined),
+    withText: (part, text) => ({ ...part, text }),
+    withArguments: (part, input) => ({ ...part, state: { ...part["state"], input } }),
+};
 
 /** Return opencode's messages for pieces in order; complete messages are the same objects as before. */
 function joined(pieces: readonly Piece[]): OpencodeMessage[] {

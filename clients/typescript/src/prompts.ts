@@ -1,6 +1,6 @@
 /** Prompts and answers of the AI SDK's models, in the format of OpenAI's chat completions and back. */
 
-import { type FittedContext, type InsertedMessage, partChange } from "./adapt.js";
+import { type FittedContext, type InsertedMessage, type PartKind, changedParts, partChange } from "./adapt.js";
 import { RECALL } from "./call.js";
 import { usageOf } from "./formats.js";
 import type { Message, MessagePlan, UsageIn } from "./types.js";
@@ -165,7 +165,7 @@ function insertedPiece(one: InsertedMessage): Piece {
 /** Return a piece with other text or arguments, or without some of its calls; undefined if nothing is left. */
 function replaced(piece: Piece, step: MessagePlan): Piece | undefined {
     if (piece.role === "assistant" && typeof piece.content !== "string") {
-        const content = assistantParts(piece.content, step);
+        const content = changedParts(piece.content, step, ASSISTANT_PARTS);
         return content.length ? { ...piece, content } : undefined;
     }
     const text = partChange(step).text ?? "";
@@ -179,24 +179,12 @@ function replaced(piece: Piece, step: MessagePlan): Piece | undefined {
     return { ...piece, content };
 }
 
-function assistantParts(content: readonly Json[], step: MessagePlan): Json[] {
-    const hasCalls = content.some(isOwnCall);
-    const whole = hasCalls && !step.parts?.length ? { action: "keep" as const } : partChange(step);
-    let text = "text" in whole ? whole.text : undefined;
-    const parts = content.flatMap((part) => {
-        if (isOwnCall(part)) {
-            const change = partChange(step, part["toolCallId"]);
-            if (change.action === "drop") return [];
-            return [change.action === "keep" ? part : { ...part, input: JSON.parse(change.text || "{}") }];
-        }
-        if (part["type"] !== "text" || whole.action === "keep") return [part];
-        if (whole.action === "drop" || text === undefined) return [];
-        const changed = { ...part, text };
-        text = undefined;
-        return [changed];
-    });
-    return parts.some((part) => part["type"] === "text" || isOwnCall(part)) ? parts : [];
-}
+const ASSISTANT_PARTS: PartKind<Json> = {
+    isText: (part) => part["type"] === "text",
+    callId: (part) => (isOwnCall(part) ? part["toolCallId"] : undefined),
+    withText: (part, text) => ({ ...part, text }),
+    withArguments: (part, input) => ({ ...part, input }),
+};
 
 /** A streamed answer, as far as it is needed for its report. */
 export class StreamedAnswer {
