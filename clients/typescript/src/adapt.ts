@@ -310,6 +310,17 @@ export class Budget {
         return this.#quietly(this.#of(fit.session).reportOutcome(fit.context.call_id, report));
     }
 
+    /** Return whether a session has a log; true as well if the server cannot say. */
+    async hasLog(session: string): Promise<boolean> {
+        try {
+            await this.#of(session).getSession();
+            return true;
+        } catch (error) {
+            if (!(error instanceof PalimpsestError)) throw error;
+            return !(error instanceof NotFoundError);
+        }
+    }
+
     /** Create a session that begins with the log of another. Errors are logged, never thrown. */
     async fork(session: string, id: string): Promise<void> {
         await this.#quietly(

@@ -118,10 +118,11 @@ export class PalimpsestContextEngine {
         let fit: FittedContext | undefined;
         const beside = this.#beside.get(session);
         if (messages.length) {
+            // A history without its beginning would be another conversation than the one that the log has.
+            const fromLog = isCut(messages) && (await this.#budget.hasLog(session));
             fit = await this.#budget.fit(session, () => ({
                 model,
-                // A history without its beginning would be another conversation; the log has all committed turns.
-                ...(!isCut(messages) && { messages: messages.map(chatMessage) }),
+                ...(!fromLog && { messages: messages.map(chatMessage) }),
                 max_tokens: tokenBudget === undefined ? undefined : tokenBudget + (beside ?? 0),
                 outside_tokens: beside,
             }));

@@ -121,6 +121,21 @@ test("without the server the history is sent as it is, with one warning; the log
     assert.equal(await linesOf("outage"), 1);
 });
 
+test("a history without its beginning that is new to the server is logged as it is", async () => {
+    const engine = engineOf();
+    const cutBefore = (n: number) => [
+        { role: "user", content: "(session bootstrap)", timestamp: n } as AgentMessage,
+        ...turnOf(n).slice(1),
+    ];
+    const params = { sessionId: "late", messages: cutBefore(7), tokenBudget: BUDGET };
+    assert.deepEqual((await engine.assemble(params)).messages, params.messages);
+    await run(engine, "late", params.messages, turnOf(8));
+    const later = await engineOf().assemble({ ...params, messages: [...cutBefore(8), ...turnOf(9)] });
+    assert.deepEqual(later.messages[0].content, "(session bootstrap)");
+    assert.equal(later.messages.at(-1).content[0].text, "Noted 8.");
+    assert.equal(await linesOf("late"), 1);
+});
+
 test("a history without its beginning is that of the log", async () => {
     const engine = engineOf();
     const image = { type: "image", mimeType: "image/png", data: "aGVyb24=" };
