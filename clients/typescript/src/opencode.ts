@@ -31,6 +31,7 @@ export interface OpencodeHooks {
     "chat.params"(input: { sessionID: string; model: any }): Promise<void>;
     "experimental.chat.messages.transform"(input: object, output: { messages: any[] }): Promise<void>;
     event(input: { event: any }): Promise<void>;
+    dispose(): Promise<void>;
 }
 
 /** A message, or the result of a call that it holds. */
@@ -140,6 +141,11 @@ export default async function palimpsest(
     const { url, api_key, ...settings } = options;
     const client = new Palimpsest({ ...(url && { baseURL: url }), ...(api_key && { apiKey: api_key }) });
     const plugin = new Calls({ ...settings, client });
+    const reports = new Set<Promise<void>>();
+    const report = async (sessionID: string) => {
+        const { data } = await host.session.messages({ path: { id: sessionID } });
+        await plugin.report(sessionID, data ?? [], true);
+    };
     return {
         "chat.params": async ({ sessionID, model }) => plugin.noteModel(sessionID, model),
         "experimental.chat.messages.transform": async (_, output) => {
@@ -147,10 +153,12 @@ export default async function palimpsest(
         },
         event: async ({ event }) => {
             if (event.type !== "session.idle") return;
-            const { sessionID } = event.properties;
-            const { data } = await host.session.messages({ path: { id: sessionID } });
-            await plugin.report(sessionID, data ?? [], true);
+            const work = report(event.properties.sessionID).finally(() => reports.delete(work));
+            reports.add(work);
+            await work;
         },
+        // `opencode run` ends as soon as its session is idle, but waits for this.
+        dispose: async () => void (await Promise.allSettled(reports)),
     };
 }
 
