@@ -444,6 +444,8 @@ model_calls = Table(
     Column("ephemeral_tokens", Integer),
     Column("breakpoint_tokens", ARRAY(Integer)),
     Column("breakpoint_blocks", ARRAY(Integer)),
+    # The session's group if the gateway holds a share of sessions out; null if it holds out none.
+    Column("held_out", Boolean),
     # The outcome, once it is reported. `input_tokens` includes cached ones.
     Column("reported_at", DateTime(timezone=True)),
     Column("input_tokens", Integer),

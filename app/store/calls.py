@@ -27,7 +27,7 @@ _CALL: Final = (
     *("session_id", "tenant_id", "policy_name", "policy_version", "evicted_class"),
     *(field.name for field in fields(CallRecord) if field.name != "policy"),
     *("clock", "window_tokens", "outside_tokens", "tools_tokens", "system_tokens", "ephemeral_tokens"),
-    *("breakpoint_tokens", "breakpoint_blocks"),
+    *("breakpoint_tokens", "breakpoint_blocks", "held_out"),
 )
 _COLUMNS: Final = ", ".join((*_CALL, "expires_at"))
 _VALUES: Final = ", ".join((*(f":{column}" for column in _CALL), "now() + make_interval(days => :keep_days)"))

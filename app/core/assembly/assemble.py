@@ -68,9 +68,11 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCall(CallRecord):
-    """A call to record. `keep_days` is the minimum time that the record is kept, None for no limit."""
+    """A call to record. `keep_days` is the minimum time that the record is kept, None for no limit; `held_out` is the
+    request's."""
 
     keep_days: int | None = None
+    held_out: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
         counted=rendered.tokens,
         evicted_tokens=inputs.budget.shown(sum(row.tokens_saved for row in rendered.evictions)),
         keep_days=inputs.keep_days,
+        held_out=request.held_out,
         retry_of=None if request.retry is None else request.retry.call_id,
     )
 

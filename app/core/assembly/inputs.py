@@ -135,7 +135,8 @@ class Retry:
 class ContextRequest:
     """A caller's request for a context; None means the view's own setting.
 
-    `served_tokens` is the window with which a server runs its models, whatever their names.
+    `served_tokens` is the window with which a server runs its models, whatever their names. `held_out` is the session's
+    group if a share of sessions is held out of reduction, None if none is.
     """
 
     view: str = "main"
@@ -153,6 +154,7 @@ class ContextRequest:
     recall: bool = False
     cache_last: bool = True
     served_tokens: int | None = None
+    held_out: bool | None = None
 
     def window_for(self, policy: Policy) -> int | None:
         """Return the window that the caller gives: its own, else the model server's unless the policy has one."""

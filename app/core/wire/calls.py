@@ -46,6 +46,8 @@ class CallConversation:
     among them. `continuable`: a later call may name this call's reply. `stored`: the provider keeps the
     reply's items. `hides_usage`: the usage at the end of the stream is for the gateway, and is not passed to the
     client. `served_tokens` is the window with which the upstream runs its models; None if it is the models' own.
+    `observed`: the client's own bytes are sent, and the context is only recorded. `held_out` is the session's group if
+    a share of sessions is held out of reduction, None if none is.
     """
 
     format: "NativeFormat"
@@ -61,6 +63,8 @@ class CallConversation:
     stored: bool = True
     place: CompactedPlace | None = None
     served_tokens: int | None = None
+    observed: bool = False
+    held_out: bool | None = None
 
     def accumulator(self) -> Accumulator:
         """Return an accumulator for the call's reply."""

@@ -64,6 +64,13 @@ class GatewaySettings(BaseModel):
         description="Whether the gateway sends contexts in place of clients' conversations (`enforce`), or sends the"
         " clients' own bytes and only records the contexts, in the view `~observed` (`observe`).",
     )
+    gateway_holdout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of each tenant's sessions, drawn by their names, for which the gateway observes and does not"
+        " enforce, such as `0.1`. The ledger of all sessions compares them with the others.",
+    )
     gateway_openai_window_tokens: int | None = Field(
         None,
         ge=1,
@@ -160,6 +167,7 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
             pings,
             compactions,
             observes=observes,
+            holdout=settings.gateway_holdout,
         )
 
 

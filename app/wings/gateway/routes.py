@@ -174,13 +174,13 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
         if compacts:
             await _answer(who, endpoint, exchange, given, place)
             return
-        conversation = _read_call(endpoint, given, place, exchange)
-        if endpoint.counts and not gateway.observes:
+        conversation = _read_call(who, endpoint, given, place, exchange)
+        if endpoint.counts and not conversation.observed:
             exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
         elif not endpoint.counts:
             exchange.call = await gateway.prepare(who.tenant_id, session, conversation)
             exchange.body = exchange.call.body or exchange.body
-        exchange.mode = "observed" if gateway.observes else "context"
+        exchange.mode = "observed" if conversation.observed else "context"
     except Exception as error:
         check_sendable(place, error)
         exchange.reason = _reason(error)
@@ -199,7 +199,9 @@ async def _answer(
     compactions: Compactions = exchange.request.state.services.by_class[Compactions]
     if not compactions.answers:
         raise NotBudgeted("compaction")
-    conversation = _read_call(endpoint, without_trigger(given), place, exchange)
+    conversation = _read_call(who, endpoint, without_trigger(given), place, exchange)
+    if conversation.observed:
+        raise NotBudgeted("compaction")
     sealed = await exchange.gateway.compact(who.tenant_id, exchange.session or "", conversation)
     exchange.mode, exchange.answer = "answered", item_response(endpoint, given, sealed)
 
@@ -214,11 +216,21 @@ def _reason(error: Exception) -> str:
 
 
 def _read_call(
-    endpoint: Endpoint, body: Body, place: CompactedPlace | None, exchange: GatewayExchange
+    who: Caller, endpoint: Endpoint, body: Body, place: CompactedPlace | None, exchange: GatewayExchange
 ) -> CallConversation:
-    """Return the conversation of a call, with what the upstream and an item say of it. Raises NotBudgeted."""
-    window = exchange.gateway.upstreams[exchange.provider.name].window_tokens
-    return replace(read_conversation(endpoint, body), place=place, served_tokens=window)
+    """Return the conversation of a call, with its upstream's window and its place. Raises NotBudgeted.
+
+    A call with an item is never held out, since no provider can read the item.
+    """
+    gateway = exchange.gateway
+    held_out = None if place is not None else gateway.held_out(who.tenant_id, exchange.session or "")
+    return replace(
+        read_conversation(endpoint, body),
+        place=place,
+        served_tokens=gateway.upstreams[exchange.provider.name].window_tokens,
+        observed=gateway.observes or held_out is True,
+        held_out=held_out,
+    )
 
 
 async def _parse(request: Request, raw: bytes) -> Body | None:

@@ -16,6 +16,7 @@ from uuid import UUID
 import structlog
 
 from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest
+from app.core.audit.holdout import is_held_out
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
 from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
@@ -91,7 +92,8 @@ class GatewayOutcome:
 class Gateway:
     """Makes contexts for calls through the gateway, and logs their replies and outcomes.
 
-    If it `observes`, the contexts are recorded in a view of their own, and the clients' own bytes are sent.
+    If it `observes`, the contexts are recorded in a view of their own, and the clients' own bytes are sent; otherwise
+    this holds for the sessions in the share `holdout`.
     """
 
     def __init__(
@@ -103,8 +105,10 @@ class Gateway:
         compactions: Compactions,
         *,
         observes: bool = False,
+        holdout: float = 0.0,
     ) -> None:
         self.observes = observes
+        self._holdout = holdout
         self._kernel = kernel
         self.pings = pings
         self._compactions = compactions
@@ -122,7 +126,7 @@ class Gateway:
         the client's next call finds it done.
         """
         asked = self._context_request(conversation)
-        if self.observes:
+        if conversation.observed:
             asked = replace(asked, view=OBSERVED_VIEW)
             conversation = replace(conversation, hides_usage=False)  # the response is the client's own
         return await self._in_time(self._prepare(tenant_id, session, conversation, asked), self._report_unsent)
@@ -170,7 +174,7 @@ class Gateway:
             call_id=call.call_id,
             head=call.head,
             epoch=call.epoch,
-            body=b"" if self.observes else await _body(answer, conversation),
+            body=b"" if conversation.observed else await _body(answer, conversation),
             tokens_sent=call.estimate,
             tokens_wanted=inputs.budget.shown(inputs.loaded.log_tokens),
             cached_tokens=call.manifest.cached_tokens,
@@ -191,7 +195,12 @@ class Gateway:
             model=conversation.model,
             wait_ms=wait_ms,
             served_tokens=conversation.served_tokens,
+            held_out=conversation.held_out,
         )
+
+    def held_out(self, tenant_id: UUID, session: str) -> bool | None:
+        """Return whether a session is in the share that is held out; None if no share is, or all calls are observed."""
+        return None if self.observes or not self._holdout else is_held_out(tenant_id, session, self._holdout)
 
     def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
         """Return whether a bypass is to be logged: of an erased session only the first is."""
@@ -208,7 +217,7 @@ class Gateway:
         try:
             report = await asyncio.to_thread(_report, outcome)
             verdict = await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
-            if self.observes or not verdict.outcome.overflow or verdict.call.retry_of is not None:
+            if conversation.observed or not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
             asked = self._context_request(conversation, verdict.wait_ms)
             smaller = await self._kernel.feedback.retry_request(

@@ -25,6 +25,7 @@ from app.wings.ledger.schemas import (
     EpochMoney,
     LedgerCall,
     LedgerEpoch,
+    LedgerHoldout,
     LedgerModel,
     LedgerObserved,
     LedgerOut,
@@ -103,6 +104,7 @@ async def get_audit_ledger(
         totals=LedgerSums(**_sums(found.sums)),
         warmings=_warmings(found.warmings),
         observed=_observed(found.observed),
+        holdout=found.holdout and answer_of(LedgerHoldout, found.holdout),
     )
 
 

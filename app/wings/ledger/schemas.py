@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from app.core.audit.holdout import SESSIONS_LEAST
 from app.http.fields import CallEpoch, CallId, CallModel, EpochCause, EpochNumber, NextCursor
 
 Cause = Literal[
@@ -252,6 +253,42 @@ class LedgerObserved(BaseModel):
     )
 
 
+class HoldoutGroup(BaseModel):
+    """Sessions that were drawn for one group, with their reported calls."""
+
+    sessions: int = Field(description="Number of sessions.")
+    calls: int = Field(description="Number of calls with reported usage.")
+    billed: Price = Field(
+        description="Price of the input, expressed as the number of uncached input tokens that would cost the same."
+    )
+
+
+class MeasuredSaving(BaseModel):
+    """A measured difference between the enforced sessions and those held out."""
+
+    share: Amount = Field(description="Share of the price that is saved, such as 0.3; negative if it rose.")
+    low: Amount = Field(description="Lower limit of the 95% confidence interval.")
+    high: Amount = Field(description="Upper limit of the 95% confidence interval.")
+
+
+class LedgerHoldout(BaseModel):
+    """Comparison of sessions that were held out of reduction with the others, drawn by the sessions' names.
+
+    The calls of held-out sessions are also in `observed`. Sessions that changed their group are left out, and a sample
+    is compared if there are very many.
+    """
+
+    held_out: HoldoutGroup = Field(description="Sessions whose client's own bytes were sent.")
+    enforced: HoldoutGroup = Field(description="Sessions whose contexts were sent.")
+    saved_per_call: MeasuredSaving | None = Field(
+        description=f"Difference in the price of a call; null with fewer than {SESSIONS_LEAST} sessions in a group."
+    )
+    saved_per_session: MeasuredSaving | None = Field(
+        description="Difference in the price of a session, which includes calls made in addition; null as "
+        "`saved_per_call`."
+    )
+
+
 class AuditLedgerOut(BaseModel):
     """Sums over the calls of all sessions in a range of time."""
 
@@ -261,3 +298,7 @@ class AuditLedgerOut(BaseModel):
     totals: LedgerSums = Field(description="Sums over all models.")
     warmings: LedgerWarmings = Field(description="Requests in the range that kept the providers' caches.")
     observed: LedgerObserved = Field(description="Calls in the range whose contexts were recorded and not sent.")
+    holdout: LedgerHoldout | None = Field(
+        description="Measured difference to sessions held out of reduction; null if the range has no call of a session "
+        "that was drawn for a group."
+    )

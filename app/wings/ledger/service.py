@@ -9,6 +9,7 @@ from statistics import median
 from typing import Final
 from uuid import UUID
 
+from app.core.audit.holdout import Group, Holdout, SessionBill
 from app.core.errors import InvalidRequest
 from app.core.policy.policy import Policy
 from app.core.policy.summarize import Prices
@@ -34,6 +35,8 @@ from app.wings.ledger.totals import Account, Totals, accounts, totals
 CALLS_MAX: Final = 5_000
 """Most calls of a view in a ledger: the newest. Each takes about 0.1 ms of CPU."""
 DAYS_MAX: Final = 31
+DRAWN_MAX: Final = 20_000
+"""Most rows, one per session and model, from which held-out sessions and others are compared."""
 CALLS_LOOKED_BACK: Final = 16
 """Calls of a view that are read to compute the expected cache reads of the last one."""
 FOLLOWED_MAX: Final = 256
@@ -95,13 +98,17 @@ class BilledWarmings:
 
 @dataclass(frozen=True, slots=True)
 class TenantLedger:
-    """The sums of a tenant's calls in [since, until), of the warmings of their caches, and of its observed calls."""
+    """The sums of a tenant's calls in [since, until), of the warmings of their caches, and of its observed calls.
+
+    `holdout` are the sessions held out and the others they are compared with; None if none was drawn.
+    """
 
     since: datetime
     until: datetime
     sums: Sequence[BilledSums]
     warmings: Sequence[BilledWarmings]
     observed: Sequence[BilledSums]
+    holdout: Holdout | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,16 +276,35 @@ class Ledger:
         sent = await self._priced(tenant_id, await store.sums(self._database, tenant_id, since, end, model, prefix))
         seen = await self._priced(tenant_id, await store.observed(self._database, tenant_id, since, end, model, prefix))
         warmed = await store.warmings(self._database, tenant_id, since, end, model, prefix)
-        return TenantLedger(since, end, sent, await self._billed(tenant_id, warmed), seen)
+        holdout = None
+        if any(one.sums.drawn_calls for one in (*sent, *seen)):
+            rows = await store.drawn(self._database, tenant_id, since, end, model, prefix, DRAWN_MAX)
+            holdout = await self._holdout(tenant_id, rows)
+        return TenantLedger(since, end, sent, await self._billed(tenant_id, warmed), seen, holdout)
+
+    async def _holdout(self, tenant_id: UUID, rows: Sequence[store.DrawnSums]) -> Holdout:
+        """Return the bills of the drawn sessions, without any that was in both groups, as after a change of share."""
+        groups: dict[UUID, set[bool]] = {}
+        bills: dict[UUID, SessionBill] = {}
+        for row in rows:
+            policy = await self._policies.get(tenant_id, row.policy)
+            groups.setdefault(row.session_id, set()).add(row.held_out)
+            before = bills.get(row.session_id, SessionBill(0, 0.0))
+            billed = self._bill(row, policy).billed
+            bills[row.session_id] = SessionBill(before.calls + row.calls, before.billed + billed)
+        both = (Group([bills[id] for id, drawn in groups.items() if drawn == {group}]) for group in (True, False))
+        return Holdout(*both)
 
     async def _priced(self, tenant_id: UUID, sums: Sequence[store.CallSums]) -> Sequence[BilledSums]:
         found = []
         for row in sums:
             policy = await self._policies.get(tenant_id, row.policy)
-            fresh = max(0, row.input_tokens - row.read_tokens - row.write_tokens)
-            bill = priced(self._rules(row.model, row.format, policy), row.read_tokens, row.write_tokens, fresh)
-            found.append(BilledSums(row, bill, policy.prices))
+            found.append(BilledSums(row, self._bill(row, policy), policy.prices))
         return found
+
+    def _bill(self, row: store.CallSums | store.DrawnSums, policy: Policy) -> Bill:
+        fresh = max(0, row.input_tokens - row.read_tokens - row.write_tokens)
+        return priced(self._rules(row.model, row.format, policy), row.read_tokens, row.write_tokens, fresh)
 
 
 def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:

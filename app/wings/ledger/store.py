@@ -67,7 +67,8 @@ class CallSums:
 
     `reported_calls` is the number of calls with known usage, which `input_tokens` and the like sum up;
     `unreported_tokens` is the estimate of the others, without those that failed. `remaining_tokens` is the
-    known input without the estimated share of what the contexts leave out.
+    known input without the estimated share that the contexts leave out. `drawn_calls` is the number of calls of
+    sessions that were drawn for a group, held out or not.
     """
 
     model: str | None
@@ -83,6 +84,22 @@ class CallSums:
     output_tokens: int
     left_out_tokens: int
     remaining_tokens: int
+    drawn_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSums:
+    """Sums over the reported calls of one session that was drawn for a group, in one model, format and policy."""
+
+    session_id: UUID
+    held_out: bool
+    model: str | None
+    format: str
+    policy: tuple[str, int]
+    calls: int
+    input_tokens: int
+    read_tokens: int
+    write_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +194,7 @@ SELECT model, format, policy_name, policy_version, count(*) AS calls, count(inpu
        coalesce(sum(cache_write_tokens), 0)::bigint AS write_tokens,
        coalesce(sum(output_tokens), 0)::bigint AS output_tokens, sum(evicted_tokens)::bigint AS left_out_tokens,
        coalesce(round(sum(input_tokens * estimate::numeric / greatest(1, estimate + evicted_tokens))), 0)::bigint
-         AS remaining_tokens
+         AS remaining_tokens, count(held_out) AS drawn_calls
 FROM model_calls WHERE tenant_id = :tenant_id AND created_at >= :since AND created_at < :until AND {only}
 GROUP BY model, format, policy_name, policy_version ORDER BY 1, 2, 3, 4
 """
@@ -218,6 +235,31 @@ async def observed(
     """Sum a tenant's observed calls in [since, until), as `sums` does those whose contexts were sent."""
     values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
     return [_call_sums(row) for row in await database.fetch(OBSERVED_SUMS, **values)]
+
+
+DRAWN: Final = f"""
+SELECT coalesce(s.root, s.session_id) AS session_id, m.held_out, m.model, m.format, m.policy_name, m.policy_version,
+       count(*) AS calls, sum(m.input_tokens)::bigint AS input_tokens,
+       coalesce(sum(m.cache_read_tokens), 0)::bigint AS read_tokens,
+       coalesce(sum(m.cache_write_tokens), 0)::bigint AS write_tokens
+FROM model_calls m JOIN sessions s ON s.session_id = m.session_id AND s.tenant_id = m.tenant_id
+WHERE m.tenant_id = :tenant_id AND m.created_at >= :since AND m.created_at < :until
+  AND m.held_out IS NOT NULL AND m.input_tokens IS NOT NULL AND (:model::text IS NULL OR m.model = :model)
+  AND {has_prefix("s.external_id", ":prefix")}
+GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1 LIMIT :most
+"""
+
+
+async def drawn(
+    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str, most: int
+) -> list[DrawnSums]:
+    """Sum the calls of the sessions that were drawn for a group, as `sums` does all; `most` is the number of rows.
+
+    The sessions are in the order of their ids, so that the first of many are a sample.
+    """
+    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
+    rows = await database.fetch(DRAWN, **values, most=most)
+    return [decode(DrawnSums, row, policy=(row["policy_name"], row["policy_version"])) for row in rows]
 
 
 _WARMED: Final = """

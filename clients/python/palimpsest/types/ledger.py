@@ -25,6 +25,48 @@ class AppendOnlyOut(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HoldoutGroup(Model):
+    """Sessions that were drawn for one group, with their reported calls."""
+
+    sessions: int
+    """Number of sessions."""
+    calls: int
+    """Number of calls with reported usage."""
+    billed: float
+    """Price of the input, expressed as the number of uncached input tokens that would cost the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSaving(Model):
+    """A measured difference between the enforced sessions and those held out."""
+
+    share: float
+    """Share of the price that is saved, such as 0.3; negative if it rose."""
+    low: float
+    """Lower limit of the 95% confidence interval."""
+    high: float
+    """Upper limit of the 95% confidence interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerHoldout(Model):
+    """Comparison of sessions that were held out of reduction with the others, drawn by the sessions' names.
+
+    The calls of held-out sessions are also in `observed`. Sessions that changed their group are left out, and a
+    sample is compared if there are very many.
+    """
+
+    held_out: HoldoutGroup
+    """Sessions whose client's own bytes were sent."""
+    enforced: HoldoutGroup
+    """Sessions whose contexts were sent."""
+    saved_per_call: MeasuredSaving | None
+    """Difference in the price of a call; null with fewer than 30 sessions in a group."""
+    saved_per_session: MeasuredSaving | None
+    """Difference in the price of a session, which includes calls made in addition; null as `saved_per_call`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SumMoney(Model):
     """Price of input and output in one currency, for calls whose policy has prices."""
 
@@ -154,6 +196,10 @@ class AuditLedgerOut(Model):
     """Requests in the range that kept the providers' caches."""
     observed: LedgerObserved
     """Calls in the range whose contexts were recorded and not sent."""
+    holdout: LedgerHoldout | None
+    """Measured difference to sessions held out of reduction; null if the range has no call of a session that was
+    drawn for a group.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+ALTER TABLE model_calls DROP COLUMN held_out;
