@@ -89,6 +89,8 @@ class Provider:
     """The cache reads and writes in Anthropic's usage; None leaves both fields out."""
     counts: bool = True
     """Whether chat completions report their usage."""
+    compacts: bool = False
+    """Whether it knows requests for a compaction within a call; otherwise it refuses them."""
     choose: Callable[[ReceivedRequest], ProviderReply] = lambda _: ProviderReply()
     """Return the reply when the script is empty."""
 
@@ -111,7 +113,7 @@ async def _serve(provider: Provider, request: Request) -> Response:
     if make is None and not counts:
         return Response(raw or b"nothing", 207, {"x-request-id": "r1", "x-palimpsest-mode": "forged"})
     body = asked.body
-    fault = _fault(request.url.path, body)
+    fault = _fault(request.url.path, body) or (None if provider.compacts else _compaction_fault(asked))
     if fault is not None:
         provider.refused.append(fault)
         return _json(asked, {"type": "error", "error": {"type": "invalid_request_error", "message": fault}}, 400)
@@ -193,6 +195,14 @@ def _fault(path: str, body: Json) -> str | None:
     except (AssertionError, KeyError, TypeError, ValueError) as fault:
         return repr(fault)
     return None
+
+
+def _compaction_fault(asked: ReceivedRequest) -> str | None:
+    """Return why a provider without compactions refuses a request for one; None if it has none."""
+    field, beta = json.dumps(asked.body.get("context_management")), asked.header("anthropic-beta") or ""
+    betas = [beta, *asked.body.get("anthropic_beta", [])]
+    known = "compact" not in field and not any("compact" in one for one in betas)
+    return None if known else f"unknown parameter: context_management {field} {betas}"
 
 
 def _sse(value: Json, *, named: bool = True) -> bytes:

@@ -226,7 +226,8 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     cached = _cached_prefix(inputs, breakpoints, sum(by_source.values()) - by_source["ephemeral"], outside)
     return CallManifest(
         window=budget.window,
-        window_stated=(request.max_tokens or request.served_tokens or policy.window_tokens) is not None,
+        window_stated=(request.max_tokens or request.served_tokens or policy.window_tokens) is not None
+        or budget.window == request.window_max,
         reserve=budget.reserve,
         injection_reserve=budget.injection_reserve,
         estimator=inputs.counter.estimator.name,

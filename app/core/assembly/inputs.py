@@ -136,7 +136,8 @@ class ContextRequest:
     """A caller's request for a context; None means the view's own setting.
 
     `served_tokens` is the window with which a server runs its models, whatever their names. `held_out` is the session's
-    group if a share of sessions is held out of reduction, None if none is.
+    group if a share of sessions is held out of reduction, None if none is. `window_max` is a limit of the window for
+    this call alone: with one, the window of the view's last call does not count.
     """
 
     view: str = "main"
@@ -155,12 +156,17 @@ class ContextRequest:
     cache_last: bool = True
     served_tokens: int | None = None
     held_out: bool | None = None
+    window_max: int | None = None
 
-    def window_for(self, policy: Policy) -> int | None:
-        """Return the window that the caller gives: its own, else the model server's unless the policy has one."""
-        if self.max_tokens is not None or policy.window_tokens is not None:
-            return self.max_tokens
-        return self.served_tokens
+    def window_for(self, policy: Policy, model: str | None) -> int | None:
+        """Return the window that the caller gives: its own, else the model server's unless the policy has one.
+
+        A limit applies to that, or to the own window of policy and model.
+        """
+        given = self.max_tokens
+        if given is None and policy.window_tokens is None:
+            given = self.served_tokens
+        return given if self.window_max is None else min(given or own_window(policy, model), self.window_max)
 
 
 @dataclass(frozen=True, slots=True)

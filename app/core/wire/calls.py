@@ -11,6 +11,7 @@ from app.core.wire.compacted import CompactedPlace
 from app.core.wire.gemini import GeminiReply, join_contents
 from app.core.wire.providers import Endpoint
 from app.core.wire.replies import Accumulator, AnthropicReply, ChatReply, ResponsesReply, mapping
+from app.core.wire.requested import RequestedCompaction
 
 if TYPE_CHECKING:
     from app.core.render.formats.tools import NativeFormat
@@ -39,7 +40,7 @@ _REPLIES: Final[Mapping[str, type[Accumulator]]] = {
 
 @dataclass(frozen=True, slots=True)
 class CallConversation:
-    """A call's conversation, in its provider's format, and the body that it is in.
+    """A call's conversation, in its provider's format, and its body.
 
     `attribution` are the blocks of the system prompt that are kept unchanged. `previous` is the id of the reply that
     the messages continue; `place` is that of the compaction item that they continue, with a placeholder for the item
@@ -48,6 +49,7 @@ class CallConversation:
     client. `served_tokens` is the window with which the upstream runs its models; None if it is the models' own.
     `observed`: the client's own bytes are sent, and the context is only recorded. `held_out` is the session's group if
     a share of sessions is held out of reduction, None if none is.
+    `compaction` is the one that the call requests.
     """
 
     format: "NativeFormat"
@@ -65,6 +67,7 @@ class CallConversation:
     served_tokens: int | None = None
     observed: bool = False
     held_out: bool | None = None
+    compaction: RequestedCompaction | None = None
 
     def accumulator(self) -> Accumulator:
         """Return an accumulator for the call's reply."""

@@ -4,7 +4,8 @@ An item replaces all messages before it. Its content is opaque here: it begins w
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
@@ -16,12 +17,15 @@ from app.core.wire.replies import mapping, objects
 MARK: Final = "palimpsest.1."
 """The beginning of the content of every item of ours, which no provider's has."""
 FORMAT: Final = "openai-responses"
+LISTS: Final[Mapping[str, str]] = {FORMAT: "input", "anthropic": "messages"}
+"""The fields with the client's list, by formats that have compaction items."""
 TYPES: Final = ("compaction", "compaction_summary")
 """The types of compaction items; older versions of Codex send them back with the second one."""
 PLACEHOLDER: Final[Mapping[str, Json]] = {"role": "user", "content": "-"}
 """A message in place of an item, so that no reader takes a system message after it for the client's prompt."""
 TRIGGER: Final = "compaction_trigger"
 """The type of the last item of a Responses call that requests a compaction and no reply."""
+_SEALED: Final = re.compile(re.escape(MARK) + r"[\w=-]*")
 NO_USAGE: Final[Mapping[str, Json]] = {
     "input_tokens": 0,
     "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -46,8 +50,10 @@ class CompactedPlace:
 @dataclass(frozen=True, slots=True)
 class CompactedList:
     """A client's list with an item of ours: the prompts at its beginning, the content of the last item, and the
-    messages after it. The messages between the prompts and the item are in the log."""
+    messages after it. The messages between the prompts and the item are in the log. `field` is the body's field with
+    the list."""
 
+    field: str
     prompts: Sequence[Json]
     sealed: str
     after: Sequence[Json]
@@ -59,15 +65,46 @@ class CompactedList:
 
 
 def find_item(form: str, body: Body) -> CompactedList | None:
-    """Return a Responses call's list at its last compaction item of ours; None without one."""
-    given = body.value.get("input") if form == FORMAT and MARK in body.text else None
-    messages = given if isinstance(given, list) else []
-    for index in range(len(messages) - 1, -1, -1):
-        item = mapping(messages[index])
-        sealed = item.get("encrypted_content")
-        if item.get("type") in TYPES and isinstance(sealed, str) and sealed.startswith(MARK):
-            return CompactedList(list(takewhile(_is_prompt, messages[:index])), sealed, messages[index + 1 :])
+    """Return a call's list at its last compaction item of ours; None without one."""
+    field = LISTS.get(form)
+    given = body.value.get(field) if field is not None and MARK in body.text else None
+    if field is None or not isinstance(given, list):
+        return None
+    for index in range(len(given) - 1, -1, -1):
+        for sealed, rest in _items_in(form, given[index]):
+            prompts = list(takewhile(_is_prompt, given[:index]))
+            return CompactedList(field, prompts, sealed, [*rest, *given[index + 1 :]])
     return None
+
+
+def _items_in(form: str, message: Json) -> Iterator[tuple[str, list[Json]]]:
+    """Yield the content of each item of ours in a message, the last one first, and the message after the item, if any.
+
+    Anthropic's items are parts of messages.
+    """
+    if form == FORMAT:
+        parts: list[Json] = [message]
+    else:
+        content = mapping(message).get("content")
+        parts = content if isinstance(content, list) else []
+    for number in range(len(parts) - 1, -1, -1):
+        if (sealed := sealed_in(mapping(parts[number]))) is not None:
+            rest = parts[number + 1 :]
+            yield sealed, [{**mapping(message), "content": rest}] if rest else []
+
+
+def sealed_in(item: Mapping[str, Json]) -> str | None:
+    """Return the sealed place in a compaction item of ours; None for anything else.
+
+    The Messages API's items have it within a text.
+    """
+    if item.get("type") not in TYPES:
+        return None
+    whole, text = item.get("encrypted_content"), item.get("content")
+    if isinstance(whole, str) and whole.startswith(MARK):
+        return whole
+    found = _SEALED.search(text) if isinstance(text, str) else None
+    return None if found is None else found[0]
 
 
 def _is_prompt(message: Json) -> bool:

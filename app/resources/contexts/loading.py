@@ -96,7 +96,7 @@ class InputsLoader:
         policy_ref = settings.policy_ref if asked.policy is None else asked.policy.ref
         model = request.model or settings.model
         policy = settings.policy if asked.policy is None else asked.policy.policy
-        window = request.window_for(policy) or settings.window_tokens
+        window = request.window_for(policy, model) or settings.window_tokens
         window = real_window(held.loaded, model, window, now)
         if (policy_ref, model, window) != (settings.policy_ref, settings.model, settings.window_tokens):
             return None
@@ -161,7 +161,7 @@ class InputsLoader:
         tx = connection if isinstance(connection, Connection) else None
         policy = given.policy if given else await self._policies.get(asked.tenant_id, policy_ref, tx)
         model = request.model or (view.model if view else None) or loaded.session_model
-        window = window_of(view, policy_ref, policy, model, request.window_for(policy))
+        window = window_of(view, policy_ref, policy, model, request.window_for(policy, model))
         return ViewSettings(policy_ref, policy, model, real_window(loaded, model, window, asked.now))
 
     async def _counted(

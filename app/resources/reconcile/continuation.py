@@ -107,8 +107,8 @@ class Compactions:
         if found is None:
             return body, None
         if self._observes:
-            raise InvalidRequest(OBSERVED, field="input")
-        return body.read_with("input", found.messages), await self._items.open(tenant_id, found.sealed)
+            raise InvalidRequest(OBSERVED, field=found.field)
+        return body.read_with(found.field, found.messages), await self._items.open(tenant_id, found.sealed)
 
     async def make(self, tenant_id: UUID, session: str, given: ClientMessages, request: ContextRequest) -> str:
         """Log a list's new messages, and return the content of an item for it. Raises the errors of an append."""

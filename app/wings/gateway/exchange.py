@@ -13,9 +13,11 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from app.core.log.events import Json
-from app.core.wire.bodies import JSON_BYTES_MAX, object_or_none
+from app.core.wire.bodies import JSON_BYTES_MAX, Body, object_or_none
+from app.core.wire.calls import AT_PROVIDER
 from app.core.wire.providers import Endpoint, Provider
 from app.core.wire.replies import Reply, error_of
+from app.core.wire.requested import BETA
 from app.services.forwarded_calls import ForwardedCall
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
 from app.wings.gateway.headers import request_fields, response_fields, secrets
@@ -38,6 +40,8 @@ class GatewayExchange:
     `context`: a context replaces the conversation, and `call` is its record. `bypass`: the request belongs to a session
     but is sent unchanged, and `reason` says why. `passthrough`: it belongs to no session. `observed`: it is sent
     unchanged, and `call` is the record of the context that could have replaced it. `answered`: `answer` is returned.
+    `unrequesting` is the body without the compaction that it requests of the gateway, if any. `without_beta` is a beta
+    feature in the request's headers that the body to send does not use.
     """
 
     gateway: Gateway
@@ -52,6 +56,8 @@ class GatewayExchange:
     session: str | None = None
     call: PreparedCall | None = None
     answer: Response | None = None
+    unrequesting: Body | None = None
+    without_beta: str | None = None
     response_started: bool = False
     response_complete: bool = False
     started: float = 0.0
@@ -66,6 +72,18 @@ class GatewayExchange:
         """Path and query to request upstream: the request's, without the gateway's prefix."""
         query = self.request.scope["query_string"].decode("latin-1")
         return f"{self.path}?{query}" if query else self.path
+
+    def remove_request(self) -> None:
+        """Bypass with a body that requests no compaction, unless only the provider has the history."""
+        if self.reason == AT_PROVIDER:
+            self.without_beta = None
+        elif self.unrequesting is not None:
+            self.body, self.without_beta = self.unrequesting.text.encode(), BETA
+
+    def request_fields(self) -> list[tuple[bytes, bytes]]:
+        """Return the header fields to send upstream."""
+        fields = self.request.headers.raw
+        return request_fields(fields, plain=self.call is not None, without_beta=self.without_beta)
 
     def response_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the response headers that describe how the request was handled."""
@@ -137,7 +155,7 @@ class GatewayExchange:
         """Let the gateway keep the provider's cache of a call that was accepted, if its settings say so."""
         pings, upstream = self.gateway.pings, self.gateway.upstreams[self.provider.name]
         if pings is not None and self.provider.pinged and self.mode == "context":
-            up = request_fields(self.request.headers.raw, plain=True)
+            up = self.request_fields()
             sent = HeldRequest(call, upstream, self.uri, up, self.body)
             pings.hold(sent, time.perf_counter() - self.started)
 
@@ -148,7 +166,7 @@ class GatewayExchange:
         upstream = self.gateway.upstreams[self.provider.name]
         chat = "chat" if endpoint is not None and endpoint.replies else None
         model = None if self.call is None else self.call.conversation.model
-        up = request_fields(request.headers.raw, plain=self.call is not None)
+        up = self.request_fields()
         with tracer.get().span(
             " ".join(part for part in (chat or request.method, model) if part),
             "client",

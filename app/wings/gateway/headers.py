@@ -92,14 +92,26 @@ def _from_body(body: Mapping[str, Json] | None) -> str | None:
     return found[1] if found else user
 
 
-def request_fields(fields: Fields, *, plain: bool) -> list[tuple[bytes, bytes]]:
+def request_fields(fields: Fields, *, plain: bool, without_beta: str | None = None) -> list[tuple[bytes, bytes]]:
     """Return the fields of a request to send upstream, without hop-by-hop fields and ours.
 
-    `plain`: the gateway reads the response, which must not be compressed.
+    `plain`: the gateway reads the response, which must not be compressed. `without_beta`: the name of a beta feature
+    that the request no longer uses.
     """
     left_out = _NOT_SENT_UP | _hop_by_hop(fields) | ({b"accept-encoding"} if plain else set())
     kept = _without(fields, left_out)
+    if without_beta is not None:
+        kept = [field for one in kept if (field := _without_beta(*one, without_beta.encode())) is not None]
     return [*kept, (b"accept-encoding", b"identity")] if plain else kept
+
+
+def _without_beta(name: bytes, value: bytes, beta: bytes) -> tuple[bytes, bytes] | None:
+    """Return a field without a beta feature; None if it names no other."""
+    betas = [one.strip() for one in value.split(b",")]
+    if name.lower() != b"anthropic-beta" or beta not in betas:
+        return name, value
+    others = [one for one in betas if one != beta]
+    return (name, b",".join(others)) if others else None
 
 
 def response_fields(fields: Fields, *, changed: bool) -> list[tuple[bytes, bytes]]:

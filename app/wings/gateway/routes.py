@@ -20,6 +20,7 @@ from app.core.wire.bodies import Body, NoObject, parse
 from app.core.wire.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, read_conversation
 from app.core.wire.compacted import CompactedPlace, find_item, is_triggered, without_trigger
 from app.core.wire.providers import PROVIDERS, Endpoint, Provider
+from app.core.wire.requested import BETA, RequestedCompaction, split_request
 from app.http.auth import authenticate, check_session
 from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, find_problem
@@ -122,10 +123,12 @@ async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
         identity = None if endpoint is None else identify(exchange.request.headers, exchange.named, None)
         if identity is not None and identity.configured:
             check_session(who, identity.session)
-        given = None if endpoint is None else await _parse(exchange.request, exchange.body)
+        given, requested = (None, None) if endpoint is None else await _parse(exchange, endpoint)
         if endpoint is not None and given is not None and find_item(endpoint.format, given) is not None:
             raise errors.StoreUnavailable(NOT_SENT.format("the database is unreachable"))
         exchange.mode, exchange.reason = "bypass", find_problem(errors.StoreUnavailable("")).slug
+        exchange.unrequesting = given if requested is not None and identity is not None else None
+        exchange.remove_request()
     elif endpoint is not None:
         await _replace_conversation(who, endpoint, exchange)
     exchange.gateway.on_call(exchange.provider.name, exchange.mode)
@@ -150,7 +153,7 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
     """
     request, gateway = exchange.request, exchange.gateway
     compactions: Compactions = request.state.services.by_class[Compactions]
-    given, place = await _parse(request, exchange.body), None
+    (given, requested), place = await _parse(exchange, endpoint), None
     if given is not None:
         given, place = await compactions.open(who.tenant_id, endpoint.format, given)
     compacts = given is not None and (endpoint.compacts or is_triggered(endpoint.format, given))
@@ -168,13 +171,14 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
     check_session(who, session)
     request.scope[EXCHANGE].assign_session(session)
     exchange.mode, exchange.session = "bypass", session
+    requested = _take_request(who, exchange, given, place, requested)
     try:
         if given is None:
             raise NotBudgeted("unreadable")
         if compacts:
             await _answer(who, endpoint, exchange, given, place)
             return
-        conversation = _read_call(who, endpoint, given, place, exchange)
+        conversation = _read_call(who, endpoint, given, place, exchange, requested)
         if endpoint.counts and not conversation.observed:
             exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
         elif not endpoint.counts:
@@ -184,12 +188,28 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
     except Exception as error:
         check_sendable(place, error)
         exchange.reason = _reason(error)
+        exchange.remove_request()
         if exchange.reason == "internal":
             structlog.get_logger().error("gateway", session=session, exc_info=error)
     if exchange.reason in (None, AT_PROVIDER, NOT_IN_LOG):
         return
     if gateway.is_first_bypass(who.tenant_id, session, exchange.reason):
         structlog.get_logger().warning("bypass", session=session, reason=exchange.reason)
+
+
+def _take_request(
+    who: Caller,
+    exchange: GatewayExchange,
+    given: Body | None,
+    place: CompactedPlace | None,
+    requested: RequestedCompaction | None,
+) -> RequestedCompaction | None:
+    """Return the compaction that a call requests of the gateway; None in a session that is held out."""
+    if place is None and exchange.gateway.held_out(who.tenant_id, exchange.session or ""):
+        return None
+    exchange.unrequesting = given if requested is not None else None
+    exchange.without_beta = None if requested is None and place is None else BETA
+    return requested
 
 
 async def _answer(
@@ -216,9 +236,14 @@ def _reason(error: Exception) -> str:
 
 
 def _read_call(
-    who: Caller, endpoint: Endpoint, body: Body, place: CompactedPlace | None, exchange: GatewayExchange
+    who: Caller,
+    endpoint: Endpoint,
+    body: Body,
+    place: CompactedPlace | None,
+    exchange: GatewayExchange,
+    requested: RequestedCompaction | None = None,
 ) -> CallConversation:
-    """Return the conversation of a call, with its upstream's window and its place. Raises NotBudgeted.
+    """Return the conversation of a call, with its upstream's window, its place and its request. Raises NotBudgeted.
 
     A call with an item is never held out, since no provider can read the item.
     """
@@ -230,24 +255,30 @@ def _read_call(
         served_tokens=gateway.upstreams[exchange.provider.name].window_tokens,
         observed=gateway.observes or held_out is True,
         held_out=held_out,
+        compaction=requested,
     )
 
 
-async def _parse(request: Request, raw: bytes) -> Body | None:
-    """Parse the body; return None if it is not a JSON object within the limits."""
-    asked = (raw, request.app.state.json_limits)
+async def _parse(exchange: GatewayExchange, endpoint: Endpoint) -> tuple[Body | None, RequestedCompaction | None]:
+    """Parse the body; return it without the compaction that it requests, if requests are answered here, and that.
+
+    Both are None if it is not a JSON object within the limits.
+    """
+    compactions: Compactions = exchange.request.state.services.by_class[Compactions]
+    limits, form = exchange.request.app.state.json_limits, endpoint.format if compactions.answers else None
+    asked = (exchange.body, limits, form)
     try:
-        return _read(*asked) if len(raw) <= INLINE_BYTES_MAX else await asyncio.to_thread(_read, *asked)
+        return _read(*asked) if len(exchange.body) <= INLINE_BYTES_MAX else await asyncio.to_thread(_read, *asked)
     except (BodyTooLarge, InvalidJson, NoObject):
-        return None
+        return None, None
 
 
-def _read(raw: bytes, limits: JsonLimits) -> Body:
-    """Parse the body. Raises BodyTooLarge, InvalidJson or NoObject."""
+def _read(raw: bytes, limits: JsonLimits, form: str | None) -> tuple[Body, RequestedCompaction | None]:
+    """Parse the body, and split it if its format is given. Raises BodyTooLarge, InvalidJson or NoObject."""
     check_elements(raw, limits)
     given = parse(raw)
     check_depth(given.value, limits)
-    return given
+    return (given, None) if form is None else split_request(form, given)
 
 
 def _target(request: Request) -> tuple[Provider, str, str | None]:

@@ -24,12 +24,9 @@ from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile
 from app.core.wire.bodies import parse
 from app.core.wire.calls import (
-    AT_PROVIDER,
     NO_BODY,
-    NOT_IN_LOG,
     CallConversation,
     NotBudgeted,
-    holds_results,
     write_body,
 )
 from app.core.wire.replies import Reply
@@ -37,10 +34,8 @@ from app.providers.redaction import redacted
 from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
 from app.resources.feedback.measurements import Report
-from app.resources.reconcile.continuation import Compactions, continue_item, continue_reply
-from app.resources.reconcile.messages import ClientList, ClientMessages
-from app.store import chain, sessions
-from app.store.ids import SessionRef, session_key
+from app.resources.reconcile.continuation import Compactions
+from app.wings.gateway.lists import NO_LIMIT, make_context, preview, read_list
 from app.wings.gateway.pinging import Pings, is_newest
 from app.wings.gateway.upstream import Upstream
 
@@ -138,7 +133,7 @@ class Gateway:
         """
 
         async def make() -> str:
-            given = await _read_list(self._kernel, tenant_id, session, conversation)
+            given = await read_list(self._kernel, tenant_id, session, conversation)
             asked = self._context_request(conversation)
             return await self._compactions.make(tenant_id, session, given, asked)
 
@@ -165,7 +160,7 @@ class Gateway:
     async def _prepare(
         self, tenant_id: UUID, session: str, conversation: CallConversation, asked: ContextRequest
     ) -> PreparedCall:
-        answer = await _context(self._kernel, tenant_id, session, conversation, asked)
+        answer = await make_context(self._kernel, tenant_id, session, conversation, asked)
         call, inputs = answer.assembled.call, answer.assembled.inputs
         return PreparedCall(
             tenant_id=tenant_id,
@@ -186,16 +181,18 @@ class Gateway:
         """Return the body of a token count for the call. Raises NotBudgeted, ContextError, or TimeoutError."""
         asked = self._context_request(conversation)
         async with asyncio.timeout(self._context_seconds):
-            answer, count = await _preview(self._kernel, tenant_id, session, conversation, asked)
+            answer, count = await preview(self._kernel, tenant_id, session, conversation, asked)
         return await _body(answer, conversation, conversation.messages[count:], counts=True)
 
     def _context_request(self, conversation: CallConversation, wait_ms: int | None = None) -> ContextRequest:
+        requested = conversation.compaction
         return ContextRequest(
             format=conversation.format,
             model=conversation.model,
             wait_ms=wait_ms,
             served_tokens=conversation.served_tokens,
             held_out=conversation.held_out,
+            window_max=(requested.tokens if requested is not None else None) or NO_LIMIT,
         )
 
     def held_out(self, tenant_id: UUID, session: str) -> bool | None:
@@ -289,71 +286,6 @@ class Gateway:
             await asyncio.wait(self._background)
         for upstream in self.upstreams.values():
             await upstream.aclose()
-
-
-async def _context(
-    kernel: "Services", tenant_id: UUID, session: str, conversation: CallConversation, request: ContextRequest
-) -> ContextAnswer:
-    """Return the next context of the line that a list continues. Raises NotBudgeted, or what `Reconcile` raises."""
-    given = await _read_list(kernel, tenant_id, session, conversation)
-    return await kernel.reconcile.context_only(tenant_id, session, given, request)
-
-
-async def _read_list(
-    kernel: "Services", tenant_id: UUID, session: str, conversation: CallConversation
-) -> ClientMessages:
-    """Read a call's list, completed by the log if it holds only the messages after a reply or a compaction item.
-
-    Raises NotBudgeted, or what reading the list or `continue_item` raises.
-    """
-    listed = _client_list(conversation)
-    if conversation.place is not None:
-        return await continue_item(kernel.database, tenant_id, conversation.place, listed)
-    if conversation.previous is None:
-        return await kernel.reconcile.read(tenant_id, session, listed)
-    found = await continue_reply(kernel.database, tenant_id, session, conversation.previous, listed)
-    if found is None:
-        raise NotBudgeted(AT_PROVIDER)
-    return found
-
-
-async def _preview(
-    kernel: "Services", tenant_id: UUID, session: str, conversation: CallConversation, request: ContextRequest
-) -> tuple[ContextAnswer, int]:
-    """Return a context to replace the first messages of a list, and their number, without recording it.
-
-    They are the messages in the log, up to the end of a round. Raises NotBudgeted if there are none, or a context's
-    errors.
-    """
-    given = await _read_list(kernel, tenant_id, session, conversation)
-    key = session_key(tenant_id, session)
-    async with kernel.database.transaction() as tx:
-        found = await chain.find_longest(tx, key, [link.hash for link in given.links])
-        count = _whole_messages(given, conversation.messages, found[0].number if found else 0)
-        hashes = [link.hash for link in given.links if link.place < 0 or given.indices[link.place] < count]
-        found = await chain.find_longest(tx, key, hashes)
-        row = await sessions.find(tx, SessionRef(found[0].line, tenant_id)) if found else None
-    if row is None or not count:
-        raise NotBudgeted(NOT_IN_LOG)
-    assembled = await kernel.assembly.plan(tenant_id, row.external_id, replace(request, at=found[0].seq))
-    return ContextAnswer(row.external_id, assembled, "none"), count
-
-
-def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int) -> int:
-    """Count the messages of the first `known` links, without a call whose results follow them."""
-    rest = given.links[known:]
-    count = len(messages) if not rest else given.indices[rest[0].place]
-    while 0 < count < len(messages) and holds_results(messages[count]):
-        count -= 1
-    return count
-
-
-def _client_list(conversation: CallConversation) -> ClientList:
-    """Return a call's list. An absent field is empty, except in an Anthropic thread that continues from a reply."""
-    continues = conversation.previous is not None and conversation.place is None
-    complete = not continues or conversation.format != "anthropic"
-    tools: Json = [] if complete and conversation.tools is None else conversation.tools
-    return ClientList(conversation.format, conversation.messages, conversation.system, tools, all_prompts=complete)
 
 
 async def _body(
