@@ -243,6 +243,21 @@ def test_names_of_many_kinds_are_found() -> None:
     assert "port: 8700" in weigh([Event(1, *_user("listen on port: 8700"))])
 
 
+def test_numbers_and_dates_that_nobody_used_are_no_names_and_local_names_weigh_less() -> None:
+    listing = (
+        "2026-03-04 17:20 tideGauge.rs 60000 4.25 21692651903 hasLane APIs L118\nstarted: 2026-03-04 row_count lane_of"
+    )
+    log = Log()
+    add_call(log, "list", {"query": "harbour"}, listing)
+    names = weigh(log.events)
+    assert set(names) == {"tideGauge.rs", "21692651903", "hasLane", "row_count", "lane_of"}
+    assert names["row_count"] == names["tideGauge.rs"] / 2
+    add_call(log, "run", {"command": "sleep 60000; draw --since 2026-03-04 lane_of"})
+    add_user(log, "the limit is rate = 4.25")
+    used = weigh(log.events)
+    assert {"60000", "2026-03-04", "rate = 4.25"} <= used.keys()
+
+
 def test_line_numbers_and_greps_suffixes_of_paths_are_no_names() -> None:
     text = "  1020→def load_rows():\n 10021\tstore_rows\nsrc/tide/gauge.py-1027-import units\n8518750\tharbour"
     assert list(names_in(text)) == ["load_rows", "store_rows", "src/tide/gauge.py", "8518750"]

@@ -2,7 +2,7 @@
 
 Measured on recorded coding sessions, away from their compactions: later calls mostly use names from short arguments of
 earlier calls; then names that were defined, repeated, or named in messages. A weight is a sum over the events that hold
-the name, and each share fades with the number of later events. So the weights of two adjacent spans add up to the
+the name, and each share fades with the number of later events. So the weights of two adjacent spans add up to about the
 weights of their union, and no event has to be read again.
 """
 
@@ -42,16 +42,26 @@ USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 
 """The contribution of one event to a name's weight: USED in a short argument, WRITTEN in a long one, SAID by the
 assistant, ASKED by the user; in a result DEFINED, REPEATED or merely SEEN."""
 
-_NAMED_NUMBER: Final = Pattern(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}+(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
+_NAMED_NUMBER: Final = Pattern(
+    r"(?<![\w.-])[A-Za-z][\w.-]{1,40}+(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b(?![\w/:-])"  # not the year of a date
+)
 _LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)
 """`-27-` and the code after a file's name, as `grep -A` prints them."""
 _PLACES: Final = re.compile(r"offset|limit|lines?\b|range|column|page", re.I)
 """Arguments whose numbers are places in a file, which mean nothing without the file."""
+_PLAIN_NUMBER: Final = re.compile(r"\d{1,5}(?:[.,]\d+)?|\d{4}-\d\d-\d\d(?:[T ].*)?", re.S)
+"""Short numbers, decimals, dates and times, which name nothing unless somebody used them."""
+_LOCAL: Final = re.compile(r"[a-z][a-z0-9]*[A-Z]\w*|[a-z]+(?:_[a-z0-9]+)+")
+"""The form of variables and fields, which functions of some languages have too."""
+_NO_NAME: Final = re.compile(r"[A-Z]{2,5}s|L\d{1,5}")
+"""`APIs`, and a line in an address."""
 _HASH: Final = re.compile(r"[0-9a-f-]+")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 _PATH, _RELATIVE, _ADDRESS, _NUMBER, _HEX, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
 """The factor of a name's form: the likelihood that it is used again, all else being equal."""
+_UNUSED_LOCAL: Final = 0.5
+"""The factor of a local name that was merely seen. Measured: 0.3 to 0.5 keep more of the values needed later."""
 _RARE: Final = 0.1
 """The factor of names that are hardly ever used again."""
 _RARELY_USED: Final = re.compile(
@@ -66,6 +76,7 @@ def weigh(events: Sequence[Event]) -> Names:
     """Return the names in the events with their weights as of the last event. Takes time linear in the events' text."""
     names: Names = {}
     used: set[str] = set()
+    known: set[str] = set()
     share, fading = 1.0, 0.5 ** (1 / HALF_LIFE)
     for event in reversed(events):
         if event.type is EventType.TOOL_CALL:
@@ -73,10 +84,22 @@ def weigh(events: Sequence[Event]) -> Names:
         used.update(quoted(event.text[:TEXT_CHARS_MAX]))
         for name, worth in _weighed_names(event):
             names[name] = names.get(name, 0.0) + worth * share
+            if worth > REPEATED:
+                known.add(name)
         share *= fading
     _drop_prose(names, used)
     _join_ids(names)
+    _weaken_merely_seen(names, known)
     return {name: weight * _form_factor(name) for name, weight in names.items()}
+
+
+def _weaken_merely_seen(names: Names, known: Set[str]) -> None:
+    """Remove numbers, and weaken local names, that results show but no call, message or definition names."""
+    for name in [name for name in names if name not in known]:
+        if _PLAIN_NUMBER.fullmatch(name):
+            del names[name]
+        elif _LOCAL.fullmatch(name):
+            names[name] *= _UNUSED_LOCAL
 
 
 def _operands(call: Event) -> Iterator[str]:
@@ -132,7 +155,7 @@ def _counts(text: str) -> dict[str, int]:
             name = name.rstrip(".,:;-") if name[-1] in ".,:;-" else name
             name = _LINE_OF.sub("", name) if "/" in name and "-" in name else name
             name = name.removeprefix("./")
-            if name and not is_noise(name):
+            if name and not (is_noise(name) or _NO_NAME.fullmatch(name)):
                 counts[name] = counts.get(name, 0) + count
     for name in [name for name in counts if name.startswith("a/") and f"b/{name[2:]}" in counts]:
         # The two sides of a diff are one file.
