@@ -58,13 +58,13 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
     assert shown == [heading for heading in HEADINGS if heading in shown]
     assert section(text, "## Goal") == [
         "Heights are printed in feet although the station is metric. Find out where.",
-        "Latest request: Now check the estuary gauge",
+        "Later request: Now check the estuary gauge",
     ]
     assert section(text, "## User Messages") == ["Always keep two decimals in the report."]
     assert section(text, "### In Progress") == ["Read it", "Waiting for the result of read with path tide/gauge.py."]
     assert section(text, "### Not Started") == ["Print the report"]
     assert section(text, "### Blocked") == ["`make test` failed when it was last run."]
-    assert section(text, "## Latest Agent Messages") == [
+    assert section(text, "## Closing Agent Messages") == [
         "I fixed the gauge so that heights are metric. The report converts heights to feet.",
         "We decided to convert heights in the report instead of the gauge.",
         "The estuary test fails because its heights are missing. Next I'll read the gauge log.",

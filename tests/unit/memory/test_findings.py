@@ -135,16 +135,16 @@ def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on()
     text = extract([], f"{first}\n\n{second}\n\n{third}", Digest(), 600, COUNTER)
     assert "## Key Decisions\n- I found the bug. The report converts each height twice." in text
     assert "### Done\n- I fixed the report of heights for every harbour." in text
-    assert text.endswith("## Latest Agent Messages\n- All tests of the estuary pass.")
+    assert text.endswith("## Closing Agent Messages\n- All tests of the estuary pass.")
 
 
-def test_a_span_without_text_names_the_called_tools() -> None:
+def test_a_span_that_concludes_nothing_names_the_called_tools() -> None:
     log = Log()
+    log.assistant(body={"content": "Now let me look at the gauges:"})
     for number in range(2):
         log.result(log.call("read", body={"arguments": {"path": f"gauge{number}.py"}}), body={"content": "fine"})
-    assert (
-        extract(log.events, "", digest_of(log.events), 200, COUNTER) == "Nothing was said or changed; called read x2."
-    )
+    text = extract(log.events, "", digest_of(log.events), 200, COUNTER)
+    assert text == "Nothing was decided or changed; called read x2."
     assert extract(log.events, "", digest_of(log.events), 5, COUNTER) != ""
 
 

@@ -24,7 +24,7 @@ def test_the_newest_request_is_given_with_the_first() -> None:
     newest = "Sort the harbour table by name."
     assert goals_of(FIRST, newest, "why is the table so long now?", "commit this") == [
         FIRST,
-        f"Latest request: {newest}",
+        f"Later request: {newest}",
     ]
     assert goals_of(FIRST, "why is the harbour table so long?", "--- FAIL: the tide table is not sorted") == [FIRST]
 
@@ -42,11 +42,11 @@ def test_the_newest_request_is_given_once_and_whole_if_it_fits() -> None:
     log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
     log.user(body={"content": newest})
     text = extract(log.events, "", digest_of(log.events), 600, COUNTER)
-    assert f"- Latest request: {newest}" in text and text.count("sort the harbour table") == 1
+    assert f"- Later request: {newest}" in text and text.count("sort the harbour table") == 1
     again = extract(
         [], f"{text}\n\n## Goal\n- go on\n- Latest request: Draw the estuary as a map.", Digest(), 600, COUNTER
     )
-    assert again.startswith(f"## Goal\n- {FIRST}\n- Latest request: Draw the estuary as a map.")
+    assert again.startswith(f"## Goal\n- {FIRST}\n- Later request: Draw the estuary as a map.")
     assert again.count(newest) == 1
 
 

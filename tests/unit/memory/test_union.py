@@ -88,6 +88,30 @@ def test_a_heading_over_failures_leaves_with_the_last_of_them() -> None:
     assert unite([failed, passed]).words == ("", "")
 
 
+def test_a_failure_that_a_later_summary_reports_again_leaves_with_its_headings() -> None:
+    first = "## Goal\n- Sort.\n## Progress\n### Blocked\n- `make test` failed when it was last run: TestSort."
+    second = "### Blocked\n- `make test | tail -3` failed when it was last run: TestPrint."
+    assert unite([first, second]).words == ("## Goal\n- Sort.", second)
+    assert unite([f"{first}\n- It rains.\n## Next Steps\n- Wait.", second]).words[0] == (
+        "## Goal\n- Sort.\n## Progress\n### Blocked\n- It rains.\n## Next Steps\n- Wait."
+    )
+
+
+def test_names_that_the_text_shows_elsewhere_and_shorter_paths_leave() -> None:
+    first = (
+        "- Wrote `load_rows`.\n\n<modified-files>\nsrc/tide/gauge.py\n</modified-files>\n"
+        "<identifiers>\nstore_rows gauge.py Gauge.unit rate: 90\n</identifiers>"
+    )
+    second = (
+        "<modified-files>\n/srv/src/tide/gauge.py\n/srv/other/tide/gauge.py\n</modified-files>\n"
+        "<identifiers>\nload_rows unit tide/gauge.py Row\n</identifiers>"
+    )
+    assert unite([first, second]).sections == (
+        "<modified-files>\n/srv/other/tide/gauge.py\n/srv/src/tide/gauge.py\n</modified-files>\n"
+        "<identifiers>\nstore_rows Gauge.unit rate: 90 Row\n</identifiers>"
+    )
+
+
 def test_a_failure_of_something_else_stays() -> None:
     failed = "### Blocked\n- `go build ./...` failed when it was last run: a.go:3."
     for later in ("[ok] go test ./...", "[ok] go build ./tide", "go build ./...", "[error] go build ./..."):

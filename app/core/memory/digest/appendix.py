@@ -196,7 +196,7 @@ class Appendix:
         beside += page.text
         rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in beside]
         # If constraints and modified files do not both fit, neither takes all the room.
-        modified = _by_weight(digest, _distinct(digest.files_modified))
+        modified = _by_weight(digest, distinct_files(digest.files_modified))
         files_tokens = self._measure(_section("modified-files", modified)) if modified else 0
         page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
         page.add_all("modified-files", modified, tokens, order=str)
@@ -303,7 +303,7 @@ def _by_weight(digest: Digest, files: Sequence[str]) -> Sequence[str]:
     return sorted(files, key=lambda path: weights.get(path, 0.0))
 
 
-def _distinct(files: Sequence[str]) -> Sequence[str]:
+def distinct_files(files: Sequence[str]) -> Sequence[str]:
     """Return the files except those whose path is the end of another one's path."""
     ends = {file[at + 1 :] for file in files for at, char in enumerate(file) if char == "/"}
     return [file for file in files if file not in ends]

@@ -50,9 +50,9 @@ _LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4
 _PLACES: Final = re.compile(r"offset|limit|lines?\b|range|column|page", re.I)
 """Arguments whose numbers are places in a file, which mean nothing without the file."""
 _PLAIN_NUMBER: Final = re.compile(r"\d{1,5}(?:[.,]\d+)?|\d{4}-\d\d-\d\d(?:[T ].*)?", re.S)
-"""Short numbers, decimals, dates and times, which name nothing unless somebody used them."""
+"""Short numbers, decimals, dates and times: no names if results merely show them."""
 _LOCAL: Final = re.compile(r"[a-z][a-z0-9]*[A-Z]\w*|[a-z]+(?:_[a-z0-9]+)+")
-"""The form of variables and fields, which functions of some languages have too."""
+"""The form of variables and fields, in some languages of functions too."""
 _NO_NAME: Final = re.compile(r"[A-Z]{2,5}s|L\d{1,5}")
 """`APIs`, and a line in an address."""
 _HASH: Final = re.compile(r"[0-9a-f-]+")
@@ -61,7 +61,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _PATH, _RELATIVE, _ADDRESS, _NUMBER, _HEX, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
 """The factor of a name's form: the likelihood that it is used again, all else being equal."""
 _UNUSED_LOCAL: Final = 0.5
-"""The factor of a local name that was merely seen. Measured: 0.3 to 0.5 keep more of the values needed later."""
+"""The factor of a local name in results alone. Measured: 0.3 to 0.5 keep more of the values needed later."""
 _RARE: Final = 0.1
 """The factor of names that are hardly ever used again."""
 _RARELY_USED: Final = re.compile(
@@ -94,7 +94,7 @@ def weigh(events: Sequence[Event]) -> Names:
 
 
 def _weaken_merely_seen(names: Names, known: Set[str]) -> None:
-    """Remove numbers, and weaken local names, that results show but no call, message or definition names."""
+    """Remove the numbers and weaken the local names that are not `known` from a call, a message or a definition."""
     for name in [name for name in names if name not in known]:
         if _PLAIN_NUMBER.fullmatch(name):
             del names[name]

@@ -225,7 +225,7 @@ class _Messages:
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
         telling = [one for one in self._unrefuted if has_content(one[1])]
-        texts = [(seq, own_words(text)) for seq, text in (telling[-NEWEST_TEXTS:] or self._assistant_texts[-1:])]
+        texts = [(seq, own_words(text)) for seq, text in telling[-NEWEST_TEXTS:]]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
             line = condense(text, most, is_first=not found)

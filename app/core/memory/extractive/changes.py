@@ -15,7 +15,7 @@ from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS
 from app.core.memory.digest.outcomes import OK
 from app.core.memory.digest.sentences import shorten
 from app.core.memory.extractive.quotes import Sentence, distinct
-from app.core.memory.extractive.sections import LATEST_REQUEST, SectionLine
+from app.core.memory.extractive.sections import EARLIER_MARK, LATEST_REQUEST, SectionLine
 from app.core.memory.extractive.statements import findings, finished_statements, newest_diagnoses, worth_of
 
 NAMES_MAX: Final = 4
@@ -214,7 +214,7 @@ _WONDERS: Final = re.compile(
 
 def bare_goals(lines: Iterable[SectionLine]) -> list[SectionLine]:
     """Return the lines of an earlier summary's goal without their marks."""
-    return [SectionLine(line.text.removeprefix(LATEST_REQUEST), line.seq) for line in lines]
+    return [SectionLine(line.text.removeprefix(LATEST_REQUEST).removeprefix(EARLIER_MARK), line.seq) for line in lines]
 
 
 def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequence[SectionLine]:

@@ -15,7 +15,9 @@ NONE: Final = "(none)"
 GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Progress"
 DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
-USERS, LATEST = "## User Messages", "## Latest Agent Messages"
+USERS, LATEST = "## User Messages", "## Closing Agent Messages"
+_EARLIER_LATEST: Final = "## Latest Agent Messages"
+"""LATEST in older summaries."""
 PAST: Final = "## Past Agent Messages"
 """The heading under which `parse_sections` returns the latest messages of all summaries but the last."""
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
@@ -26,7 +28,7 @@ PREFIX_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
 PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
 STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
 """Headings of sections that describe the state at a summary's end."""
-NOTHING: Final = "Nothing was said or changed."
+NOTHING: Final = "Nothing was decided or changed."
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
 COUNTED: Final = re.compile(r"(?:Changed|Wrote|Ran|Called) .*\.$|`[^`]+` failed ")
@@ -37,8 +39,10 @@ LATEST_SHARE: Final = 0.12
 SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, CONTEXT, LATEST, REQUEST, EARLY, SUFFIX})
 """Headings whose first line is shortened rather than left out."""
 GOALS: Final = 2
-LATEST_REQUEST: Final = "Latest request: "
-"""The mark of a goal's second line."""
+LATEST_REQUEST: Final = "Later request: "
+"""The mark of a goal's second line, which stays true when another summary follows."""
+EARLIER_MARK: Final = "Latest request: "
+"""LATEST_REQUEST in older summaries."""
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
 
@@ -73,7 +77,7 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
     heading = ""
     lines = text.split("\n")
     for number, raw in enumerate(lines):
-        line = raw.strip()
+        line = LATEST if (bare := raw.strip()) == _EARLIER_LATEST else bare
         if line.startswith("<"):
             heading = ""
         elif line in HEADINGS or line in PREFIX_HEADINGS:

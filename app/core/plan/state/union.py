@@ -1,15 +1,16 @@
 """Several summaries as one text: their words one after the other, and each of their tagged sections once.
 
-Failures that a later summary reports as fixed are removed, and a check that passed before later edits is marked.
+Failures that a later summary reports as fixed, or reports again, are removed, and a check that passed before later
+edits is marked. Names that the rest of the text shows are removed.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from app.core.memory.digest.appendix import TAGS
+from app.core.memory.digest.appendix import TAGS, distinct_files
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
 
@@ -18,10 +19,12 @@ _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
 """A heading with nothing under it but a line about omitted content."""
 _NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
 """An entry of a section of names: a name, or a name with its number."""
+_TOKEN: Final = re.compile(r"[\w./@~:-]*\w")
+_SEPARATOR: Final = re.compile(r"[./]")
 _STATE: Final = re.compile(r"^\[\w+\] ")
 _PASSED, _FAILED = "[ok] ", "[error] "
 _BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
-_NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
+_NOTHING_BLOCKED: Final = re.compile(r"^(?:## Progress\n)?### Blocked\n(?=## |\Z)|^### Blocked\n(?=#)", re.M)
 _EDITED: Final = re.compile(r"^- (?:Changed|Wrote) ", re.M)
 """Lines in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
 REQUEST_CHARS: Final = 80
@@ -41,12 +44,12 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """A summary's words and the entries of its sections, with the checks that it reports as passed."""
+    """A summary's words and the entries of its sections; its passed checks, and the failed commands of its words."""
 
     words: str
     entries: tuple[tuple[str, str, str], ...]
     passed: tuple[Check, ...]
-    names_failures: bool
+    failed: frozenset[str]
     names_edits: bool
 
 
@@ -67,9 +70,11 @@ def _unite(texts: tuple[str, ...]) -> Union:
     all_words = " ".join(" ".join(words).split())
     found: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
     passed: list[Check] = []
+    failed: set[str] = set()
     for at in reversed(range(len(texts))):
-        words[at] = _drop_fixed_failures(parsed[at], passed)
+        words[at] = _drop_old_failures(parsed[at], passed, failed)
         passed += parsed[at].passed
+        failed |= parsed[at].failed
     newest_edit = max((at for at, one in enumerate(parsed) if one.names_edits), default=0)
     for at, one in enumerate(parsed):
         is_old = at < newest_edit
@@ -80,6 +85,9 @@ def _unite(texts: tuple[str, ...]) -> Union:
     for path in found["modified-files"]:
         found["read-files"].pop(path, None)
     found["commands"] = _drop_passed_failures(found["commands"])
+    for tag in _SORTED:
+        found[tag] = {path: path for path in distinct_files(list(found[tag]))}
+    found["identifiers"] = _drop_visible_names(found, words)
     return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
 
 
@@ -94,7 +102,7 @@ def _parse(text: str) -> _Parsed:
         words=words,
         entries=tuple((tag, key, line) for tag, inner in sections for key, line in _entries(tag, inner)),
         passed=tuple(check for tag, inner in sections if tag == "commands" for check in _passed_checks(inner)),
-        names_failures=_BLOCKED.search(words) is not None,
+        failed=frozenset(bare_command(command) for command in _BLOCKED.findall(words)),
         names_edits=_EDITED.search(words) is not None,
     )
 
@@ -111,12 +119,28 @@ def _is_fixed(command: str, passed: Iterable[Check]) -> bool:
     return len(checks) == 1 and any(covers(later, checks[0]) for later in passed)
 
 
-def _drop_fixed_failures(summary: _Parsed, passed: Sequence[Check]) -> str:
-    """Return the words of a summary without the failures that later summaries' passes cover."""
-    kept = summary.words
-    if summary.names_failures:
-        kept = _BLOCKED.sub(lambda line: "" if _is_fixed(line[1], passed) else line[0], kept)
+def _drop_old_failures(summary: _Parsed, passed: Sequence[Check], failed: Set[str]) -> str:
+    """Return a summary's words without the failures that later summaries report as fixed or report again."""
+
+    def line(found: re.Match[str]) -> str:
+        return "" if bare_command(found[1]) in failed or _is_fixed(found[1], passed) else found[0]
+
+    kept = _BLOCKED.sub(line, summary.words) if summary.failed else summary.words
     return _NOTHING_BLOCKED.sub("", kept).strip()
+
+
+def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[str]) -> dict[str, str]:
+    """Return the names without those in the words, in another section or at the end of a longer name."""
+    names = found["identifiers"]
+    others = (line for tag, lines in found.items() if tag != "identifiers" for line in lines.values())
+    shown = {end for text in (*words, *others) for token in _TOKEN.findall(text) for end in (token, *_ends(token))}
+    shown.update(end for name in names for end in _ends(name))
+    return {name: name for name in names if name not in shown}
+
+
+def _ends(name: str) -> Iterator[str]:
+    """Yield the parts of a path or a dotted name from each of its separators on."""
+    yield from (name[found.end() :] for found in _SEPARATOR.finditer(name))
 
 
 def _drop_passed_failures(lines: Mapping[str, str]) -> dict[str, str]:
