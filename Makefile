@@ -56,17 +56,22 @@ test: setup ## all tests but the slow and the long ones
 	$(PYTEST) -m $(QUICK) $(SPREAD)
 
 # The client's adapters: groups of frameworks that can live in one environment, and the tests that run in each.
-ADAPTERS := agents plugins hermes
+ADAPTERS := agents plugins hermes openhands
 ADAPTERS_agents := adapt openai_agents openai_agents_suite compaction_session langchain langchain_page langchain_suite anthropic pydantic_ai
 ADAPTERS_plugins := google_adk agent_framework litellm claude_agent
 ADAPTERS_hermes := hermes
-TESTED_ADAPTERS := $(if $(shell command -v npm),clients/typescript/tested) $(ADAPTERS:%=clients/python/.venv-%/tested)
+ADAPTERS_openhands := openhands
+TESTED_ADAPTERS = $(if $(shell command -v npm),clients/typescript/tested) $(TESTABLE:%=clients/python/.venv-%/tested)
+
+# OpenHands needs a newer Python than the others. Where there is none, its group is skipped.
+PYTHON_OF_openhands = $(shell $(PYTHON) .ci/interpreter.py 3.12)
+TESTABLE = $(filter-out $(if $(PYTHON_OF_openhands),,openhands),$(ADAPTERS))
 
 # The suites of `make test-more`: SUITE_name = command ## description
 SUITE_slow = $(PYTEST) -m slow $(SPREAD) ## living agents, killed processes, races, hundreds of examples
 SUITE_wings = $(BIN)/python .ci/wings.py ## the kernel without its wings, and each wing without the others
 SUITE_examples = $(PYTEST) $(PROPERTIES) --hypothesis-profile=all $(SPREAD) ## the properties, on all of their examples
-SUITE_adapters = $(MAKE) --jobs=2 --output-sync=target $(TESTED_ADAPTERS) ## the TypeScript client (if npm is there), and the clients' adapters, each with its framework's own types and its real runner
+SUITE_adapters = $(if $(PYTHON_OF_openhands),,echo "skipped: OpenHands needs Python 3.12 or newer, and none was found" &&) $(MAKE) --jobs=2 --output-sync=target $(TESTED_ADAPTERS) ## the TypeScript client (if npm is there), and the clients' adapters, each with its framework's own types and its real runner
 SUITE_pages = $(PYTEST) -m pages -n 2 -rP tests/acceptance/test_pages.py ## the commands and programs of every page, in order, in environments that hold what the page installs
 SUITE_browser = $(PYTEST) -m browser -n 0 -rP tests/browser $(RECORDINGS:%=--recordings=%) ## the pages in Debian's chromium, with axe-core: what a person meets there, their weight and the server's time
 SUITE_long = $(SUITE_slow) && $(PYTEST) $(PROPERTIES) --hypothesis-profile=seek $(SPREAD) && $(PYTEST) -m long $(RECORDINGS:%=--recordings=%) ## the slow and the long ones, and the properties on new examples; RECORDINGS=folder replays recorded sessions too
@@ -106,7 +111,7 @@ bench: $(if $(BENCH),setup $(NEEDS_$(NAME))) ## the benchmark NAME, with the opt
 	$(or $(BENCH),$(call names,"""`make bench NAME=\([^`]*\)`: ,bench/*/__main__.py))
 
 define ENVIRONMENT
-$(BIN)/python -m venv --clear $(@D)
+$(or $(PYTHON_OF_$*),$(BIN)/python) -m venv --clear $(@D)
 $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 @touch $@
 endef
@@ -164,8 +169,9 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) tools/pyproject.toml $(OURS) --universal --upgrade -o requirements/runtime.lock
 	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
-	for name in build browser generators $(PEERS:%=peers/%) $(ADAPTERS:%=adapters/%); do \
+	for name in build browser generators $(PEERS:%=peers/%) $(patsubst %,adapters/%,$(filter-out openhands,$(ADAPTERS))); do \
 	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
+	$(COMPILE:3.11=3.12) requirements/adapters/openhands.in --universal --upgrade -o requirements/adapters/openhands.lock
 
 clean: ## remove the virtual environments and what was built
 	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules tests/typescript/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info

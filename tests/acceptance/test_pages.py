@@ -1,5 +1,6 @@
 """Every page's commands and programs run as printed, in order, in an environment with the page's installations."""
 
+import runpy
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,9 +33,12 @@ PAGES: dict[str, tuple[str, ...]] = {
     "docs/adapters/litellm.md": (),
     "docs/adapters/claude_agent.md": (),
     "docs/adapters/hermes.md": (),
+    "docs/adapters/openhands.md": ("Hello there.",),
 }
 """The pages that are run, and texts that they print."""
-ENVIRONMENT = Block("sh", "python3 -m venv ~/environment && . ~/environment/bin/activate\n", 0, None)
+ENVIRONMENT = "{} -m venv ~/environment && . ~/environment/bin/activate\n"
+NEWER_PYTHON = {"docs/adapters/openhands.md": 12}
+"""The pages that need a newer Python than the server, and its minor version."""
 SERVE = Block("sh", "make run\n", 0, None)
 INSTALL = Block(
     "sh",
@@ -71,7 +75,7 @@ async def test_a_page_works_from_the_top(name: str, folder: Path, data: Path, tm
     home = tmp_path / "home"
     home.mkdir()
     if any("pip install" in block.text for block in steps) and not any("-m venv" in block.text for block in steps):
-        steps.insert(0, ENVIRONMENT)
+        steps.insert(0, Block("sh", ENVIRONMENT.format(python_for(name)), 0, None))
     async with provider(polite) as models:
         variables = reader_environment(home) | {
             "PALIMPSEST_DATA_DIR": str(data),
@@ -95,6 +99,15 @@ async def test_a_page_works_from_the_top(name: str, folder: Path, data: Path, tm
                     pytest.fail(f"{name}, line {step.line}: {error}", pytrace=False)
     missing = [words for words in PAGES[name] if words not in "".join(printed)]
     assert not missing, "".join(printed)
+
+
+def python_for(page: str) -> str:
+    """Return the Python that runs a page. The test is skipped if there is none."""
+    if page not in NEWER_PYTHON:
+        return "python3"
+    find = runpy.run_path(str(ROOT / ".ci" / "interpreter.py"))["interpreter"]
+    found: str | None = find(NEWER_PYTHON[page])
+    return found or pytest.skip(f"needs Python 3.{NEWER_PYTHON[page]} or newer, and none was found")
 
 
 async def test_the_environment_of_a_server_is_small(folder: Path, data: Path, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ class Budget:
 
     def count_unchanged(self, session: str) -> None:
         """Count a model call whose messages are sent unchanged."""
-        _keep(self.passed_through, session, self.passed_through.get(session, 0) + 1)
+        keep(self.passed_through, session, self.passed_through.get(session, 0) + 1)
 
     def _request_fit(
         self,
@@ -221,7 +221,7 @@ class Budget:
         except (UnreadableAnswer, AttributeError) as error:
             self.note_outage(error)
             return None
-        _keep(self._sessions, session, context.call_id)
+        keep(self._sessions, session, context.call_id)
         return FittedContext(session, context, sent["plan"], sent["inserted"], asked)
 
     def report_success(
@@ -349,7 +349,7 @@ class Budget:
     def _warn_refused(self, session: str, kind: str, reason: str) -> None:
         """Log that the server refuses a session's messages, once for each session and kind of refusal."""
         if (session, kind) not in self._warned:
-            _keep(self._warned, (session, kind), None)
+            keep(self._warned, (session, kind), None)
             _log.warning(
                 "session %s: no context was made, so its messages go to the model unchanged: %s", session, reason
             )
@@ -382,7 +382,7 @@ def _given(settings: Settings, *names: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name in names and value is not None}
 
 
-def _keep(kept: OrderedDict[K, T], key: K, value: T) -> None:
+def keep(kept: OrderedDict[K, T], key: K, value: T) -> None:
     """Store a value, and drop the oldest above SESSIONS_KEPT."""
     kept[key] = value
     kept.move_to_end(key)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 from palimpsest import Palimpsest
 
+Json = dict[str, Any]
 ROUNDS = 20
 ROOM = 6_000
 """Window in tokens; twenty reports take four times as many."""
@@ -144,6 +146,69 @@ def gate(target: str) -> Iterator[Gate]:
         yield state
     finally:
         done.set()
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def chat_provider(answer: Callable[[Json], Json]) -> Iterator[str]:
+    """Yield the base URL of a stand-in of OpenAI's chat completions, whose replies `answer` returns for requests.
+
+    A reply with an `error` is a refusal.
+    """
+    numbers = itertools.count(1)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            if not self.path.endswith("/chat/completions"):
+                self.send_error(404)
+                return
+            message = answer(body)
+            if "error" in message:
+                self._say(json.dumps(message), "application/json", 400)
+                return
+            prompt = size(body["messages"])
+            usage = {"prompt_tokens": prompt, "completion_tokens": 7, "total_tokens": prompt + 7}
+            whole: Json = {"id": f"c{next(numbers)}", "created": 1, "model": body["model"]}
+            end = "tool_calls" if "tool_calls" in message else "stop"
+            if body.get("stream"):
+                calls = [{"index": n, **one} for n, one in enumerate(message.pop("tool_calls", ()))]
+                deltas = [{**message, **({"tool_calls": calls} if calls else {})}, {}]
+                whole["object"] = "chat.completion.chunk"
+                chunks: list[Json] = [
+                    {**whole, "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]}
+                    for delta, stop in zip(deltas, (None, end), strict=True)
+                ]
+                chunks.append({**whole, "choices": [], "usage": usage})
+                lines = [f"data: {json.dumps(one)}\n\n" for one in chunks]
+                self._say("".join([*lines, "data: [DONE]\n\n"]), "text/event-stream")
+                return
+            choice = {"index": 0, "message": message, "finish_reason": end}
+            self._say(
+                json.dumps({**whole, "object": "chat.completion", "choices": [choice], "usage": usage}),
+                "application/json",
+            )
+
+        def _say(self, text: str, kind: str, status: int = 200) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
         server.shutdown()
         server.server_close()
 

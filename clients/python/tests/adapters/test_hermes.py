@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,19 @@ from run_agent import AIAgent
 from tools.registry import registry
 
 from palimpsest.hermes import PalimpsestEngine
-from tests.adapters.support import POLICY, ROOM, TROUBLES, Gate, expected_warnings, report, size, warnings_of
+from tests.adapters.support import (
+    POLICY,
+    ROOM,
+    TROUBLES,
+    Gate,
+    Json,
+    chat_provider,
+    expected_warnings,
+    report,
+    size,
+    warnings_of,
+)
 
-Json = dict[str, Any]
 ROUNDS = 30
 WINDOW = 64_000
 """Hermes refuses models with smaller windows."""
@@ -60,55 +68,8 @@ class Model:
 def model() -> Iterator[Model]:
     state = Model()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(404)
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            if not self.path.endswith("/chat/completions"):
-                self.send_error(404)
-                return
-            message = state.answer(body)
-            prompt = size(body["messages"])
-            usage = {"prompt_tokens": prompt, "completion_tokens": 7, "total_tokens": prompt + 7}
-            whole: Json = {"id": "c", "created": 1, "model": body["model"]}
-            end = "tool_calls" if "tool_calls" in message else "stop"
-            if body.get("stream"):
-                calls = [{"index": n, **one} for n, one in enumerate(message.pop("tool_calls", ()))]
-                deltas = [{**message, **({"tool_calls": calls} if calls else {})}, {}]
-                whole["object"] = "chat.completion.chunk"
-                chunks: list[Json] = [
-                    {**whole, "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]}
-                    for delta, stop in zip(deltas, (None, end), strict=True)
-                ]
-                chunks.append({**whole, "choices": [], "usage": usage})
-                lines = [f"data: {json.dumps(one)}\n\n" for one in chunks]
-                self._say("".join([*lines, "data: [DONE]\n\n"]), "text/event-stream")
-                return
-            choice = {"index": 0, "message": message, "finish_reason": end}
-            self._say(
-                json.dumps({**whole, "object": "chat.completion", "choices": [choice], "usage": usage}),
-                "application/json",
-            )
-
-        def _say(self, text: str, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(text.encode())))
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    state.url = f"http://127.0.0.1:{server.server_port}/v1"
-    yield state
-    server.shutdown()
-    server.server_close()
+    with chat_provider(state.answer) as state.url:
+        yield state
 
 
 Plug = Callable[..., None]
