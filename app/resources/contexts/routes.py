@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest, Injection
+from app.core.audit.holdout import is_held_out
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.log.segments import session_of
@@ -227,6 +228,8 @@ def check_alone(body: ContextIn) -> None:
     for field in ("view", "retry_of"):
         if body.observe and field in body.model_fields_set:
             raise InvalidRequest(f"observe excludes {field}", field=field)
+    if body.holdout and "view" in body.model_fields_set:
+        raise InvalidRequest("holdout excludes view", field="view")
 
 
 def _check_ingest(who: Caller, what: str) -> None:
@@ -247,9 +250,11 @@ _REQUESTED: Final = frozenset(field.name for field in fields(ContextRequest))
 async def context_request(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> ContextRequest:
     """Return the request that a body states, with the settings of the call that it retries. Raises InvalidRequest."""
     injections = tuple(Injection(i.name, check_content(i.content), i.max_tokens) for i in body.injections)
-    asked = ContextRequest(**{name: value for name, value in body if name in _REQUESTED} | {"injections": injections})
-    if body.observe:
-        return replace(asked, view=OBSERVED_VIEW)
+    held_out = None
+    if body.holdout and not body.observe:
+        held_out = is_held_out(who.tenant_id, session_of(sid), body.holdout)
+    own = {"injections": injections, "held_out": held_out}
+    asked = ContextRequest(**{name: value for name, value in body if name in _REQUESTED} | own)
     if body.retry_of is None:
-        return asked
+        return replace(asked, view=OBSERVED_VIEW) if body.observe or held_out else asked
     return await feedback.retry_request(who.tenant_id, sid, body.retry_of, asked, body.model_fields_set)

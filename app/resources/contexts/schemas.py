@@ -184,6 +184,14 @@ class ContextIn(ContextQuery):
         "The ledger of all sessions has such calls in `observed`; no other sum includes them. Excludes `view` and "
         "`retry_of`.",
     )
+    holdout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of the sessions, drawn by their names, for which the context is only recorded, as with "
+        "`observe`. The response's `view` says whether this session is in it: `~observed`. The ledger of all sessions "
+        "compares these sessions with the others. Excludes `view`.",
+    )
     policy: PolicyGiven = None
     force: bool = Field(
         False,

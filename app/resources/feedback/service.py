@@ -236,12 +236,15 @@ class Feedback:
     ) -> ContextRequest:
         """Return the request of a retry: fields that are not `given` are those of the earlier call.
 
-        Raises NotFound, Conflict (it did not overflow, or is a retry), InvalidRequest (another view or earlier head).
+        Raises NotFound, Conflict (it did not overflow, was only observed, or is a retry), or InvalidRequest (another
+        view or an earlier head).
         """
         ref = session_ref(tenant_id, external_id)
         call = await self._call(ref, external_id, retry_of)
         if call.retry_of is not None:
             raise Conflict("this call is itself a retry", call_id=str(retry_of))
+        if call.view == OBSERVED_VIEW:
+            raise Conflict("this call's context was only recorded", call_id=str(retry_of))
         if call.outcome is None or not call.outcome.overflow:
             raise Conflict("this call has not been reported as too long", call_id=str(retry_of))
         if "view" in given and request.view != call.view:

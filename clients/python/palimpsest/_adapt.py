@@ -35,6 +35,8 @@ K = TypeVar("K")
 TIMEOUT_SECONDS = 10.0
 SESSIONS_KEPT = 1_000
 """The number of sessions whose settings and last call an adapter remembers."""
+OBSERVED_VIEW = "~observed"
+"""The view of contexts that are only recorded."""
 NOT_SENT = "not sent: the context only served to log the messages"
 _log = logging.getLogger("palimpsest")
 
@@ -58,6 +60,8 @@ class Settings(TypedDict, total=False):
     """Whether to give the model the recall tool. Default: no."""
     observe: bool
     """Whether to send all messages unchanged and only record the contexts, to see what they would save. Default: no."""
+    holdout: float
+    """Share of the sessions, drawn by their names, that are only observed, to measure the saving. Default: none."""
     timeout: float
     """Seconds to wait for each response; without a context by then, messages go to the model unchanged."""
 
@@ -78,7 +82,7 @@ class FittedContext:
     @property
     def is_observed(self) -> bool:
         """Whether the context is only recorded, and the framework's own messages are sent."""
-        return bool(self.asked.get("observe"))
+        return self.context.view == OBSERVED_VIEW
 
     def apply(
         self,
@@ -128,7 +132,7 @@ class Budget:
         self.recall = settings.get("recall", False)
         self.model = settings.get("model")
         self._of_session: dict[str, Any] = _given(settings, "policy", "metadata")
-        self._of_call: dict[str, Any] = _given(settings, "max_tokens", "outside_tokens", "observe")
+        self._of_call: dict[str, Any] = _given(settings, "max_tokens", "outside_tokens", "observe", "holdout")
         self._timeout = settings.get("timeout", TIMEOUT_SECONDS)
         self._options = client._transport.options.replace(None, None, self._timeout, 0, None)
         http = client._transport.http if isinstance(client, Palimpsest) else Connections()

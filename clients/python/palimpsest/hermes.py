@@ -25,7 +25,7 @@ from palimpsest.formats.common import usage_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-SETTINGS = ("max_tokens", "policy", "model", "metadata", "outside_tokens", "recall", "observe", "timeout")
+SETTINGS = ("max_tokens", "policy", "model", "metadata", "outside_tokens", "recall", "observe", "holdout", "timeout")
 """Settings that `config.yaml` may have; the client is configured by the environment."""
 CHAT = "chat_completions"
 _log = logging.getLogger("palimpsest")

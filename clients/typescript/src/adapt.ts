@@ -59,6 +59,8 @@ export interface AdapterSettings {
     recall?: boolean;
     /** Whether to send all messages unchanged and only record the contexts, to see what they would save. Default: no. */
     observe?: boolean;
+    /** Share of the sessions, drawn by their names, that are only observed, to measure the saving. Default: none. */
+    holdout?: number;
     /** Milliseconds to wait for each response; without a context by then, messages go unchanged. Default: 10,000. */
     timeout?: number;
 }
@@ -94,6 +96,7 @@ const SETTINGS = [
     "outside_tokens",
     "recall",
     "observe",
+    "holdout",
     "timeout",
 ];
 const ACTIONS: unknown[] = ["keep", "replace", "drop"];
@@ -113,6 +116,11 @@ export class FittedContext {
         return this.context.plan!;
     }
 
+    /** Whether the context is only recorded, and the framework's own messages are sent. */
+    get isObserved(): boolean {
+        return this.context.view === "~observed";
+    }
+
     /** Messages to insert, in order. */
     get inserted(): readonly InsertedMessage[] {
         return this.context.inserted!;
@@ -130,7 +138,7 @@ export class FittedContext {
         replaced: (message: T, step: MessagePlan) => T | undefined,
         inserted: (one: InsertedMessage) => T,
     ): T[] {
-        if (this.asked.observe) return [...own];
+        if (this.isObserved) return [...own];
         const waiting = [...this.inserted];
         const before = (index: number) => {
             const rest = waiting.findIndex((one) => one.before > index);
@@ -234,7 +242,7 @@ export class Budget {
     }
 
     async #fit(session: string, call: () => FrameworkCall): Promise<FittedContext | undefined> {
-        const { model, max_tokens, outside_tokens, recall, observe, policy, metadata } = this.#settings;
+        const { model, max_tokens, outside_tokens, recall, observe, holdout, policy, metadata } = this.#settings;
         let asked: Asked;
         try {
             const { messages, system, tools, ...called } = call();
@@ -245,6 +253,7 @@ export class Budget {
                 outside_tokens: outside_tokens ?? called.outside_tokens,
                 recall: recall || undefined,
                 observe: observe || undefined,
+                holdout: holdout || undefined,
                 messages,
                 system: messages && (system ?? ""),
                 tools,
@@ -298,7 +307,7 @@ export class Budget {
      */
     async reportFailure(fit: FittedContext, error: unknown, retry = true): Promise<FittedContext | undefined> {
         const outcome = await this.#outcome(fit, { error: errorReport(error) });
-        if (!retry || fit.asked.observe || outcome?.action !== "retry" || !outcome.next) return undefined;
+        if (!retry || fit.isObserved || outcome?.action !== "retry" || !outcome.next) return undefined;
         const { wait_ms } = outcome.next.body as { wait_ms?: number };
         // The wait for summaries must end before our own timeout.
         const wait = wait_ms === undefined ? {} : { wait_ms: Math.min(wait_ms, this.#transport.timeout / 2) };

@@ -147,11 +147,11 @@ export class PalimpsestContextEngine {
         this.#turns.delete(session);
         const first = messages.find(({ role }) => role === "assistant") as { usage?: Json } | undefined;
         const usage = usageIn(first?.usage);
-        if (usage?.input_tokens && turn && !turn.fit?.asked.observe) {
+        if (usage?.input_tokens && turn && !turn.fit?.isObserved) {
             this.#beside.set(session, Math.max(0, usage.input_tokens - turn.result.estimatedTokens));
         }
         // Counts of a request whose other parts were unknown would distort the estimates of all later ones.
-        const reported = turn?.beside === undefined && !turn?.fit?.asked.observe ? undefined : usage;
+        const reported = turn?.beside === undefined && !turn?.fit?.isObserved ? undefined : usage;
         if (turn?.fit) await this.#budget.reportSuccess(turn.fit, reported, messages.map(chatMessage));
         return { status: "committed" };
     }

@@ -94,7 +94,7 @@ class Calls {
         });
         if (fit === undefined) return messages;
         this.#lastCalls.set(session, { fit, beside, last: messages.at(-1)!.info.id });
-        if (fit.asked.observe) return messages;
+        if (fit.isObserved) return messages;
         const like = messages.find(({ info }) => info.role === "user") ?? messages[0]!;
         return joined(fit.apply(pieces, replaced, (one) => insertedPiece(one, like)));
     }
@@ -115,11 +115,11 @@ class Calls {
         }
         const usage = usageIn(reply?.["tokens"]);
         const { tokens } = fit.context;
-        if (usage?.input_tokens && !fit.asked.observe) {
+        if (usage?.input_tokens && !fit.isObserved) {
             this.#beside.set(session, Math.max(0, usage.input_tokens - tokens.estimate));
         }
         // Counts of a request whose other parts were unknown would distort the estimates of all later ones.
-        const reported = beside === undefined && !fit.asked.observe ? undefined : usage;
+        const reported = beside === undefined && !fit.isObserved ? undefined : usage;
         const since = log && at ? messages.slice(at).flatMap(piecesOf) : [];
         await this.#budget.reportSuccess(
             fit,

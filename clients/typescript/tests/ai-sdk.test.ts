@@ -136,6 +136,18 @@ test("a call that is only observed keeps its own prompt, and its usage is report
     assert.equal(gate.at("/outcome").at(-1)!.sent.error.status, 400);
 });
 
+test("a share of the sessions is held out", async () => {
+    const shown = new Map<string, boolean>();
+    for (let n = 0; n < 16; n += 1) {
+        const script = new Script("The ninth.");
+        const { model } = fitted(script, { session: `drawn-${n}`, holdout: 0.5 });
+        await generateText({ model, messages: asked(9) });
+        const { items } = await gate.client.session(`drawn-${n}`).listCalls();
+        shown.set(items[0]!.view, size(script.prompts[0]!) > 4_000);
+    }
+    assert.deepEqual(Object.fromEntries(shown), { main: false, "~observed": true });
+});
+
 test("what the server refuses, or answers without a plan, goes to the model unchanged, with one warning", async () => {
     for (const mode of ["refusing", "hollow"] as const) {
         gate.warnings.length = 0;

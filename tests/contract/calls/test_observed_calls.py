@@ -6,8 +6,12 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from app.core.audit.holdout import is_held_out
+from app.services.tenants import DEFAULT_TENANT
+
 MODEL: Final = "claude-sonnet-4-5"
 POLICY: Final = {"window_tokens": 10_000, "summarize": {"enabled": False}}
+NAMES: Final = tuple(f"agent-{number}" for number in range(99))
 MESSAGES: Final = [
     one
     for number in range(9)
@@ -18,17 +22,17 @@ MESSAGES: Final = [
 ][:-1]
 
 
-async def context_of(client: httpx.AsyncClient, status: int = 200, **body: Any) -> dict[str, Any]:
-    await client.put("/v1/sessions/s", json={"policy": POLICY})
+async def context_of(client: httpx.AsyncClient, status: int = 200, session: str = "s", **body: Any) -> dict[str, Any]:
+    await client.put(f"/v1/sessions/{session}", json={"policy": POLICY})
     asked = {"messages": MESSAGES, "format": "anthropic", "model": MODEL, **body}
-    answer = await client.post("/v1/sessions/s/context", json=asked)
+    answer = await client.post(f"/v1/sessions/{session}/context", json=asked)
     assert answer.status_code == status, answer.text
     made: dict[str, Any] = answer.json()
     return made
 
 
-async def report(client: httpx.AsyncClient, call_id: str, **body: Any) -> dict[str, Any]:
-    answer = await client.post(f"/v1/sessions/s/calls/{call_id}/outcome", json=body)
+async def report(client: httpx.AsyncClient, call_id: str, session: str = "s", **body: Any) -> dict[str, Any]:
+    answer = await client.post(f"/v1/sessions/{session}/calls/{call_id}/outcome", json=body)
     assert answer.status_code == 200, answer.text
     said: dict[str, Any] = answer.json()
     return said
@@ -82,6 +86,36 @@ async def test_observed_contexts_have_no_view_of_the_clients_and_no_retry(
 ) -> None:
     refused = await context_of(client, status=422, observe=True, **field)
     assert next(iter(field)) in refused["detail"]
+
+
+@pytest.mark.wing("ledger")
+async def test_a_share_of_the_sessions_is_held_out(client: httpx.AsyncClient) -> None:
+    held_out = next(name for name in NAMES if is_held_out(DEFAULT_TENANT, name, 0.3))
+    enforced = next(name for name in NAMES if not is_held_out(DEFAULT_TENANT, name, 0.3))
+    for session, view in ((held_out, "~observed"), (enforced, "main")):
+        made = await context_of(client, session=session, holdout=0.3)
+        assert made["view"] == view
+        refusal = {"status": 400, "message": "prompt is too long: 210000 tokens > 200000 maximum"}
+        said = await report(client, made["call_id"], session, error=refusal)
+        assert said["action"] == ("retry" if view == "main" else "stop")
+        status = 200 if view == "main" else 409
+        await context_of(client, status, session, holdout=0.3, retry_of=made["call_id"])
+        on_line = await context_of(client, session=made["line"], messages=None, holdout=0.3)
+        assert on_line["view"] == view
+        await report(client, on_line["call_id"], session, usage={"input_tokens": 9_000})
+    await report(client, (await context_of(client, session=held_out))["call_id"], held_out, usage={"input_tokens": 1})
+    found = (await ledger_of(client))["holdout"]
+    assert {name: (found[name]["sessions"], found[name]["calls"]) for name in ("held_out", "enforced")} == {
+        "held_out": (1, 1),
+        "enforced": (1, 1),
+    }
+
+
+@pytest.mark.parametrize("body", [{"holdout": 0.1, "view": "main"}, {"holdout": 1.0}, {"holdout": -0.1}])
+async def test_a_share_is_less_than_all_and_has_no_view_of_the_clients(
+    client: httpx.AsyncClient, body: dict[str, Any]
+) -> None:
+    await context_of(client, status=422, **body)
 
 
 async def test_no_request_can_name_the_view_of_observed_contexts(client: httpx.AsyncClient) -> None:

@@ -74,6 +74,18 @@ def test_an_observed_call_keeps_all_messages_and_is_not_retried(palimpsest: Gate
     assert budget.passed_through == {}
 
 
+def test_a_share_of_the_sessions_is_held_out(palimpsest: Gate, sid: str) -> None:
+    settings: Settings = {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, "holdout": 0.5}
+    budget, messages = Budget("openai", settings), conversation(ROUNDS)
+    groups: dict[bool, list[int]] = {True: [], False: []}
+    for n in range(24):
+        fit = budget.run(budget.fit(f"{sid}-{n}", messages, model="gpt-4o"))
+        assert fit is not None
+        groups[fit.is_observed].append(size(fit.apply(messages, replacement, insertion)))
+    assert groups[True] and set(groups[True]) == {size(messages)}
+    assert groups[False] and max(groups[False]) < ROOM
+
+
 def test_a_reply_is_logged_after_its_call_only(palimpsest: Gate, sid: str) -> None:
     budget = Budget("openai", {"client": palimpsest.client()})
     messages = [{"role": "user", "content": "Hello."}]
