@@ -1,5 +1,6 @@
 """Bodies of calls and responses: JSON objects, whole or within bounds, and server-sent events."""
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ JSON_VALUES_MAX: Final = 50_000
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
-_LINE: Final = re.compile(rb"\r\n|\n|\r")
+_DATA: Final = re.compile(rb"(?:(?<=[\r\n])|\A)data:[^\r\n]*")
 _END_BYTES_MAX: Final = 4
 
 
@@ -190,6 +191,16 @@ def event_object(event: bytes) -> Mapping[str, Json] | None:
     """
     if event.count(b"\n") + event.count(b"\r") > JSON_VALUES_MAX:
         raise TooLarge(f"it has more than {JSON_VALUES_MAX} lines")
-    lines = [line[5:].removeprefix(b" ") for line in _LINE.split(event) if line.startswith(b"data:")]
-    text = b"\n".join(lines)
+    text = event_text(event)
     return parse_object(text) if text.startswith(b"{") else None
+
+
+def event_text(event: bytes) -> bytes:
+    """Return the data of an event."""
+    return b"\n".join(line[5:].removeprefix(b" ") for line in _DATA.findall(event))
+
+
+def with_event_text(event: bytes, text: str) -> bytes:
+    """Return an event with JSON in place of the JSON in its data; its other bytes stay."""
+    lines = itertools.chain([b"data: " + text.encode()], itertools.repeat(b"data:"))
+    return _DATA.sub(lambda _: next(lines), event)

@@ -34,6 +34,12 @@ NO_USAGE: Final[Mapping[str, Json]] = {
     "total_tokens": 0,
 }
 """The usage of a compaction for which no model was called."""
+NO_ANTHROPIC_USAGE: Final[Mapping[str, Json]] = {
+    "input_tokens": 0,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+    "output_tokens": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +170,58 @@ def triggered_stream(response: Mapping[str, Json]) -> bytes:
     """Return the stream of a response to a trigger."""
     begun = {**response, "status": "in_progress", "output": [], "usage": None}
     events: list[dict[str, Json]] = [{"type": "response.created", "response": begun}]
-    for index, item in enumerate(objects(response["output"])):
-        where = {"output_index": index, "item": item}
-        events += [{"type": f"response.output_item.{step}", **where} for step in ("added", "done")]
+    for item in objects(response["output"]):
+        events += item_events(item)
     events.append({"type": "response.completed", "response": response})
     return b"".join(stream_event({**event, "sequence_number": n}) for n, event in enumerate(events))
+
+
+def item_events(item: Mapping[str, Json], number: Json = None) -> list[dict[str, Json]]:
+    """Return the two events of the first item in a response's stream; `number` is the sequence number of the first."""
+    numbers = [{"sequence_number": number + step} if isinstance(number, int) else {} for step in range(2)]
+    return [
+        {"type": f"response.output_item.{step}", "output_index": 0, "item": item, **numbered}
+        for step, numbered in zip(("added", "done"), numbers, strict=True)
+    ]
+
+
+def anthropic_block(summary: str, sealed: str) -> dict[str, Json]:
+    """Return a block of the Messages API, with a text that another provider's model can read."""
+    return {"type": "compaction", "content": f"{summary}\n\n(Reference to the complete conversation: {sealed})"}
+
+
+def block_events(block: Mapping[str, Json]) -> list[dict[str, Json]]:
+    """Return the events of the first block in a message's stream."""
+    return [
+        {"type": "content_block_start", "index": 0, "content_block": {**block, "content": None}},
+        {"type": "content_block_delta", "index": 0, "delta": {**block, "type": "compaction_delta"}},
+        {"type": "content_block_stop", "index": 0},
+    ]
+
+
+def paused_message(number: str, model: str | None, block: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the response to a call that pauses after its compaction: the block alone."""
+    return {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": model or "",
+        "content": [block],
+        "stop_reason": "compaction",
+        "stop_sequence": None,
+        "usage": NO_ANTHROPIC_USAGE,
+    }
+
+
+def paused_stream(message: Mapping[str, Json]) -> bytes:
+    """Return the stream of a response to a call that pauses."""
+    stop = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    begun = {**message, "content": [], "stop_reason": None}
+    events: list[dict[str, Json]] = [{"type": "message_start", "message": begun}]
+    for block in objects(message["content"]):
+        events += block_events(block)
+    events += [{"type": "message_delta", "delta": stop, "usage": message["usage"]}, {"type": "message_stop"}]
+    return b"".join(map(stream_event, events))
 
 
 def stream_event(value: Mapping[str, Json]) -> bytes:

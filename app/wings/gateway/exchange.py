@@ -190,11 +190,11 @@ class GatewayExchange:
 
     async def _send_and_log(self, call: PreparedCall, answer: httpx2.Response, span: TraceSpan) -> None:
         """Stream the response to the client, and hand the reply in it to the gateway for logging, however it ended."""
-        reader = Reader(call.conversation, answer.headers)
+        reader = Reader(call.conversation, answer.headers, call.item)
         pieces = reader.relay(raw_pieces(answer))
         error: Mapping[str, Json] | None = {"message": GONE}
         try:
-            await self._send(answer, pieces, changed=reader.swallows)
+            await self._send(answer, pieces, changed=reader.rewrites)
             error = None
         except UpstreamError:
             error = {"message": BROKEN}

@@ -1,8 +1,9 @@
 """Calls' lists, completed by the log, and their contexts."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
 from app.core.assembly.inputs import ContextRequest
@@ -18,24 +19,26 @@ from app.store.ids import SessionRef, session_key
 if TYPE_CHECKING:
     from app.runtime.wiring import Services
 
+Made = TypeVar("Made")
 NO_LIMIT: Final = 2**31
 """A limit that leaves every window as it is, but for one that an earlier call has limited."""
 
 
 async def make_context(
-    kernel: "Services", tenant_id: UUID, session: str, conversation: CallConversation, request: ContextRequest
+    kernel: "Services", tenant_id: UUID, session: str, given: ClientMessages, request: ContextRequest
 ) -> ContextAnswer:
-    """Return the next context of the line that a list continues. Raises NotBudgeted, or what `Reconcile` raises.
+    """Return the next context of the line that a list continues. Raises what `Reconcile` raises."""
+    return await _within_limit(partial(kernel.reconcile.context_only, tenant_id, session, given), request)
 
-    The threshold of a requested compaction is disregarded if no context fits it, as by providers.
-    """
-    given = await read_list(kernel, tenant_id, session, conversation)
+
+async def _within_limit(make: Callable[[ContextRequest], Awaitable[Made]], request: ContextRequest) -> Made:
+    """Make a context; disregard the threshold of a requested compaction if none fits it, as providers do."""
     try:
-        return await kernel.reconcile.context_only(tenant_id, session, given, request)
+        return await make(request)
     except (CannotFit, InvalidPolicy):
-        if conversation.compaction is None:
+        if request.window_max in (None, NO_LIMIT):
             raise
-        return await kernel.reconcile.context_only(tenant_id, session, given, replace(request, window_max=NO_LIMIT))
+        return await make(replace(request, window_max=NO_LIMIT))
 
 
 async def read_list(
@@ -74,7 +77,8 @@ async def preview(
         row = await sessions.find(tx, SessionRef(found[0].line, tenant_id)) if found else None
     if row is None or not count:
         raise NotBudgeted(NOT_IN_LOG)
-    assembled = await kernel.assembly.plan(tenant_id, row.external_id, replace(request, at=found[0].seq))
+    plan = partial(kernel.assembly.plan, tenant_id, row.external_id)
+    assembled = await _within_limit(plan, replace(request, at=found[0].seq))
     return ContextAnswer(row.external_id, assembled, "none"), count
 
 

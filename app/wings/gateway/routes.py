@@ -30,7 +30,7 @@ from app.resources.reconcile.continuation import Compactions
 from app.services.tenants import Caller, RecentCallers, digest
 from app.store.texts import ContentCiphers, seal_with
 from app.wings.gateway import PREFIX
-from app.wings.gateway.compacting import NOT_SENT, check_sendable, item_response
+from app.wings.gateway.compacting import NOT_SENT, check_sendable, item_response, paused_response
 from app.wings.gateway.exchange import GatewayExchange
 from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
 from app.wings.gateway.service import Gateway
@@ -182,8 +182,12 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
         if endpoint.counts and not conversation.observed:
             exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
         elif not endpoint.counts:
-            exchange.call = await gateway.prepare(who.tenant_id, session, conversation)
-            exchange.body = exchange.call.body or exchange.body
+            call = await gateway.prepare(who.tenant_id, session, conversation)
+            if call.item is not None and requested is not None and requested.pauses and not endpoint.versioned:
+                exchange.mode, exchange.answer = "answered", paused_response(conversation, call.item)
+                gateway.report_paused(call)
+                return
+            exchange.call, exchange.body = call, call.body or exchange.body
         exchange.mode = "observed" if conversation.observed else "context"
     except Exception as error:
         check_sendable(place, error)

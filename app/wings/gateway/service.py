@@ -35,6 +35,7 @@ from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
 from app.resources.feedback.measurements import Report
 from app.resources.reconcile.continuation import Compactions
+from app.wings.gateway.compacting import exceeds_threshold, make_item
 from app.wings.gateway.lists import NO_LIMIT, make_context, preview, read_list
 from app.wings.gateway.pinging import Pings, is_newest
 from app.wings.gateway.upstream import Upstream
@@ -49,12 +50,16 @@ ERASED: Final = "session-erased"
 ERASED_REMEMBERED: Final = 1_000
 """Number of erased sessions for which a process remembers that it has logged their bypass."""
 Made = TypeVar("Made")
+PAUSED: Final = "not sent: the client requested a pause after the compaction"
 TOO_LATE: Final = "not sent: the context was made too late"
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """A call with its context: the body to send upstream, the place of its reply, and the provider's cache of it."""
+    """A call with its context: the body to send upstream, the place of its reply, and the provider's cache of it.
+
+    `item` is the compaction that the call requested, to be inserted before the reply; None if none is due.
+    """
 
     tenant_id: UUID
     session: str
@@ -68,6 +73,7 @@ class PreparedCall:
     cached_tokens: int
     cache: CacheProfile
     conversation: CallConversation
+    item: Mapping[str, Json] | None = None
 
     def without_bodies(self) -> "PreparedCall":
         """Return the call without its bodies, since a stream may take minutes."""
@@ -160,8 +166,13 @@ class Gateway:
     async def _prepare(
         self, tenant_id: UUID, session: str, conversation: CallConversation, asked: ContextRequest
     ) -> PreparedCall:
-        answer = await make_context(self._kernel, tenant_id, session, conversation, asked)
+        given = await read_list(self._kernel, tenant_id, session, conversation)
+        answer = await make_context(self._kernel, tenant_id, session, given, asked)
         call, inputs = answer.assembled.call, answer.assembled.inputs
+        item = None
+        if exceeds_threshold(answer.assembled, conversation):
+            sealed = await self._compactions.make(tenant_id, session, given, asked)
+            item = await asyncio.to_thread(make_item, conversation.format, sealed, inputs)
         return PreparedCall(
             tenant_id=tenant_id,
             session=session,
@@ -175,6 +186,7 @@ class Gateway:
             cached_tokens=call.manifest.cached_tokens,
             cache=inputs.cache,
             conversation=conversation,
+            item=item,
         )
 
     async def prepare_count(self, tenant_id: UUID, session: str, conversation: CallConversation) -> bytes:
@@ -226,6 +238,10 @@ class Gateway:
         except (ContextError, NotBudgeted) as error:
             _log("a refused call is not asked again", call, error)
             return None
+
+    def report_paused(self, call: PreparedCall) -> None:
+        """Report a call that is not sent, since only its compaction was requested."""
+        self.finish(call, GatewayOutcome(Reply(), 0, {"message": PAUSED}))
 
     def finish(self, call: PreparedCall, outcome: GatewayOutcome) -> None:
         """Log the reply and report the outcome, in the background."""

@@ -14,9 +14,11 @@ from urllib.parse import urlsplit
 import httpx2
 import structlog
 
+from app.core.log.events import Json
 from app.core.wire.bodies import JSON_BYTES_MAX, Chunk, Splitter, TooLarge, event_object, parse_object
 from app.core.wire.calls import CallConversation
 from app.core.wire.frames import CONTENT_TYPE, BadFrame, FrameSplitter, frame_object
+from app.core.wire.inserted import INSERTIONS
 from app.core.wire.replies import Reply, is_usage_only, objects
 from app.providers.answers import Unpacker, Unreadable
 
@@ -96,7 +98,10 @@ class Reader:
     `bytes` counts the unpacked bytes read. `unread` says why reading stopped early; None if it did not.
     """
 
-    def __init__(self, conversation: CallConversation, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, conversation: CallConversation, headers: Mapping[str, str], item: Mapping[str, Json] | None = None
+    ) -> None:
+        """`item` is to be inserted before the reply; streams of frames are left as they are."""
         self.unread: str | None = None
         kind = headers.get("content-type", "")
         self._framed = kind.startswith(CONTENT_TYPE)
@@ -110,38 +115,46 @@ class Reader:
             self._unpacker = Unpacker(headers.get("content-encoding", ""))
         except Unreadable as error:
             self.unread = str(error)
-        self.swallows = self.streams and conversation.hides_usage and self.unread is None
+        inserts = item is not None and not self._framed and self.unread is None
+        self._insertion = INSERTIONS[conversation.format](item) if inserts and item is not None else None
+        self._hides_usage = self.streams and conversation.hides_usage and self.unread is None
+        self.rewrites = self._hides_usage or self._insertion is not None
 
     async def relay(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the pieces; with `swallows`, unpacked and without the usage chunk that only we requested."""
+        """Yield the pieces; with `rewrites`, unpacked, without the usage that only we requested, and with the item."""
         async for piece in pieces:
-            if not self.swallows:
+            if not self.rewrites:
                 yield piece  # the client gets it first
                 if self.unread is not None:
                     continue
             try:
                 for plain in self._unpacker.feed(piece):
                     kept = self._read(plain)
-                    if self.swallows and kept:
+                    if self.rewrites and kept:
                         yield kept
-                    if self.unread is not None and not self.swallows:
+                    if self.unread is not None and not self.rewrites:
                         break
                     await asyncio.sleep(0)
             except Unreadable as error:
-                if self.swallows:
+                if self.rewrites:
                     raise UpstreamError(f"the upstream's answer cannot be unpacked: {error}") from None
                 self._stop(str(error))
         rest = self._read_events([self._splitter.end()])
-        if rest and self.swallows:
+        if self._insertion is not None and not self.streams:
+            rest = await asyncio.to_thread(self._insertion.rewrite_response, bytes(self._kept))
+        if rest and self.rewrites:
             yield rest
 
     def _read(self, plain: bytes) -> bytes:
         """Read a slice of the response; return the part of it to send to the client."""
         if self.streams:
             return self._read_events(self._splitter.feed(plain))
+        held = bytes(self._kept) if self._insertion and self.bytes + len(plain) > self._bytes_max else b""
         self._count_bytes(plain)
         self._kept += plain if self.unread is None else b""
-        return plain
+        if self._insertion is None:
+            return plain
+        return b"" if self.unread is None else held + plain  # a response that is too large passes as it is
 
     def _read_events(self, chunks: Sequence[Chunk]) -> bytes:
         kept: list[bytes] = []
@@ -159,7 +172,9 @@ class Reader:
             except Exception as error:
                 structlog.get_logger().error("gateway", exc_info=error)
                 self._stop("an event of it could not be read")
-            if value is None or not (self.swallows and is_usage_only(value)):
+            if value is not None and self._insertion is not None:
+                raw = self._insertion.rewrite_event(raw, value)
+            if value is None or not (self._hides_usage and is_usage_only(value)):
                 kept.append(raw)
         if self._splitter.oversized:
             self._stop(f"an event of it has more than {JSON_BYTES_MAX} bytes")
