@@ -22,8 +22,8 @@ def diligent(body: dict[str, Any]) -> ScriptedReply | ScriptedError:
     if len(json.dumps(body)) / CHARS_PER_TOKEN > WINDOW:
         return ANTHROPIC_TOO_LONG if "max_tokens" in body else TOO_LONG
     text = json.dumps(body).replace("\\", "")
-    looked = [int(one) for one in re.findall(r'(?:"order": ?|lookup with order )(\d+)', text)]  # also in summaries
-    last = max(looked, default=0)
+    looked = re.findall(r'"order": ?(\d+)|Called lookup[^.]*?(\d+)\.', text)  # in calls, and in summaries
+    last = max((int(call or told) for call, told in looked), default=0)
     if last < ORDERS:
         return ScriptedReply(calls=[("lookup", {"order": last + 1})])
     seen = re.search(r"gate word of order 3 is (\d+)", text)

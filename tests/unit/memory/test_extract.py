@@ -120,7 +120,7 @@ def test_a_span_without_text_lists_the_work_and_what_still_fails() -> None:
     assert [line for line in text.split("\n") if line.startswith("#")] == ["## Progress", "### Done", "### Blocked"]
     assert set(section(text, "### Done")) == {
         "Changed gauge.py x2.",
-        "Called book_berth with harbour Oslo, berth 12.",
+        "Called book_berth: harbour Oslo, berth 12.",
     }
     assert section(text, "### Blocked") == [
         "The change of /srv/tide/units.py failed when it was last tried.",

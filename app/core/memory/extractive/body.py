@@ -56,7 +56,8 @@ from app.core.memory.extractive.sections import (
     without_counts,
 )
 from app.core.memory.extractive.statements import INTENT, has_content, is_narration, looks_only, refutes
-from app.core.memory.extractive.work import SpanWork, failed_checks, with_arguments
+from app.core.memory.extractive.tool_calls import plain_arguments
+from app.core.memory.extractive.work import SpanWork, failed_checks
 
 NEWEST_TEXTS: Final = 3
 """The number of newest assistant texts that are quoted, and of open calls that are named."""
@@ -281,8 +282,9 @@ def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
     answered = {e.call_seq for e in events if e.type is EventType.TOOL_RESULT}
     calls = [e for e in events if e.type is EventType.TOOL_CALL and e.seq not in answered]
     return [
-        SectionLine(f"Waiting for the result of {e.tool}{with_arguments(e.arguments)}.", e.seq)
+        SectionLine(f"Waiting for the result of {e.tool}{f' with {given}' if given else ''}.", e.seq)
         for e in calls[-NEWEST_TEXTS:]
+        for given in [plain_arguments(e.arguments)]
     ]
 
 

@@ -29,6 +29,8 @@ PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
 STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
 """Headings of sections that describe the state at a summary's end."""
 NOTHING: Final = "Nothing was decided or changed."
+NOTHINGS: Final = (NOTHING.rstrip("."), "Nothing was said or changed")
+"""The beginnings of a summary without sections, in older ones too."""
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
 COUNTED: Final = re.compile(r"(?:Changed|Wrote|Ran|Called) .*\.$|`[^`]+` failed ")
@@ -87,7 +89,7 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
                     PAST: past
                 }
             heading = line
-        elif heading and line and line != NONE:
+        elif heading and line and line != NONE and not line.startswith(NOTHINGS):
             found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), number - len(lines)))
     return found
 

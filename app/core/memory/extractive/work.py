@@ -5,13 +5,11 @@ names of tests and first error lines.
 """
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.log.event import Event
-from app.core.log.events import Json
 from app.core.memory.digest.calls import AnsweredCall, answered_calls
 from app.core.memory.digest.commands import programs
 from app.core.memory.digest.files import Undone, commits_in, files_of, undone_changes, writes_whole
@@ -28,11 +26,8 @@ from app.core.memory.digest.outcomes import (
 from app.core.memory.digest.sentences import shorten
 from app.core.memory.extractive.changes import FileChange, definitions, parse_changes
 from app.core.memory.extractive.sections import SectionLine
+from app.core.memory.extractive.tool_calls import ToolCalls, parse_calls, plain_arguments
 
-CALLS_MAX: Final = 3
-"""The number of calls listed with their arguments, of tools for neither files nor a shell."""
-TOOLS_MAX: Final = 12
-ARGUMENTS_CHARS_MAX: Final = 120
 COMMAND_CHARS_MAX: Final = 100
 
 _LOOKING: Final = re.compile(
@@ -60,16 +55,18 @@ class SpanWork:
     """The calls of a span that did more than look, with their outcomes: file changes, commands and other calls."""
 
     def __init__(self, events: Sequence[Event], previous_text: str = "") -> None:
-        """Count the calls of the events, together with the changes in earlier summaries."""
+        """Count the calls of the events, together with those and the changes in earlier summaries."""
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
         self._commands: dict[str, tuple[str, _Attempts]] = {}
         self._programs: dict[str, str] = {}
         self._tools: dict[str, _Attempts] = {}
-        self._other_calls: list[Event] = []
+        self._called: dict[str, ToolCalls] = {}
         for name, change in parse_changes(previous_text):
             self._change(name, change)
+        for told in parse_calls(previous_text):
+            self._call(*told)
         for call in answered_calls(events):
             self._add(call)
 
@@ -96,11 +93,14 @@ class SpanWork:
         if not (use.modified or use.read or _LOOKING.search(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
-                self._other_calls.append(call.event)
+                self._call(tool, 1, call.seq, plain_arguments(arguments))
 
     def _change(self, name: str, change: FileChange) -> None:
         known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
         known.add(change.times, change.seq, change.names)
+
+    def _call(self, tool: str, times: int, seq: int, arguments: str) -> None:
+        self._called.setdefault(tool, ToolCalls()).add(times, seq, arguments)
 
     def _add_command(self, command: str, state: str, seq: int, output: str) -> None:
         for program in programs(command):
@@ -127,7 +127,8 @@ class SpanWork:
     def done(self) -> Sequence[SectionLine]:
         """Return lines on files changed and tools called, in this order."""
         changed = [change.line(name) for name, change in self._changes.items() if change.times > 0]
-        return [*sorted(changed, key=lambda line: -line.seq), *self._calls()]
+        called = [calls.line(tool) for tool, calls in self._called.items()]
+        return [line for lines in (changed, called) for line in sorted(lines, key=lambda line: -line.seq)]
 
     def failing(self) -> Sequence[SectionLine]:
         """Return lines on commands, edits and tools that failed when last tried, without checks, the newest first.
@@ -150,18 +151,6 @@ class SpanWork:
                 lines.append(SectionLine(f"{tool} failed when it was last called.", attempts.seq))
         return sorted(lines, key=lambda line: -line.seq)
 
-    def _calls(self) -> Sequence[SectionLine]:
-        newest = [
-            SectionLine(f"Called {call.tool}{with_arguments(call.arguments)}.", call.seq)
-            for call in reversed(self._other_calls[-CALLS_MAX:])
-        ]
-        if len(self._other_calls) <= CALLS_MAX:
-            return newest
-        counts = Counter(call.tool or "a tool" for call in self._other_calls)
-        named = [f"{name} x{times}" if times > 1 else name for name, times in counts.items()][:TOOLS_MAX]
-        more = f" and {len(counts) - len(named)} more" if len(counts) > len(named) else ""
-        return [*newest, SectionLine(f"Called {', '.join(named)}{more}.", self._other_calls[-1].seq)]
-
 
 def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
     """Return lines on the checks that failed when they were last run, the newest first."""
@@ -183,9 +172,3 @@ def _names(path: str, named: str) -> bool:
 def _file_name(path: str) -> str:
     """Return a file's own name; the appendix lists its full path."""
     return path.rstrip("/").rsplit("/", 1)[-1] or path
-
-
-def with_arguments(arguments: Mapping[str, Json]) -> str:
-    """Return the plain arguments of a call, as the agent wrote them."""
-    plain = [f"{k} {' '.join(str(v).split())}" for k, v in arguments.items() if isinstance(v, str | int | float) and v]
-    return f" with {shorten(', '.join(plain), ARGUMENTS_CHARS_MAX)}" if plain else ""
