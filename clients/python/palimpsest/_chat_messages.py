@@ -15,7 +15,8 @@ def replaced(own: Message, step: Mapping[str, Any]) -> Message | None:
     if own["role"] == "tool":
         return {**own, "content": part_change(step, own.get("tool_call_id"))[1]}
     changed = dict(own)
-    action, text = part_change(step)
+    is_one_call = bool(own.get("tool_calls")) and not step.get("parts")  # its new text is the call's
+    action, text = ("keep", None) if is_one_call else part_change(step)
     if action != "keep":
         changed["content"] = text if action == "replace" else None
     if own.get("tool_calls"):

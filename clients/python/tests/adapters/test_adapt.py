@@ -11,7 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from palimpsest import AsyncPalimpsest, AuthenticationError, InvalidRequestError, NotFoundError, Palimpsest
+from palimpsest import (
+    AsyncPalimpsest,
+    AuthenticationError,
+    InvalidRequestError,
+    NotFoundError,
+    Palimpsest,
+    _chat_messages,
+)
 from palimpsest._adapt import Budget, FittedContext, Settings, part_change
 from palimpsest._recall_tool import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size, until, warnings_of
@@ -56,6 +63,20 @@ def test_the_plan_carried_out_is_within_the_budget_and_keeps_the_very_objects(pa
     assert sent[-1] is messages[-1]
     assert sum(1 for one in sent if any(one is own for own in messages)) >= 4
     assert len(palimpsest.contexts) == 1
+
+
+def test_shorter_arguments_of_a_call_are_not_its_text_too(palimpsest: Gate, sid: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY})
+    messages = conversation(ROUNDS)
+    for message in messages[1::2]:
+        message["tool_calls"][0]["function"]["arguments"] = json.dumps({"remark": "Weigh each crate. " * 90})
+    fit = budget.run(budget.fit(sid, messages, model="gpt-4o"))
+    assert fit is not None
+    sent = fit.apply(messages, _chat_messages.replaced, _chat_messages.inserted)
+    calling = [message for message in sent if message.get("tool_calls")]
+    own = messages[1]["tool_calls"][0]["function"]["arguments"]
+    assert any(message["tool_calls"][0]["function"]["arguments"] != own for message in calling)
+    assert all(message["content"] is None for message in calling)
 
 
 def test_an_observed_call_keeps_all_messages_and_is_not_retried(palimpsest: Gate, sid: str) -> None:
