@@ -56,7 +56,6 @@ class _Call:
     """Ids of the view's events."""
     answered: str | None
     """Id of the last event of an answer before the call."""
-    is_retry: bool = False
 
 
 class PalimpsestCondenser(Adapter, CondenserBase):
@@ -120,7 +119,7 @@ class PalimpsestCondenser(Adapter, CondenserBase):
         if view.unhandled_condensation_request:
             if failed is not None:  # otherwise the user asked for it
                 again = yield from self._retry_smaller(failed)
-                keep(self._retries, session, _Call(again, ids, _id(answered), is_retry=True))
+                keep(self._retries, session, _Call(again, ids, _id(answered)))
             return Condensation(llm_response_id=getattr(answered, "llm_response_id", ""))
         pieces = _pieces(view.events)
         call = self._retries.pop(session, None)
@@ -154,7 +153,7 @@ class PalimpsestCondenser(Adapter, CondenserBase):
         error = ContextTooLong()
         again = None
         if call.fit is not None:
-            again = yield from self._budget.report_failure(call.fit, error, retry=not call.is_retry)
+            again = yield from self._budget.report_failure(call.fit, error)
         if again is None:
             raise error
         return again

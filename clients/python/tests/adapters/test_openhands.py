@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Self
 
 import pytest
 
 os.environ |= {
+    "OH_PERSISTENCE_DIR": mkdtemp(prefix="palimpsest-openhands-"),  # read by the import
     "OPENHANDS_SUPPRESS_BANNER": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the import would request it from another host
 }
 
-from openhands.sdk import LLM, Agent, Conversation, LocalConversation
+from openhands.sdk import LLM, Agent, Conversation, LocalConversation, ThinkingBlock
 from openhands.sdk.conversation.exceptions import ConversationRunError
-from openhands.sdk.event import Condensation, Event, MessageEvent
+from openhands.sdk.event import ActionEvent, Condensation, Event, MessageEvent
 from openhands.sdk.tool import Action, Observation, Tool, ToolDefinition, ToolExecutor, register_tool
 from pydantic import ValidationError
 
-from palimpsest.openhands import ContextTooLong, PalimpsestCondenser
+from palimpsest.openhands import ContextTooLong, PalimpsestCondenser, _replaced
 from tests.adapters.support import (
     POLICY,
     ROOM,
@@ -131,10 +134,15 @@ def model() -> Iterator[Model]:
         yield state
 
 
+@pytest.fixture(scope="module", autouse=True)
+def home() -> Iterator[None]:
+    yield
+    shutil.rmtree(os.environ["OH_PERSISTENCE_DIR"])
+
+
 @pytest.fixture(autouse=True)
-def surroundings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def capture_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "palimpsest")
-    monkeypatch.setenv("OH_PERSISTENCE_DIR", str(tmp_path / "openhands"))
 
 
 def condenser_of(palimpsest: Gate, **more: Any) -> PalimpsestCondenser:
@@ -145,6 +153,10 @@ def condenser_of(palimpsest: Gate, **more: Any) -> PalimpsestCondenser:
 def converse(model: Model, condenser: PalimpsestCondenser, folder: Path, **more: Any) -> LocalConversation:
     llm = LLM(model="openai/gpt-4o", base_url=model.url, api_key="none", usage_id="agent", num_retries=0)
     one = Agent(llm=llm, tools=[Tool(name="depot")], system_prompt=PROMPT, condenser=condenser)
+    return converse_with(one, folder, **more)
+
+
+def converse_with(one: Agent, folder: Path, **more: Any) -> LocalConversation:
     return Conversation(agent=one, workspace=str(folder), visualizer=None, max_iteration_per_run=200, **more)
 
 
@@ -211,6 +223,8 @@ async def test_parallel_calls_and_their_long_arguments_fit(palimpsest: Gate, mod
     arguments = [json.loads(call["function"]["arguments"]) for together in calls for call in together]
     assert arguments[-1] == {"number": 24, "remark": model.remark}
     assert any(len(one["remark"]) < len(model.remark) and one["number"] for one in arguments)
+    asked = [message for message in palimpsest.contexts[-1][0]["messages"] if message.get("tool_calls")]
+    assert [len(message["tool_calls"]) for message in asked] == [model.each] * model.rounds
     events = palimpsest.events(str(one.id))
     assert [event.type for event in events].count("tool.result") == 24
     assert len(palimpsest.outcomes) == len(model.sent) - 1
@@ -229,6 +243,30 @@ def test_events_of_the_view_are_the_same_objects_or_changed_copies(
     assert shown.events[-1] is before[-1] and shown.events[0] is before[0]
     assert 2 < len(kept) < len(before)
     assert palimpsest.contexts[-1][1]["session"] == sid
+
+
+def test_the_thought_of_an_answer_moves_to_the_first_call_that_is_left(
+    palimpsest: Gate, model: Model, tmp_path: Path
+) -> None:
+    model.each, model.rounds = 3, 1
+    one = converse(model, condenser_of(palimpsest), tmp_path)
+    ask(one, "Look at three.")
+    actions = tuple(event for event in one.state.view.events if isinstance(event, ActionEvent))
+    said = ThinkingBlock(thinking="Hm.", signature="signed")
+    piece = (actions[0].model_copy(update={"thinking_blocks": [said]}), *actions[1:])
+    kept, gone = {"action": "keep"}, {"action": "drop"}
+    calls = [{"call_id": event.tool_call_id} for event in piece]
+    second, third = _replaced(piece, {"action": "replace", "parts": [kept, gone | calls[0], kept | calls[1]]}) or ()
+    assert third is actions[2]
+    message = second.to_llm_message()
+    assert [call.id for call in message.tool_calls or ()] == ["call-2"]
+    assert text_of(message.content) == "I look at 1." and list(message.thinking_blocks) == [said]
+    shorter = {
+        "action": "replace",
+        "parts": [{"action": "replace", "text": "I look."}, *(gone | call for call in calls)],
+    }
+    (left,) = _replaced(piece, shorter) or ()
+    assert (left.to_llm_message().tool_calls, text_of(left.to_llm_message().content)) == (None, "I look.")
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -333,11 +371,14 @@ def test_two_conversations_of_one_agent_have_sessions_of_their_own(
     palimpsest: Gate, model: Model, tmp_path: Path
 ) -> None:
     condenser, model.rounds = condenser_of(palimpsest), 2
-    one, other = (converse(model, condenser, tmp_path) for _ in range(2))
+    one = converse(model, condenser, tmp_path)
+    other = converse_with(one.agent, tmp_path)
     ask(one, "Look at two.")
     model.done = 0
-    ask(other, "Look at two.")
+    ask(other, "Look at two, and be quick.")
     assert {answer["session"] for _, answer in palimpsest.contexts} == {str(one.id), str(other.id)}
+    condenser.log(one)
+    assert palimpsest.outcomes[-2]["usage"]["input_tokens"] == size(model.sent[2])
 
 
 def test_settings_that_do_not_work_are_errors(palimpsest: Gate, model: Model, tmp_path: Path) -> None:
