@@ -4,7 +4,7 @@ import pytest
 
 from app.core.log.event import content_text
 from app.core.memory.cover import Summary
-from app.core.memory.digest.answers import answered_question, asking_part
+from app.core.memory.digest.answers import answered_question, asking_part, user_lines
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.questions import BEGINNING
 from app.core.plan.state.frontier import START
@@ -28,6 +28,11 @@ ASKS = "The tests pass now. Shall I push the branch?"
             f"{OPTIONS}Which one do you prefer for the new grammar?",
             "2: Write a new lexer. ",
         ),
+        ("yes, the second", f"{OPTIONS}Which one do you prefer for the new grammar?", "2: Write a new lexer. "),
+        ("The latter please, it is older", f"{OPTIONS}Which do you prefer for the grammar?", "2: Write a new lexer. "),
+        ("the third", f"{OPTIONS}Which one do you prefer for the new grammar?", "1: Keep the old parser; 2: "),
+        ("the second test fails", f"{OPTIONS}Which do you prefer for it?", "1: Keep the old parser; 2: "),
+        ("do option 2", f"Option 2: A new lexer\n\nSteps:\n1. Read\n2. Wait\n\n{ASKS}", "2: A new lexer. Shall I push"),
         ("yes", "The tests pass now.", ""),
         ("why?", "Done.", ""),
         ("No: " + "explain it all to me again " * 4, ASKS, "The tests pass now. Shall I push the branch?"),
@@ -38,6 +43,17 @@ ASKS = "The tests pass now. Shall I push the branch?"
 def test_a_short_answer_is_quoted_with_its_question(answer: str, text: str, question: str) -> None:
     found = answered_question(answer, text)
     assert found.startswith(question) and bool(found) == bool(question)
+
+
+def test_a_question_about_an_option_is_a_line_with_its_words() -> None:
+    log = Log()
+    log.assistant(
+        body={"content": "### Option 1: Rails\n1. Draw\n2. Print\n\n### Option 2: A tree\n\nShall I draw it?"}
+    )
+    log.user(body={"content": "can you draw three of them in the style of option 2 first?"})
+    log.assistant(body={"content": "1. Draw\n2. Print\n\nDone."})
+    log.user(body={"content": "can you draw five of them in the style of option 2 now?"})
+    assert [question for _, _, question in user_lines(log.events)] == ["2: A tree", ""]
 
 
 def test_the_part_that_asks_is_verbatim_and_has_the_options_that_are_named() -> None:

@@ -1,7 +1,7 @@
 """Users' messages, and the assistant's question, option or proposal that a short one answers."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from app.core.lexicon.words import content_words
@@ -45,6 +45,15 @@ _NUMBER: Final = re.compile(
     r"\b(?:option|number|point|approach|plan|choice|nr\.?|#)? ?#?(\d{1,2}|[A-H])(?:\b|(?=[=).:]))"
 )
 _LETTER: Final = re.compile(r"\b(?:option|approach|plan|choice) ([a-h])\b", re.I)
+_LABEL: Final = re.compile(r"\b(?:option|approach) #?(\d{1,2}|[a-h])\b", re.I)
+"""An option with its label, which may occur in a question or an instruction of the user's own too."""
+_PLACE: Final = re.compile(
+    r"\bthe (first|former|second|third|fourth|last|latter)(?: (?:one|option|approach|way|choice|idea|solution))?"
+    r"(?=\s?(?:[,.;:!(–—-]|please\b|$))",
+    re.I,
+)
+"""An option by its place in a list."""
+_PLACES: Final = {"first": 0, "former": 0, "second": 1, "third": 2, "fourth": 3, "last": -1, "latter": -1}
 _EXPLICIT: Final = re.compile(
     r"\b(?:options?|number|approach|choice) #?(?:\d{1,2}|[a-h])\b|(?<!\w)#\d|(?<!\w)[A-H]\)|^\d{1,2}\b", re.I
 )
@@ -57,6 +66,9 @@ _ENTRY: Final = re.compile(
     re.I | re.M,
 )
 """A numbered or lettered entry of the assistant's list."""
+_LABELLED: Final = re.compile(
+    r"^[\s>#*_|-]{0,12}(?:option|approach) (\d{1,2}|[A-H])(?:[.):\]]|\*\*|[ \t]?[—–-] )[\s*_:—-]{0,6}(.+)$", re.I | re.M
+)
 _TICKET: Final = re.compile(r"#(\d{1,3})\b[ :.)(*]{1,4}([^|\n()]{3,80})")
 _LISTED: Final = re.compile(r"\W{0,4}(?:\d{1,2}|[A-H])[.)]")
 _MARKS: Final = "*_`~ \"'"
@@ -126,7 +138,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
         elif event.seq in own:
             words = prompt_command(event.text) or " ".join(own_words(event.text).split())
             if words and not _MARKED.fullmatch(words):
-                yield event.seq, words, answered_question(words, said)
+                yield event.seq, words, answered_question(words, said) or "; ".join(_labelled_options(words, said))
                 said = ""
 
 
@@ -199,7 +211,7 @@ def _options(answer: str, text: str) -> list[str]:
         named = asking
     elif len(given) > SHARED_WORDS:
         named = [name for name in named if name not in own or given & content_words(entries.get(name, ""))]
-    chosen = [f"{name}: {_plain(rest, OPTION_CHARS_MAX)}" for name, rest in entries.items() if name in named]
+    chosen = _labelled_options(answer, text) or _named_entries(named, entries) or _option_by_place(answer, text)
     tickets = dict(_TICKET.findall(text))
     chosen += [
         f"#{number}: {_plain(tickets[number], ITEM_CHARS_MAX)}"
@@ -207,6 +219,34 @@ def _options(answer: str, text: str) -> list[str]:
         if len(content_words(tickets.get(number, ""))) >= SHARED_WORDS and number not in entries
     ]
     return chosen[:OPTIONS_MAX]
+
+
+def _named_entries(names: Collection[str], entries: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {_plain(rest, OPTION_CHARS_MAX)}" for name, rest in entries.items() if name in names]
+
+
+def _labelled_options(answer: str, text: str) -> list[str]:
+    """Return the options of an answer that answer and text both call an option, if all of them are in the text."""
+    names = {name.upper() for name in _LABEL.findall(answer)}
+    entries = {name.upper(): rest for name, rest in _LABELLED.findall(text)} if names else {}
+    return _named_entries(names, entries) if names <= entries.keys() else []
+
+
+def _option_by_place(answer: str, text: str) -> list[str]:
+    """Return the option that the beginning of an answer names by its place (`yes, the second`)."""
+    place = _PLACE.search(" ".join(answer.split()[:HEAD_WORDS]))
+    if place is None or not _CHOOSES.search(text[-QUESTION_TAIL_CHARS:]):
+        return []
+    entries, at = _last_list(text), _PLACES[place[1].lower()]
+    chosen = entries[at : at + 1 or None]
+    return _named_entries([one[1] for one in chosen], {one[1]: one[2] for one in chosen})
+
+
+def _last_list(text: str) -> Sequence[re.Match[str]]:
+    """Return the entries of the last list near the end of a text; none if it has only one."""
+    entries = list(_ENTRY.finditer(text, max(0, len(text) - 2 * QUESTION_TAIL_CHARS)))
+    first = next((n for n in range(len(entries) - 1, -1, -1) if entries[n][1].upper() in ("1", "A")), len(entries))
+    return entries[first:] if len(entries) - first > 1 else []
 
 
 def _option_names(answer: str) -> Collection[str]:
@@ -257,14 +297,13 @@ def _join_items(items: Sequence[str]) -> str:
 
 def _choice(text: str, is_named: bool) -> str:
     """Return the subject of the last options of a text, preceded by the options unless the answer names them."""
-    entries = list(_ENTRY.finditer(text, max(0, len(text) - 2 * QUESTION_TAIL_CHARS)))
-    first = next((n for n in range(len(entries) - 1, -1, -1) if entries[n][1].upper() in ("1", "A")), None)
-    if first is None or len(entries) - first < 2:
+    entries = _last_list(text)
+    if not entries:
         return ""
-    line = next((one for one in reversed(text[: entries[first].start()].split("\n")) if one.strip()), "")
+    line = next((one for one in reversed(text[: entries[0].start()].split("\n")) if one.strip()), "")
     lead = _plain(line, QUESTION_CHARS_MAX)
     lead = lead if lead.endswith((":", "?")) else ""
-    items = "; ".join(f"{one[1]}: {_plain(one[2], ITEM_CHARS_MAX)}" for one in entries[first : first + OPTIONS_MAX])
+    items = "; ".join(f"{one[1]}: {_plain(one[2], ITEM_CHARS_MAX)}" for one in entries[:OPTIONS_MAX])
     return lead if is_named else f"{items}. {lead}".rstrip()
 
 
