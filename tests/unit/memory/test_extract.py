@@ -63,7 +63,10 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
     assert section(text, "## User Messages") == ["Always keep two decimals in the report."]
     assert section(text, "### In Progress") == ["Read it", "Waiting for the result of read with path tide/gauge.py."]
     assert section(text, "### Not Started") == ["Print the report"]
-    assert section(text, "### Blocked") == ["`make test` failed when it was last run."]
+    assert section(text, "### Blocked") == [
+        "`make test` failed when it was last run.",
+        "Not resolved when this part ended: The estuary test fails because its heights are missing.",
+    ]
     assert section(text, "## Closing Agent Messages") == [
         "I fixed the gauge so that heights are metric. The report converts heights to feet.",
         "We decided to convert heights in the report instead of the gauge.",
@@ -326,6 +329,62 @@ def test_only_successful_changes_are_counted_with_their_definitions() -> None:
         "Changed gauge.go x3: removed Low, added High, Ebb.",
     ]
     assert set(section(extract([], first, Digest(), 400, COUNTER), "### Done")) == set(section(first, "### Done"))
+
+
+CYCLE = "I've hit an **import cycle**:\n\n```\ngauge → report → gauge\n```\n\nIf the report loads the gauge, both wait."
+
+
+def open_problems(log: Log) -> list[str]:
+    mark = "- Not resolved when this part ended: "
+    return [line.removeprefix(mark) for line in body(log).split("\n") if line.startswith(mark)]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (CYCLE, "I've hit an import cycle: If the report loads the gauge, both wait."),
+        ("We have a circular dependency:\n\nLet me look at it:", "We have a circular dependency."),
+        (
+            "I renamed it. The map doesn't compile because `unit` is gone.",
+            "The map doesn't compile because `unit` is gone.",
+        ),
+        ("The map won't build because the chart is missing. I've added it.", ""),
+        ("The test was failing because of the tide.", ""),
+        ("The test probably fails because of the tide.", ""),
+        ("This fixes the map, which fails because of the tide.", ""),
+        ("If the clock stops, there's a deadlock.", ""),
+        ("## Options\n- Keep it: the test fails because of the tide.", ""),
+        ("The estuary's test fails in winter.", ""),
+    ],
+)
+def test_a_present_problem_with_its_reason_is_open_until_something_changes(text: str, problem: str) -> None:
+    log = Log()
+    add_edit(log, "a", "b")
+    log.assistant(body={"content": text})
+    log.result(log.call("read", body={"arguments": {"path": "tide/gauge.py"}}))
+    log.result(log.call("bash", body={"arguments": {"command": "make test"}}), is_error=True)
+    assert open_problems(log) == ([problem] if problem else [])
+    add_edit(log, "b", "c")
+    assert open_problems(log) == []
+
+
+def test_a_problem_is_not_open_after_a_pass_another_agents_work_or_a_report_of_success() -> None:
+    for tool, arguments in (("bash", {"command": "make test"}), ("Task", {"prompt": "mend it"})):
+        log = Log()
+        log.assistant(body={"content": CYCLE})
+        log.result(log.call(tool, body={"arguments": arguments}), body={"content": "2 passed"})
+        assert open_problems(log) == []
+    log = Log()
+    add_edit(log, "a", "b")
+    log.assistant(body={"content": CYCLE})
+    log.user(body={"content": "why?"})
+    log.assistant(body={"content": "Both load the station's table of all heights."})
+    assert len(open_problems(log)) == 1
+    for add in (log.assistant, log.user):
+        log.assistant(body={"content": CYCLE})
+        assert open_problems(log)
+        add(body={"content": "I moved the table into a module of its own."})
+        assert open_problems(log) == []
 
 
 def test_a_definition_that_an_edit_only_repeats_is_not_edited() -> None:

@@ -97,6 +97,14 @@ def test_a_failure_that_a_later_summary_reports_again_leaves_with_its_headings()
     )
 
 
+def test_a_problem_leaves_with_a_later_edit_or_pass() -> None:
+    open_one = "### Blocked\n- Not resolved when this part ended: The test fails because of a cycle."
+    for later in ("- Changed gauge.py.", "<commands>\n[ok] make test\n</commands>"):
+        assert unite([open_one, later]).words[0] == ""
+        assert unite([later, open_one]).words[1] == open_one
+    assert unite([open_one, "## Goal\n- Sort."]).words[0] == open_one
+
+
 def test_names_that_the_text_shows_elsewhere_and_shorter_paths_leave() -> None:
     first = (
         "- Wrote `load_rows`.\n\n<modified-files>\nsrc/tide/gauge.py\n</modified-files>\n"

@@ -47,6 +47,7 @@ from app.core.memory.extractive.sections import (
     SHORTEST_CHARS,
     STATES,
     SUFFIX,
+    UNRESOLVED,
     USERS,
     Section,
     SectionLine,
@@ -55,9 +56,17 @@ from app.core.memory.extractive.sections import (
     parse_sections,
     without_counts,
 )
-from app.core.memory.extractive.statements import INTENT, has_content, is_narration, looks_only, refutes
+from app.core.memory.extractive.statements import (
+    INTENT,
+    has_content,
+    is_narration,
+    looks_only,
+    problems,
+    refutes,
+    reports_success,
+)
 from app.core.memory.extractive.tool_calls import plain_arguments
-from app.core.memory.extractive.work import SpanWork, failed_checks
+from app.core.memory.extractive.work import SpanWork, failed_checks, last_effect
 
 NEWEST_TEXTS: Final = 3
 """The number of newest assistant texts that are quoted, and of open calls that are named."""
@@ -131,7 +140,7 @@ class SpanBody:
             GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
             USERS: [],
             CONSTRAINTS: rules,
-            BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED])],
+            BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED]), *messages.open_problems()],
             NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
             RUNNING: [*planned[UNDER_WAY], *(messages.open_calls or before[RUNNING])],
             LATEST: [],
@@ -233,6 +242,18 @@ class _Messages:
             if line:
                 found.append(SectionLine(line, seq))
                 room -= len(line)
+        return found
+
+    def open_problems(self) -> Sequence[SectionLine]:
+        """Return the problems that the assistant reported since anything may have solved them, the newest first."""
+        settled = max([last_effect(self._events), *(e.seq for e in self.users if reports_success(e.text))])
+        found: list[SectionLine] = []
+        for seq, text in reversed(self._unrefuted):
+            if seq <= settled:
+                break
+            found += [SectionLine(UNRESOLVED + one, seq) for one in problems(text)]
+            if reports_success(text):
+                break
         return found
 
     def newest(self) -> Sequence[SectionLine]:

@@ -45,6 +45,8 @@ LATEST_REQUEST: Final = "Later request: "
 """The mark of a goal's second line, which stays true when another summary follows."""
 EARLIER_MARK: Final = "Latest request: "
 """LATEST_REQUEST in older summaries."""
+UNRESOLVED: Final = "Not resolved when this part ended: "
+"""The mark of a problem in the assistant's words."""
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
 

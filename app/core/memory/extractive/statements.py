@@ -65,6 +65,21 @@ _FOUND: Final = re.compile(
     re.I,
 )
 """A sentence that announces a finding."""
+_PROBLEM: Final = re.compile(
+    r"(?<!will )(?<!to )\b(?:fails|(?:is|are) (?:still )?failing|(?:does|do|wo)n['’]t (?:compile|build|pass|work))\b"
+    r"[^.;:]{0,60}\b(?:because|due to)\b"
+    r"|\b(?:(?:i|we)(?:['’]ve)? (?:now |just )?(?:hit|have|ran into|created|introduced)|there(?:['’]s| is)"
+    r"|(?:this|that|it) (?:creates|causes)) (?:an?|another|the) (?:\w+ )?"
+    r"(?:(?:import|dependency) cycle|(?:circular|cyclic) (?:import|dependency|reference)|deadlock)\b",
+    re.I,
+)
+"""Words of a present problem with its reason."""
+_SETTLED: Final = re.compile(
+    r"\b(?:fix\w*|resolv\w+|solv\w+|avoid\w*|prevent\w*|previously|expected|intended|intentional\w*|by design|was|were)"
+    r"\b",
+    re.I,
+)
+"""Words of a problem that is over, or is none."""
 _DIAGNOSIS: Final = re.compile(rf"\b(?:{_CAUSE}|(?:are|is|was|were) failing)\b", re.I)
 _HEDGED: Final = re.compile(
     r"\b(?:likely|maybe|might|may|could|would|(?<!i )should|probably|perhaps|seems?|appears?|presumably"
@@ -213,6 +228,35 @@ def finished_statements(text: str) -> Iterator[str]:
             described = one.is_supposed or (one.is_item and one.lead and not one.is_reported)
             if not described and not one.text.endswith((":", "?")) and len(one.text) <= STATEMENT_CHARS_MAX:
                 yield one.text
+
+
+def problems(text: str) -> Sequence[str]:
+    """Return the statements that report a present problem with its reason, without those before finished work."""
+    items = statements(text)
+    done = (at for at, one in enumerate(items) if _DONE.search(one.text) and not _DOUBT.search(one.text))
+    rest = items[max(done, default=-1) + 1 :]
+    return [
+        _with_reason(rest, at)
+        for at, one in enumerate(rest)
+        if _PROBLEM.search(one.text)
+        and not (one.is_supposed or _HEDGED.search(one.text) or _SETTLED.search(one.text))
+        and len(one.text) <= STATEMENT_CHARS_MAX
+    ]
+
+
+def _with_reason(items: Sequence[Statement], at: int) -> str:
+    """Return a statement, with the next one if it ends with a colon."""
+    text = items[at].text
+    if not text.endswith(":"):
+        return text
+    reason = items[at + 1].text if at + 1 < len(items) else ""
+    is_whole = reason and not reason.endswith((":", "?")) and not is_narration(reason)
+    return f"{text} {reason}" if is_whole and len(text) + len(reason) < STATEMENT_CHARS_MAX else f"{text[:-1]}."
+
+
+def reports_success(text: str) -> bool:
+    """Return whether a text reports finished work without a doubt."""
+    return next(finished_statements(text), None) is not None
 
 
 def is_intent(text: str) -> bool:

@@ -152,6 +152,19 @@ class SpanWork:
         return sorted(lines, key=lambda line: -line.seq)
 
 
+def last_effect(events: Sequence[Event]) -> int:
+    """Return the seq of the newest result of a call that may have changed something or shown success; 0 without any."""
+    return max((call.result_seq for call in answered_calls(events) if _may_settle(call)), default=0)
+
+
+def _may_settle(call: AnsweredCall) -> bool:
+    if call.state in (ERROR, REJECTED) or call.result is None:
+        return False
+    if call.command is not None:
+        return not is_idle(call.command)
+    return bool(call.use.modified) or not (call.use.read or _LOOKING.search(call.tool))
+
+
 def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
     """Return lines on the checks that failed when they were last run, the newest first."""
     return [SectionLine(_failed(run), run.seq) for run in reversed(runs) if run.state == ERROR]

@@ -24,6 +24,7 @@ _SEPARATOR: Final = re.compile(r"[./]")
 _STATE: Final = re.compile(r"^\[\w+\] ")
 _PASSED, _FAILED = "[ok] ", "[error] "
 _BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
+_UNRESOLVED: Final = re.compile(r"^- Not resolved when this part ended: [^\n]*\n?", re.M)
 _NOTHING_BLOCKED: Final = re.compile(r"^(?:## Progress\n)?### Blocked\n(?=## |\Z)|^### Blocked\n(?=#)", re.M)
 _EDITED: Final = re.compile(r"^- (?:Changed|Wrote) ", re.M)
 """Lines in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
@@ -71,11 +72,11 @@ def _unite(texts: tuple[str, ...]) -> Union:
     found: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
     passed: list[Check] = []
     failed: set[str] = set()
+    newest_edit = max((at for at, one in enumerate(parsed) if one.names_edits), default=0)
     for at in reversed(range(len(texts))):
-        words[at] = _drop_old_failures(parsed[at], passed, failed)
+        words[at] = _drop_old_failures(parsed[at], passed, failed, is_old=at < newest_edit)
         passed += parsed[at].passed
         failed |= parsed[at].failed
-    newest_edit = max((at for at, one in enumerate(parsed) if one.names_edits), default=0)
     for at, one in enumerate(parsed):
         is_old = at < newest_edit
         for tag, key, line in one.entries:
@@ -119,13 +120,17 @@ def _is_fixed(command: str, passed: Iterable[Check]) -> bool:
     return len(checks) == 1 and any(covers(later, checks[0]) for later in passed)
 
 
-def _drop_old_failures(summary: _Parsed, passed: Sequence[Check], failed: Set[str]) -> str:
-    """Return a summary's words without the failures that later summaries report as fixed or report again."""
+def _drop_old_failures(summary: _Parsed, passed: Sequence[Check], failed: Set[str], *, is_old: bool) -> str:
+    """Return a summary's words without the failures that later summaries report as fixed or report again.
+
+    If it is older than an edit or a pass, its problems are left out too.
+    """
 
     def line(found: re.Match[str]) -> str:
         return "" if bare_command(found[1]) in failed or _is_fixed(found[1], passed) else found[0]
 
     kept = _BLOCKED.sub(line, summary.words) if summary.failed else summary.words
+    kept = _UNRESOLVED.sub("", kept) if is_old or passed else kept
     return _NOTHING_BLOCKED.sub("", kept).strip()
 
 
