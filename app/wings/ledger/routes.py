@@ -39,7 +39,7 @@ from app.wings.ledger.schemas import (
 )
 from app.wings.ledger.service import CALLS_MAX, BilledSums, BilledWarmings, Ledger
 from app.wings.ledger.store import LedgerRow
-from app.wings.ledger.totals import Account, Totals, money_of
+from app.wings.ledger.totals import Account, PotentialBill, Totals, money_of
 
 router = Resource("audit")
 
@@ -103,7 +103,7 @@ async def get_audit_ledger(
         items=[LedgerModel(model=name, **_sums(list(members))) for name, members in by_model],
         totals=LedgerSums(**_sums(found.sums)),
         warmings=_warmings(found.warmings),
-        observed=_observed(found.observed),
+        observed=_observed(found.observed, found.potential),
         holdout=found.holdout and answer_of(LedgerHoldout, found.holdout),
     )
 
@@ -181,9 +181,11 @@ def _sums(members: Sequence[BilledSums]) -> dict[str, Any]:
     }
 
 
-def _observed(members: Sequence[BilledSums]) -> LedgerObserved:
-    counted = LedgerObserved.model_fields.keys() - {"billed", "potential_input_tokens"}
-    return LedgerObserved(
+def _observed(members: Sequence[BilledSums], potential: PotentialBill) -> LedgerObserved:
+    counted = ("calls", "reported_calls", "input_tokens", "read_tokens", "write_tokens")
+    return answer_of(
+        LedgerObserved,
+        potential,
         **{name: sum(getattr(one.sums, name) for one in members) for name in counted},
         billed=sum(one.bill.billed for one in members),
         potential_input_tokens=sum(one.sums.remaining_tokens for one in members),

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from app.core.audit.holdout import SESSIONS_LEAST
 from app.http.fields import CallEpoch, CallId, CallModel, EpochCause, EpochNumber, NextCursor
+from app.wings.ledger.totals import POTENTIAL_CALLS_MAX
 
 Cause = Literal[
     "time_to_live",
@@ -250,6 +251,14 @@ class LedgerObserved(BaseModel):
     potential_input_tokens: int = Field(
         description="Input tokens if the contexts had been sent instead: `input_tokens` without the estimated share "
         "that each context leaves out of the whole log."
+    )
+    priced_calls: int = Field(
+        description=f"Number of calls that the following two prices cover: the newest, {POTENTIAL_CALLS_MAX} at most."
+    )
+    priced_billed: Price = Field(description="Price of the clients' own requests of these calls, as `billed`.")
+    potential_billed: Price = Field(
+        description="Price of these calls if the contexts had been sent instead, with the reads from the provider's "
+        "cache to expect of them."
     )
 
 

@@ -30,7 +30,7 @@ from app.wings.ledger.cache_use import (
     LedgerLine,
     Usage,
 )
-from app.wings.ledger.totals import Account, Totals, accounts, totals
+from app.wings.ledger.totals import POTENTIAL_CALLS_MAX, Account, PotentialBill, Totals, accounts, totals
 
 CALLS_MAX: Final = 5_000
 """Most calls of a view in a ledger: the newest. Each takes about 0.1 ms of CPU."""
@@ -100,7 +100,8 @@ class BilledWarmings:
 class TenantLedger:
     """The sums of a tenant's calls in [since, until), of the warmings of their caches, and of its observed calls.
 
-    `holdout` are the sessions held out and the others they are compared with; None if none was drawn.
+    `potential` prices the newest of the observed calls. `holdout` are the sessions held out and the others they are
+    compared with; None if none was drawn.
     """
 
     since: datetime
@@ -108,6 +109,7 @@ class TenantLedger:
     sums: Sequence[BilledSums]
     warmings: Sequence[BilledWarmings]
     observed: Sequence[BilledSums]
+    potential: PotentialBill
     holdout: Holdout | None
 
 
@@ -280,7 +282,31 @@ class Ledger:
         if any(one.sums.drawn_calls for one in (*sent, *seen)):
             rows = await store.drawn(self._database, tenant_id, since, end, model, prefix, DRAWN_MAX)
             holdout = await self._holdout(tenant_id, rows)
-        return TenantLedger(since, end, sent, await self._billed(tenant_id, warmed), seen, holdout)
+        potential = PotentialBill()
+        if seen:
+            found = (tenant_id, since, end, model, prefix)
+            potential = await self._potential(
+                tenant_id, await store.observed_lines(self._database, *found, POTENTIAL_CALLS_MAX)
+            )
+        return TenantLedger(since, end, sent, await self._billed(tenant_id, warmed), seen, potential, holdout)
+
+    async def _potential(
+        self, tenant_id: UUID, lines: Sequence[tuple[Sequence[store.LedgerRow], Sequence[store.EpochRow]]]
+    ) -> PotentialBill:
+        """Price observed calls, given line by line with their epochs."""
+        used = {row.policy: await self._policies.get(tenant_id, row.policy) for rows, _ in lines for row in rows}
+
+        def price() -> PotentialBill:
+            calls, billed, potential = 0, 0.0, 0.0
+            for rows, epochs in lines:
+                made, _ = self._lines([_if_sent(row) for row in rows], epochs, used)
+                for row, line in zip(rows, made, strict=True):
+                    if row.usage is not None:
+                        calls, potential = calls + 1, potential + line.expected.billed
+                        billed += self._bill(row, row.usage[:3], used[row.policy]).billed
+            return PotentialBill(calls, billed, potential)
+
+        return await asyncio.to_thread(price)
 
     async def _holdout(self, tenant_id: UUID, rows: Sequence[store.DrawnSums]) -> Holdout:
         """Return the bills of the drawn sessions, without any that was in both groups, as after a change of share."""
@@ -290,7 +316,7 @@ class Ledger:
             policy = await self._policies.get(tenant_id, row.policy)
             groups.setdefault(row.session_id, set()).add(row.held_out)
             before = bills.get(row.session_id, SessionBill(0, 0.0))
-            billed = self._bill(row, policy).billed
+            billed = self._bill(row, (row.input_tokens, row.read_tokens, row.write_tokens), policy).billed
             bills[row.session_id] = SessionBill(before.calls + row.calls, before.billed + billed)
         both = (Group([bills[id] for id, drawn in groups.items() if drawn == {group}]) for group in (True, False))
         return Holdout(*both)
@@ -299,12 +325,28 @@ class Ledger:
         found = []
         for row in sums:
             policy = await self._policies.get(tenant_id, row.policy)
-            found.append(BilledSums(row, self._bill(row, policy), policy.prices))
+            bill = self._bill(row, (row.input_tokens, row.read_tokens, row.write_tokens), policy)
+            found.append(BilledSums(row, bill, policy.prices))
         return found
 
-    def _bill(self, row: store.CallSums | store.DrawnSums, policy: Policy) -> Bill:
-        fresh = max(0, row.input_tokens - row.read_tokens - row.write_tokens)
-        return priced(self._rules(row.model, row.format, policy), row.read_tokens, row.write_tokens, fresh)
+    def _bill(
+        self,
+        of: store.CallSums | store.DrawnSums | store.LedgerRow,
+        usage: tuple[int, int | None, int | None],
+        policy: Policy,
+    ) -> Bill:
+        """Return the bill of calls of one model with this input, cache reads and cache writes."""
+        total, read, write = (count or 0 for count in usage)
+        return priced(self._rules(of.model, of.format, policy), read, write, max(0, total - read - write))
+
+
+def _if_sent(row: store.LedgerRow) -> store.LedgerRow:
+    """Return an observed call with the input to expect had its context been sent: its share of the whole log's."""
+    if row.usage is None:
+        return row
+    outside = min(row.outside, row.usage[0])
+    share = row.estimate / max(1, row.estimate + row.evicted_tokens)
+    return replace(row, usage=(outside + round((row.usage[0] - outside) * share), None, None, None))
 
 
 def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:

@@ -115,12 +115,15 @@ class WarmingSums:
     usage: WarmingUsage
 
 
-_CALLS: Final = """
-SELECT call_id, created_at, head, epoch, policy_name, policy_version, format, model, estimate,
+_CALL_COLUMNS: Final = """
+       call_id, created_at, head, epoch, policy_name, policy_version, format, model, estimate,
        coalesce(counted, estimate) AS counted, evicted_tokens, breakpoints, input_tokens, cache_read_tokens,
        cache_write_tokens, output_tokens, error IS NOT NULL AS failed, window_tokens, outside_tokens, tools_tokens,
        system_tokens, ephemeral_tokens, clock, breakpoint_tokens, breakpoint_blocks,
        CASE WHEN window_tokens IS NULL THEN manifest END AS manifest
+"""
+_CALLS: Final = f"""
+SELECT {_CALL_COLUMNS}
 FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view
   AND call_id <= CASE WHEN :last::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :last END
   AND call_id > CASE WHEN :after::uuid IS NULL THEN '00000000-0000-0000-0000-000000000000' ELSE :after END
@@ -129,7 +132,7 @@ ORDER BY call_id DESC LIMIT :limit
 
 
 def _call(row: asyncpg.Record) -> LedgerRow:
-    """Decode a row of _CALLS. It includes the manifest if the call was recorded before these figures had columns."""
+    """Decode a row of _CALL_COLUMNS, with the manifest if the call was recorded before these figures had columns."""
     stored = row["manifest"]
     read = row if stored is None else manifest_columns(from_json(texts.loads(stored)))
     unknown = [None] * len(row["breakpoints"])
@@ -169,9 +172,12 @@ async def calls(
     return [replace(row, usage=None) for row in found] if view == OBSERVED_VIEW else found
 
 
-_EPOCHS: Final = """
-SELECT epoch, cause, changed_seq, stable_tokens, coalesce((frontier ->> 'tools_seq')::bigint, 0) AS tools_seq,
+_EPOCH_COLUMNS: Final = """
+       epoch, cause, changed_seq, stable_tokens, coalesce((frontier ->> 'tools_seq')::bigint, 0) AS tools_seq,
        coalesce((frontier ->> 'system_seq')::bigint, 0) AS system_seq
+"""
+_EPOCHS: Final = f"""
+SELECT {_EPOCH_COLUMNS}
 FROM epochs WHERE session_id = :session_id AND tenant_id = :tenant_id AND view = :view
   AND epoch >= (SELECT coalesce(max(epoch), 0) FROM epochs
                 WHERE session_id = :session_id AND view = :view AND epoch < :first)
@@ -235,6 +241,35 @@ async def observed(
     """Sum a tenant's observed calls in [since, until), as `sums` does those whose contexts were sent."""
     values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
     return [_call_sums(row) for row in await database.fetch(OBSERVED_SUMS, **values)]
+
+
+OBSERVED_CALLS: Final = f"""
+SELECT session_id, {_CALL_COLUMNS}
+FROM model_calls WHERE tenant_id = :tenant_id AND created_at >= :since AND created_at < :until
+  AND view = '{OBSERVED_VIEW}' AND {_OF_PREFIX}
+ORDER BY created_at DESC, call_id DESC LIMIT :most
+"""
+OBSERVED_EPOCHS: Final = f"""
+SELECT session_id, {_EPOCH_COLUMNS}
+FROM epochs WHERE session_id = ANY(:session_ids::uuid[]) AND tenant_id = :tenant_id AND view = '{OBSERVED_VIEW}'
+ORDER BY session_id, epoch
+"""
+
+
+async def observed_lines(
+    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str, most: int
+) -> list[tuple[list[LedgerRow], list[EpochRow]]]:
+    """Return a tenant's newest observed calls, at most `most`, line by line in order, and the epochs of each line.
+
+    The usage of a call is that of the request that was sent.
+    """
+    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
+    found: dict[UUID, tuple[list[LedgerRow], list[EpochRow]]] = {}
+    for row in reversed(await database.fetch(OBSERVED_CALLS, **values, most=most)):
+        found.setdefault(row["session_id"], ([], []))[0].append(_call(row))
+    for row in await database.fetch(OBSERVED_EPOCHS, tenant_id=tenant_id, session_ids=list(found)):
+        found[row["session_id"]][1].append(decode(EpochRow, row))
+    return list(found.values())
 
 
 DRAWN: Final = f"""

@@ -11,6 +11,8 @@ from app.wings.ledger.cache_use import CountedCall, CountedEpoch, LedgerLine, ca
 
 REPLANNED: Final = frozenset({"start", "model", "window", "policy", "redaction"})
 """Causes of epochs that are planned from scratch: removals by earlier epochs no longer count as theirs."""
+POTENTIAL_CALLS_MAX: Final = 1_000
+"""The number of observed calls that are priced as if their contexts had been sent: the newest."""
 MILLION: Final = 1_000_000
 
 
@@ -61,6 +63,15 @@ class Totals:
     append_only: Bill
     beyond_window: int
     money: Mapping[str, CurrencyTotals]
+
+
+@dataclass(frozen=True, slots=True)
+class PotentialBill:
+    """The price of observed calls with known usage, and the price if their contexts had been sent instead."""
+
+    priced_calls: int = 0
+    priced_billed: float = 0.0
+    potential_billed: float = 0.0
 
 
 def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tuple[Account, ...]:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import serving
 from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, settings
-from tests.support.provider import Provider
+from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 
 pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("ledger")]
 
@@ -128,6 +128,59 @@ async def test_the_sums_of_an_unknown_model_are_those_of_an_enforced_run(
     assert enforced["left_out_tokens"] > 0
     assert observed["potential_input_tokens"] == pytest.approx(enforced["input_tokens"], rel=0.02)
     assert learned["ratio"] == pytest.approx(known["ratio"], rel=0.02)
+
+
+class _PrefixCache:
+    """A provider's cache: it reads the longest marked prefix that an earlier request had marked, too."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def reply(self, request: ReceivedRequest) -> ProviderReply:
+        """Return a reply with the usage of a request."""
+        prefix, size, read, marked = "", 0, 0, 0
+        own: list[str] = []
+        for message in request.body["messages"]:
+            blocks = message["content"]
+            for block in blocks if isinstance(blocks, list) else [{"type": "text", "text": blocks}]:
+                prefix += json.dumps({"role": message["role"], **block, "cache_control": None})
+                size += len(block["text"])
+                if "cache_control" in block:
+                    read = size if prefix in self._known else read
+                    marked = size
+                    own.append(prefix)
+        self._known.update(own)
+        whole, read, written = len(request.raw) // 4, read // 4, (marked - read) // 4
+        usage = {"input_tokens": whole - read - written, "output_tokens": 1}
+        usage |= {"cache_read_input_tokens": read, "cache_creation_input_tokens": written}
+        said = {
+            "id": f"msg_{len(self._known)}",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-5",
+            "usage": usage,
+        }
+        said |= {"content": [{"type": "text", "text": "Hello."}], "stop_reason": "end_turn", "stop_sequence": None}
+        return ProviderReply(raw=json.dumps(said).encode(), headers={"content-type": "application/json"})
+
+
+async def test_the_price_of_the_contexts_is_that_of_an_enforced_run(
+    database_url: str, provider: Provider, behind: BackgroundWrites
+) -> None:
+    bodies = _bodies(ROUNDS)
+    async with _client(provider, database_url, "observe") as http:
+        await _run(http, "a", bodies, behind)
+        observed = (await _ledger(http))["observed"]
+        await http.delete("/v1/calibrations")
+    provider.choose = _PrefixCache().reply
+    async with _client(provider, database_url, "enforce") as http:
+        await _run(http, "b", bodies, behind)
+        enforced = (await _ledger(http))["totals"]
+    print("potential", observed["potential_billed"], "enforced", enforced["billed"], enforced)
+    assert (observed["priced_calls"], observed["priced_billed"]) == (ROUNDS, observed["billed"])
+    assert enforced["read_tokens"] > 0
+    assert observed["potential_billed"] < 0.9 * observed["potential_input_tokens"]
+    assert observed["potential_billed"] == pytest.approx(enforced["billed"], rel=0.02)
 
 
 async def test_a_session_is_enforced_after_it_was_observed(

@@ -130,6 +130,14 @@ class LedgerObserved(Model):
     """Input tokens if the contexts had been sent instead: `input_tokens` without the estimated share that each
     context leaves out of the whole log.
     """
+    priced_calls: int
+    """Number of calls that the following two prices cover: the newest, 1000 at most."""
+    priced_billed: float
+    """Price of the clients' own requests of these calls, as `billed`."""
+    potential_billed: float
+    """Price of these calls if the contexts had been sent instead, with the reads from the provider's cache to
+    expect of them.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
