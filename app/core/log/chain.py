@@ -61,6 +61,16 @@ def links(bodies: Iterable[Mapping[str, Json]], start: bytes = START) -> list[Li
     return found
 
 
+def count_repeated(before: Sequence[Mapping[str, Json]], after: Sequence[Mapping[str, Json]]) -> int:
+    """Return the number of events at the beginning of `after` that repeat the last ones of `before`."""
+    last = [text for body in before if (text := canonical(body)) is not None]
+    first = [(place, text) for place, body in enumerate(after, 1) if (text := canonical(body)) is not None]
+    for count in range(min(len(last), len(first)), 0, -1):
+        if last[-count:] == [text for _, text in first[:count]]:
+            return first[count - 1][0]
+    return 0
+
+
 def canonical(body: Mapping[str, Json]) -> bytes | None:
     """Return the content of an event in a form that equivalent spellings share; None if it is not in the conversation.
 

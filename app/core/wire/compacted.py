@@ -45,12 +45,13 @@ NO_ANTHROPIC_USAGE: Final[Mapping[str, Json]] = {
 @dataclass(frozen=True, slots=True)
 class CompactedPlace:
     """The end of the messages that an item replaces: a session, the row of its line, a seq, and the hash of the chain
-    there (hexadecimal)."""
+    there (hexadecimal). `paused`: no reply followed the item."""
 
     session: str
     line: str
     seq: int
     hash: str
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,26 +4,30 @@ An item is made without a model: the messages are logged, and it names their end
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from app.core.assembly.inputs import ContextRequest
 from app.core.errors import InvalidItem, InvalidRequest, NotFound, SessionErased
-from app.core.log.chain import START, Link, Tip, links
+from app.core.log.chain import START, Link, Tip, count_repeated, links
+from app.core.log.events import Json
 from app.core.log.segments import row_name
 from app.core.wire.bodies import Body
 from app.core.wire.compacted import CompactedPlace, find_item
 from app.resources.reconcile.messages import ClientList, ClientMessages
 from app.resources.reconcile.service import Reconcile
 from app.services.compaction_items import CompactionItems
-from app.store import chain, lines, sessions
+from app.store import chain, event_log, lines, sessions, texts
 from app.store.engine import Database
 
 OBSERVED: Final = (
     "the request holds a compaction item of this server, which only observes calls now: no provider can read the item. "
     "Set PALIMPSEST_GATEWAY_MODE=enforce, or send the whole conversation"
 )
+REPEATED_MAX: Final = 200
+"""Events before a pause that a client may repeat after it."""
 REPLY_WAITS: Final = (0.0, 0.02, 0.1, 0.4)
 """Seconds before each lookup of a reply that a client names."""
 
@@ -66,7 +70,21 @@ async def continue_item(
             "another one has its name",
             field="encrypted_content",
         )
-    return await _complete(replace(read, raw=read.raw[1:], indices=read.indices[1:]), tip)  # without the placeholder
+    known = 1  # the placeholder
+    if place.paused:  # clients may repeat their last messages, as Anthropic's page on compaction shows
+        before = await _events_before(database, tenant_id, place, REPEATED_MAX)
+        known += await asyncio.to_thread(count_repeated, before, read.raw[1:])
+    return await _complete(replace(read, raw=read.raw[known:], indices=read.indices[known:]), tip)
+
+
+async def _events_before(
+    database: Database, tenant_id: UUID, place: CompactedPlace, most: int
+) -> list[Mapping[str, Json]]:
+    """Return the last events that an item replaces."""
+    async with database.transaction() as tx:
+        row = await sessions.get_locked(tx, tenant_id, place.line)
+        rows = await event_log.read(tx, row.log, "seq, body", max(1, place.seq - most + 1), place.seq)
+    return [texts.loads(one["body"]) for one in rows]
 
 
 async def _tip_at(database: Database, tenant_id: UUID, session: str, line: str, seq: int) -> Tip:
@@ -110,10 +128,15 @@ class Compactions:
             raise InvalidRequest(OBSERVED, field=found.field)
         return body.read_with(found.field, found.messages), await self._items.open(tenant_id, found.sealed)
 
-    async def make(self, tenant_id: UUID, session: str, given: ClientMessages, request: ContextRequest) -> str:
-        """Log a list's new messages, and return the content of an item for it. Raises the errors of an append."""
+    async def make(
+        self, tenant_id: UUID, session: str, given: ClientMessages, request: ContextRequest, *, paused: bool = False
+    ) -> str:
+        """Log a list's new messages, and return the content of an item for it. Raises the errors of an append.
+
+        `paused`: the item is returned without a reply, within a call that requested both.
+        """
         # A request for a compaction need not repeat prompts and tools: those of the log stay.
         given = replace(given, prompts=(), tools=None, all_prompts=False)
         applied = await self._reconcile.append_only(tenant_id, session, given, request)
-        place = CompactedPlace(session, row_name(applied.line), applied.head, given.links[-1].hash.hex())
+        place = CompactedPlace(session, row_name(applied.line), applied.head, given.links[-1].hash.hex(), paused)
         return await self._items.seal(tenant_id, place)

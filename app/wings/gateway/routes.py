@@ -171,7 +171,7 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
     check_session(who, session)
     request.scope[EXCHANGE].assign_session(session)
     exchange.mode, exchange.session = "bypass", session
-    requested = _take_request(who, exchange, given, place, requested)
+    requested = _take_request(who, endpoint, exchange, given, place, requested)
     try:
         if given is None:
             raise NotBudgeted("unreadable")
@@ -183,7 +183,7 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
             exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
         elif not endpoint.counts:
             call = await gateway.prepare(who.tenant_id, session, conversation)
-            if call.item is not None and requested is not None and requested.pauses and not endpoint.versioned:
+            if call.item is not None and requested is not None and requested.pauses:
                 exchange.mode, exchange.answer = "answered", paused_response(conversation, call.item)
                 gateway.report_paused(call)
                 return
@@ -203,17 +203,23 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
 
 def _take_request(
     who: Caller,
+    endpoint: Endpoint,
     exchange: GatewayExchange,
     given: Body | None,
     place: CompactedPlace | None,
     requested: RequestedCompaction | None,
 ) -> RequestedCompaction | None:
-    """Return the compaction that a call requests of the gateway; None in a session that is held out."""
+    """Return the compaction that a call requests of the gateway; None in a session that is held out.
+
+    Calls on Bedrock do not pause, since their streams have frames, which only the provider writes.
+    """
     if place is None and exchange.gateway.held_out(who.tenant_id, exchange.session or ""):
         return None
-    exchange.unrequesting = given if requested is not None else None
     exchange.without_beta = None if requested is None and place is None else BETA
-    return requested
+    if requested is None:
+        return None
+    exchange.unrequesting = given
+    return replace(requested, pauses=requested.pauses and not endpoint.versioned)
 
 
 async def _answer(

@@ -171,7 +171,8 @@ class Gateway:
         call, inputs = answer.assembled.call, answer.assembled.inputs
         item = None
         if exceeds_threshold(answer.assembled, conversation):
-            sealed = await self._compactions.make(tenant_id, session, given, asked)
+            paused = conversation.compaction is not None and conversation.compaction.pauses
+            sealed = await self._compactions.make(tenant_id, session, given, asked, paused=paused)
             item = await asyncio.to_thread(make_item, conversation.format, sealed, inputs)
         return PreparedCall(
             tenant_id=tenant_id,

@@ -250,3 +250,26 @@ async def test_bedrocks_newer_endpoint_is_anthropics_api(database_url: str, prov
     assert raw.headers["x-palimpsest-mode"] == "context"
     [asked] = provider.requests
     assert asked.path == "/anthropic/v1/messages"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_requested_compaction_is_taken_out_of_the_body(
+    web: httpx.AsyncClient, provider: Provider, stream: bool
+) -> None:
+    """The beta is in the body here, and neither a pause nor a block can be written into a stream of frames."""
+    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 1_000}}
+    asked = body(
+        [{"role": "assistant" if number % 2 else "user", "content": "word " * 300} for number in range(9)],
+        anthropic_beta=["compact-2026-01-12", "other"],
+        context_management={"edits": [{**edit, "pause_after_compaction": True}]},
+    )
+    await web.put("/v1/sessions/s", json={"policy": NO_WAIT_POLICY})
+    answer = await web.post(f"/gateway/s/s/bedrock{PATH}{'-with-response-stream' if stream else ''}", json=asked)
+    assert answer.headers["x-palimpsest-mode"] == "context"
+    [sent] = provider.calls()
+    assert (sent.body["anthropic_beta"], "context_management" in sent.body, provider.refused) == (["other"], False, [])
+    assert int(answer.headers["x-palimpsest-tokens-sent"]) <= 1_000
+    if stream:
+        assert answer.content == bytes(sent.answered)
+    else:
+        assert [one["type"] for one in answer.json()["content"]] == ["compaction", "text"]

@@ -171,3 +171,19 @@ async def test_a_call_with_a_compaction_item_fails(gate: Callable[..., Any], pro
         quoted = {"model": "m", "input": [{"role": "user", "content": made.text}]}
         assert (await asking.http.post(path, json=quoted, headers=headers)).status_code == 200
         assert [one.body for one in provider.requests] == [quoted]
+
+
+async def test_a_requested_compaction_is_taken_out_of_a_bypass(gate: Callable[..., Any], provider: Provider) -> None:
+    """The upstream would refuse the parameter. A call without a session passes as it is."""
+    async with gate() as asking:
+        given = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        asked = {**given, "context_management": {"edits": [{"type": "compact_20260112"}]}}
+        beta = {"anthropic-beta": "compact-2026-01-12, other"}
+        path = "/gateway/anthropic/v1/messages"
+        assert (await asking.http.post(path, json=given)).status_code == 200
+        await asking.lose_database()
+        made = await asking.http.post(path, json=asked, headers={**beta, "x-palimpsest-session": "a:1"})
+        assert (made.status_code, made.headers["x-palimpsest-reason"]) == (200, "store-unavailable")
+        assert (provider.calls()[-1].body, provider.calls()[-1].header("anthropic-beta")) == (given, "other")
+        assert (await asking.http.post(path, json=asked, headers=beta)).status_code == 400
+        assert provider.requests[-1].body == asked
