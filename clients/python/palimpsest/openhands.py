@@ -54,8 +54,6 @@ class _Call:
     """Its context; None if the messages were sent unchanged."""
     events: Sequence[str]
     """Ids of the view's events."""
-    answered: str | None
-    """Id of the last event of an answer before the call."""
 
 
 class PalimpsestCondenser(Adapter, CondenserBase):
@@ -88,8 +86,8 @@ class PalimpsestCondenser(Adapter, CondenserBase):
         self._budget = Budget("openai", given)
 
     def handles_condensation_requests(self) -> bool:
-        """Return True: after an overflow, the context becomes smaller."""
-        return True
+        """Return whether contexts become smaller after an overflow: not if they are only recorded."""
+        return not self.observe
 
     def condense(self, view: View, agent_llm: LLM | None = None) -> View | Condensation:
         """Return the view of a model call that fits; report the outcome of the call before.
@@ -115,12 +113,11 @@ class PalimpsestCondenser(Adapter, CondenserBase):
     def _condense(self, view: View, llm: LLM | None) -> Flow[View | Condensation]:
         session = self._session_of(resolve_llm_call_context(None).session_id)
         failed = yield from self._report_answer(session, view, llm)
-        ids, answered = [event.id for event in view.events], _last_answer(view)
+        ids = [event.id for event in view.events]
         if view.unhandled_condensation_request:
-            if failed is not None:  # otherwise the user asked for it
-                again = yield from self._retry_smaller(failed)
-                keep(self._retries, session, _Call(again, ids, _id(answered)))
-            return Condensation(llm_response_id=getattr(answered, "llm_response_id", ""))
+            if failed is not None and failed.events == ids:  # otherwise the user asked for it
+                yield from self._prepare_retry(session, failed)
+            return view if self.observe else Condensation(llm_response_id=_answer_id(_last_answer(view)) or "")
         pieces = _pieces(view.events)
         call = self._retries.pop(session, None)
         if call is None or call.events != ids:
@@ -131,9 +128,9 @@ class PalimpsestCondenser(Adapter, CondenserBase):
                 tools=_tools(view.events),
                 window=llm.effective_max_input_tokens if llm else None,
             )
-            call = _Call(fit, ids, _id(answered))
+            call = _Call(fit, ids)
         keep(self._calls, session, call)
-        if call.fit is None:
+        if call.fit is None or self.observe:
             return view
         names = {event.tool_call_id: event.tool_name for event in view.events if isinstance(event, ActionEvent)}
         shown = call.fit.apply(pieces, _replaced, lambda one: _inserted(one, names))
@@ -142,21 +139,24 @@ class PalimpsestCondenser(Adapter, CondenserBase):
     def _report_answer(self, session: str, view: View, llm: LLM | None) -> Flow[_Call | None]:
         """Report the call before, if it was answered; otherwise return it."""
         call, answered = self._calls.pop(session, None), _last_answer(view)
-        if call is None or call.answered == _id(answered):
+        if call is None or answered is None or answered.id in call.events:
             return call
         if call.fit is not None:
             yield from self._budget.report_success(call.fit, usage=_usage(llm, answered))
         return None
 
-    def _retry_smaller(self, call: _Call) -> Flow[FittedContext]:
-        """Report that a call was too long, and return a smaller context. Raises ContextTooLong if there is none."""
-        error = ContextTooLong()
-        again = None
+    def _prepare_retry(self, session: str, call: _Call) -> Flow[None]:
+        """Report that a call was too long, and keep a smaller context for the next one.
+
+        Raises ContextTooLong if there is none, unless contexts are only recorded.
+        """
+        error, again = ContextTooLong(), None
         if call.fit is not None:
             again = yield from self._budget.report_failure(call.fit, error)
-        if again is None:
+        if again is not None:
+            keep(self._retries, session, _Call(again, call.events))
+        elif not self.observe:
             raise error
-        return again
 
     def _log(self, session: str, view: View, llm: LLM) -> Flow[bool]:
         yield from self._report_answer(session, view, llm)
@@ -189,18 +189,17 @@ def _tools(events: Sequence[LLMConvertibleEvent]) -> list[Any]:
     return [tool.to_openai_tool(add_security_risk_prediction=True) for prompt in prompts[-1:] for tool in prompt.tools]
 
 
+def _answer_id(event: LLMConvertibleEvent | None) -> str | None:
+    return getattr(event, "llm_response_id", None)
+
+
 def _last_answer(view: View) -> LLMConvertibleEvent | None:
-    return next((event for event in reversed(view.events) if getattr(event, "llm_response_id", None)), None)
+    return next(filter(_answer_id, reversed(view.events)), None)
 
 
-def _id(event: LLMConvertibleEvent | None) -> str | None:
-    return event.id if event else None
-
-
-def _usage(llm: LLM | None, answered: LLMConvertibleEvent | None) -> UsageIn | None:
-    answer = getattr(answered, "llm_response_id", None)
+def _usage(llm: LLM | None, answered: LLMConvertibleEvent) -> UsageIn | None:
     usages = reversed(llm.metrics.token_usages) if llm else ()
-    found = next((one for one in usages if one.response_id == answer), None)
+    found = next((one for one in usages if one.response_id == _answer_id(answered)), None)
     if found is None:
         return None
     return without_zeros(

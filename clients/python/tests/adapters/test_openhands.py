@@ -21,6 +21,7 @@ os.environ |= {
 }
 
 from openhands.sdk import LLM, Agent, Conversation, LocalConversation, ThinkingBlock
+from openhands.sdk.context.condenser import CondenserBase, LLMSummarizingCondenser, PipelineCondenser
 from openhands.sdk.conversation.exceptions import ConversationRunError
 from openhands.sdk.event import ActionEvent, Condensation, Event, MessageEvent
 from openhands.sdk.tool import Action, Observation, Tool, ToolDefinition, ToolExecutor, register_tool
@@ -43,6 +44,7 @@ from tests.adapters.support import (
 
 ROUNDS = 30
 PROMPT = "You look after depots."
+MALFORMED = {"error": {"message": "'tool_calls' must be followed by tool messages responding to each 'tool_call_id'."}}
 OVERFLOW = {"error": {"message": TOO_LONG, "type": "invalid_request_error", "code": "context_length_exceeded"}}
 
 
@@ -87,6 +89,7 @@ class Model:
     each: int = 1
     remark: str = ""
     overflows: int = 0
+    refusal: Json = field(default_factory=lambda: OVERFLOW)
     bodies: list[Json] = field(default_factory=list)
     done: int = 0
 
@@ -95,11 +98,13 @@ class Model:
         return [body["messages"] for body in self.bodies]
 
     def answer(self, body: Json) -> Json:
+        if "tools" not in body:  # OpenHands' own condenser
+            return {"role": "assistant", "content": "There were depots."}
         check(body["messages"])
         self.bodies.append(body)
         if self.overflows:
             self.overflows -= 1
-            return OVERFLOW
+            return self.refusal
         if self.done >= self.rounds * self.each:
             return {"role": "assistant", "content": f"I looked at {self.done}."}
         numbers = range(self.done + 1, self.done + self.each + 1)
@@ -150,7 +155,7 @@ def condenser_of(palimpsest: Gate, **more: Any) -> PalimpsestCondenser:
     return PalimpsestCondenser(**{**given, **more})
 
 
-def converse(model: Model, condenser: PalimpsestCondenser, folder: Path, **more: Any) -> LocalConversation:
+def converse(model: Model, condenser: CondenserBase, folder: Path, **more: Any) -> LocalConversation:
     llm = LLM(model="openai/gpt-4o", base_url=model.url, api_key="none", usage_id="agent", num_retries=0)
     one = Agent(llm=llm, tools=[Tool(name="depot")], system_prompt=PROMPT, condenser=condenser)
     return converse_with(one, folder, **more)
@@ -175,6 +180,10 @@ def text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(getattr(part, "text", None) or part["text"] for part in content or ())
+
+
+def errors_of(palimpsest: Gate) -> list[str]:
+    return [outcome["error"]["code"] for outcome in palimpsest.outcomes if outcome.get("error")]
 
 
 def texts(messages: Sequence[Json]) -> list[str]:
@@ -285,15 +294,28 @@ async def test_a_call_that_was_too_long_is_retried_once_with_less(
     assert await run("And now?") == "I looked at 12."
     assert len(model.sent) == calls + 2
     assert size(model.sent[-1]) < size(model.sent[-2])
-    errors = [outcome["error"]["code"] for outcome in palimpsest.outcomes if outcome.get("error")]
-    assert errors == ["context_length_exceeded"]
+    assert errors_of(palimpsest) == ["context_length_exceeded"]
     assert sum(isinstance(event, Condensation) for event in one.state.events) == 1
     model.overflows = 2
     with pytest.raises(ConversationRunError) as raised:
         await run("And now?")
     assert isinstance(raised.value.original_exception, ContextTooLong)
-    assert sum(1 for outcome in palimpsest.outcomes if outcome.get("error")) == 3
+    assert len(errors_of(palimpsest)) == 3
     assert await run("And then?") == "I looked at 12."
+
+
+def test_a_history_that_the_provider_calls_malformed_is_retried_once(
+    palimpsest: Gate, model: Model, tmp_path: Path
+) -> None:
+    model.rounds, model.overflows, model.refusal = 4, 1, MALFORMED
+    one = converse(model, condenser_of(palimpsest), tmp_path)
+    assert ask(one, "Look at four.") == "I looked at 4."
+    assert len(errors_of(palimpsest)) == 1
+    model.overflows = 3
+    with pytest.raises(ConversationRunError) as raised:
+        ask(one, "And now?")
+    assert isinstance(raised.value.original_exception, ContextTooLong)
+    assert model.overflows == 1
 
 
 def test_a_condensation_that_the_user_requests_changes_nothing(palimpsest: Gate, model: Model, tmp_path: Path) -> None:
@@ -304,7 +326,7 @@ def test_a_condensation_that_the_user_requests_changes_nothing(palimpsest: Gate,
     one.condense()
     assert list(one.state.view.events) == before and len(model.sent) == calls
     assert ask(one, "And now?") == "I looked at 2."
-    assert not [outcome for outcome in palimpsest.outcomes if outcome.get("error")]
+    assert not errors_of(palimpsest)
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -342,6 +364,41 @@ def test_an_observed_conversation_is_sent_whole(palimpsest: Gate, model: Model, 
     assert any(step["action"] != "keep" for step in palimpsest.contexts[-1][1]["plan"])
     calls = list(palimpsest.client().session(str(one.id)).list_calls())
     assert {call.view for call in calls} == {"~observed"} and len(calls) == len(model.sent)
+
+
+def test_an_observing_condenser_leaves_overflows_to_the_next(palimpsest: Gate, model: Model, tmp_path: Path) -> None:
+    model.rounds = 10
+    one = converse(model, condenser_of(palimpsest, observe=True), tmp_path)
+    ask(one, "Look at ten depots.")
+    model.overflows = 1
+    with pytest.raises(ConversationRunError) as raised:
+        ask(one, "And now?")
+    assert not isinstance(raised.value.original_exception, ContextTooLong)
+
+    model.done, model.bodies = 0, []
+    summarizing = LLMSummarizingCondenser(llm=one.agent.llm.model_copy(update={"usage_id": "condenser"}), keep_first=2)
+    both = PipelineCondenser(condensers=[condenser_of(palimpsest, observe=True), summarizing])
+    two = converse(model, both, tmp_path)
+    ask(two, "Look at ten depots.")
+    calls, model.overflows = len(model.sent), 1
+    assert ask(two, "And now?") == "I looked at 10."
+    assert len(model.sent) == calls + 2
+    assert "There were depots." in "".join(texts(model.sent[-1]))
+    assert errors_of(palimpsest) == ["context_length_exceeded"]
+
+
+def test_an_earlier_answer_is_not_reported_for_a_later_call(palimpsest: Gate, model: Model, tmp_path: Path) -> None:
+    model.rounds = 6
+    one = converse(model, condenser_of(palimpsest), tmp_path)
+    ask(one, "Look at six.")
+    reported, earlier = len(palimpsest.outcomes), one.state.view.events[3]
+    one.navigate_to(earlier.id)
+    ask(one, "Go on.")
+    assert len(palimpsest.outcomes) == reported
+    one.navigate_to(earlier.id)
+    one.condense()
+    assert not errors_of(palimpsest)
+    assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{one.id}@line.{n}" for n in (1, 2)}
 
 
 def test_restored_and_forked_conversations_continue(
