@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.extractive.sections import NOTHING
+from app.core.memory.extractive.summary import write_summary
 from app.core.memory.extractive.tool_calls import LINE_CHARS_MAX, ToolCalls, parse_calls, plain_arguments
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract
@@ -105,3 +106,28 @@ def test_a_merged_summary_says_which_calls_were_made() -> None:
     assert nothing.startswith(NOTHING.rstrip("."))
     merged = extract([], "\n\n".join([texts[0], nothing, NOTHING, texts[1]]), digest_of([]), 200, COUNTER)
     assert merged == "## Progress\n### Done\n- Called get_order x10: order 1 to 10."
+
+
+def test_a_summary_of_cases_says_what_was_changed() -> None:
+    log = Log()
+    log.user(body={"content": "Hi, I want to cancel my trip to Oslo, but I must have left the number at home."})
+    results = {
+        "get_user": '{"user_id": "mia_brown_7", "payment_methods": [{"id": "card_12", "user_id": "mia_brown_7"}]}',
+        "search_flights": '[{"flight_number": "HAT12", "available_seats": 3}]',
+        "cancel_booking": '{"booking_id": "ZFA04Y", "status": "cancelled"}',
+        "check_refund": "fine",
+    }
+    for tool, content in results.items():
+        log.result(log.call(tool, body={"arguments": {"booking_id": "ZFA04Y"}}), body={"content": content})
+        log.assistant(body={"content": "One moment."})
+    log.user(body={"content": "Thank you so much for your help! ###STOP###"})
+    digest = digest_of(log.events)
+    for tokens in (90, 400):
+        text = write_summary(log.events, (), "", digest, tokens, COUNTER)
+        assert "- Called cancel_booking: booking_id ZFA04Y." in text
+    assert "- Called get_user: booking_id ZFA04Y." in text
+    assert "STOP" not in text
+    assert digest.constraints == ()
+    names = {name for name, _ in digest.identifiers}
+    assert names >= {"mia_brown_7", "card_12", "HAT12", "ZFA04Y"}
+    assert not names & {"user_id", "payment_methods", "flight_number", "available_seats", "booking_id"}

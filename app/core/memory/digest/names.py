@@ -53,6 +53,7 @@ _PLAIN_NUMBER: Final = re.compile(r"\d{1,5}(?:[.,]\d+)?|\d{4}-\d\d-\d\d(?:[T ].*
 """Short numbers, decimals, dates and times: no names if results merely show them."""
 _LOCAL: Final = re.compile(r"[a-z][a-z0-9]*[A-Z]\w*|[a-z]+(?:_[a-z0-9]+)+")
 """The form of variables and fields, in some languages of functions too."""
+_KEY: Final = re.compile(r'"([A-Za-z_][\w-]{0,60})"\s{0,4}:')
 _NO_NAME: Final = re.compile(r"[A-Z]{2,5}s|L\d{1,5}")
 """`APIs`, and a line in an address."""
 _HASH: Final = re.compile(r"[0-9a-f-]+")
@@ -184,13 +185,20 @@ def _weighed_names(event: Event) -> Iterable[tuple[str, float]]:
         return _argument_names(event.arguments)
     if event.type is EventType.TOOL_RESULT:
         text = unescaped(event.text[:TEXT_CHARS_MAX])
-        defined = set(DEFINITION.findall(text))
+        defined, keys = set(DEFINITION.findall(text)), _keys(text)
         return [
             (name, DEFINED if name in defined else REPEATED if count > 1 else SEEN)
             for name, count in _counts(text).items()
+            if count > keys.get(name, 0)
         ]
     worth = ASKED if event.type is EventType.USER_MESSAGE else SAID
     return [(name, worth) for name in _names_and_values(event.text)] if event.rendered else ()
+
+
+def _keys(text: str) -> Mapping[str, int]:
+    """Return the keys of an answer in JSON and their counts, which say nothing about this answer."""
+    whole = text.strip()
+    return Counter(_KEY.findall(whole)) if whole[:1] + whole[-1:] in ("{}", "[]") else {}
 
 
 def _argument_names(arguments: Mapping[str, Json]) -> Iterator[tuple[str, float]]:

@@ -109,6 +109,11 @@ class Digest:
     made: tuple[str, ...] = ()
     edits: int = 0
 
+    @property
+    def is_on_files(self) -> bool:
+        """Whether the span's calls used files or a shell."""
+        return bool(self.files_read or self.files_modified or self.commands)
+
 
 _T = TypeVar("_T")
 

@@ -119,8 +119,9 @@ _BREAK: Final = re.compile(r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)[\"')\]]{0,2}
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
 _QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])")
 _STRONG: Final = re.compile(
-    r"\b(?:must|(?<!is )(?<!are )(?<!was )(?<!were )never|(?<!can )(?<!could )always"
-    r"|do not|don'?t (?!we|i\b|you\b|have|know|think|see)|cannot use|can'?t (?:use|change|touch)"
+    r"\b(?:must(?! have)|(?<!is )(?<!are )(?<!was )(?<!were )never|(?<!can )(?<!could )always"
+    r"|do not|don'?t (?!we|i\b|you\b|have|know|think|see|remember|recall|actually)"
+    r"|cannot use|can'?t (?:use|change|touch)"
     r"|please (?:keep|use|only|avoid|don'?t|do not|make)|make sure|ensure|from now on|not allowed|may not|forbidden"
     r"|no more than|at most|at least|should(?:n'?t| not| always| only| never)|can only|has to|have to|required to"
     r"|remember (?:to|that)|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"

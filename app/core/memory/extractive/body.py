@@ -91,11 +91,18 @@ _WORK: Final = {
     NEXT: 0.03,
     CONTEXT: 0.02,
 }
+_CASES: Final = _WORK | {USERS: 0.33, LATEST: 0.15, DONE: 0.26, DECISIONS: 0.06}
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
-"""The initial share of the room for each section: in a span with tool calls, and in talk without any."""
+"""The initial share of the room for each section: in a span with work on files, with other tool calls, and in talk
+without any."""
 
 _TABLE_HEAD: Final = re.compile(r"^\s{0,8}\|[^\n]{0,400}\n(?=\s{0,8}\|[-:| ]{1,200}$)", re.M)
-_GREETING: Final = re.compile(r"(?:hi|hey|hello|yo|thanks|thank you)\W{0,4}", re.I)
+_GREETING: Final = re.compile(
+    r"(?:(?:hi|hey|hello|yo|(?:great|perfect|okay|ok)?\W{0,4}(?:thanks|thank you)(?: (?:so|very) much| a lot)?"
+    r"(?: for (?:your|the|all your|all the) \w{1,12})?)\W{0,4}){1,2}(?:#{1,4}\w{1,12}#{1,4})?",
+    re.I,
+)
+"""A message without content, also with a mark of the conversation's end."""
 _NEXT: Final = re.compile(
     rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|pending)\b", re.I
 )
@@ -114,7 +121,7 @@ class SpanBody:
         self._events, self._measure = events, measure
         previous = parse_sections(previous_text)
         self._messages = messages = _Messages(events, focus, previous)
-        self._shares = _TALK if messages.is_talk else _WORK
+        self._shares = _TALK if messages.is_talk else _WORK if digest.is_on_files else _CASES
         earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
         earlier[GOAL] = bare_goals(earlier[GOAL])
         notes = messages.notes

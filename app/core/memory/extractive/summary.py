@@ -15,6 +15,9 @@ BODY_SHARE: Final = 0.22
 BODY_TOKENS: Final = 60
 """The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""
+CASES_SHARE: Final = 0.5
+"""The body's share in a summary of tool calls that used neither files nor a shell, where the words and the calls matter
+more than the names in results."""
 ROUNDS: Final = 2
 SPARE_SHARE: Final = 0.1
 """The share of the room from which unused tokens of the appendix are given to the body, once."""
@@ -44,7 +47,9 @@ def write_summary(
     measure = prose_measure(counter)
     appendix = Appendix(digest, measure)
     tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
-    room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens * 2 // 5) if tools else int(tokens * TALK_SHARE)
+    room = int(tokens * (CASES_SHARE if tools else TALK_SHARE))
+    if tools and digest.is_on_files:
+        room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens * 2 // 5)
     room = min(room, tokens - _least_appendix(appendix, tokens))
     split_part = ""
     if late:

@@ -32,9 +32,11 @@ COMMAND_CHARS_MAX: Final = 100
 
 _LOOKING: Final = re.compile(
     r"read|view|cat\b|grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|stat|todo|task_?(?:create|update|get)|^plan|fetch"
-    r"|^skill$",
+    r"|^skill$|^think$",
     re.I,
 )
+_ASKING: Final = re.compile(r"(?:^|_)(?:get|look_?up|query|check|calculate|describe|show|count)(?:$|_)", re.I)
+"""Names of tools that change nothing; the calls of others come first."""
 _UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
 """A harness's words for an edit that it refused because the file must be read first."""
 
@@ -127,8 +129,11 @@ class SpanWork:
     def done(self) -> Sequence[SectionLine]:
         """Return lines on files changed and tools called, in this order."""
         changed = [change.line(name) for name, change in self._changes.items() if change.times > 0]
-        called = [calls.line(tool) for tool, calls in self._called.items()]
-        return [line for lines in (changed, called) for line in sorted(lines, key=lambda line: -line.seq)]
+        did, asked = (
+            [calls.line(tool) for tool, calls in self._called.items() if bool(_ASKING.search(tool)) is asks]
+            for asks in (False, True)
+        )
+        return [line for lines in (changed, did, asked) for line in sorted(lines, key=lambda line: -line.seq)]
 
     def failing(self) -> Sequence[SectionLine]:
         """Return lines on commands, edits and tools that failed when last tried, without checks, the newest first.
