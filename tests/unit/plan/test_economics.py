@@ -232,6 +232,7 @@ def test_under_pressure_small_results_and_listings_are_evicted_last() -> None:
     log = Log()
     log.user()
     listing = " ".join(f"src/module_{n}/file_{n}.py" for n in range(60))
+    log.round(tokens=199)
     small = log.round(tokens=200)
     dense = log.result(log.call(), 700, body={"content": listing})
     large = log.round(tokens=4_000)
@@ -239,8 +240,19 @@ def test_under_pressure_small_results_and_listings_are_evicted_last() -> None:
     rules = Retention(keep_last=1, identifiers=0.0, superseded=False)
     some = make_plan(log, economic_policy(rules=rules), target=5_000)
     assert (some.cause, stubbed_seqs(some)) == ("budget", [large])
-    more = make_plan(log, economic_policy(rules=rules), target=1_500)
+    more = make_plan(log, economic_policy(rules=rules), target=1_700)
     assert stubbed_seqs(more) == [small, dense, large]
+
+
+def test_a_result_of_which_a_stub_saves_less_than_half_stays() -> None:
+    log = Log()
+    log.user()
+    log.round(tokens=99)
+    half = log.round(tokens=100)
+    large = log.round(tokens=4_000)
+    log.round(tokens=100)
+    rules = Retention(keep_last=1, identifiers=0.0, superseded=False, min_tokens=0)
+    assert stubbed_seqs(make_plan(log, economic_policy(rules=rules), target=3_000)) == [half, large]
 
 
 def test_a_stub_keeps_the_names_that_are_seen_nowhere_else() -> None:

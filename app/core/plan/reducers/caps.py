@@ -22,6 +22,8 @@ from app.core.tokens.budget import Budget, auto_keep
 
 REDUCER: Final = "caps"
 CAUSE: Final = "cap"
+TOKENS_MIN: Final = 120
+"""The size from which a cap takes results; a budget, which can take others, spares more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class CapsReducer:
             return Reduced(context, state)
         over = taken - int(cap * budget.low_water)
         going = []
-        any_age = Retention(keep_last=1, superseded=False, arguments=False, never_evict=self.retention.never_evict)
+        stays = self.retention.never_evict
+        any_age = Retention(keep_last=1, superseded=False, arguments=False, min_tokens=TOKENS_MIN, never_evict=stays)
         for candidate in candidates(context, any_age, forced=True):
             if over <= 0:
                 break

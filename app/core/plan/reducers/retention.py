@@ -18,8 +18,11 @@ from app.core.policy.evictions import Retention, ToolRule
 from app.core.tokens.budget import Budget
 
 REDUCER: Final = "retention"
-FORCED_TOKENS_MIN: Final = 120
-"""The size below which results stay even if the budget forces out small ones: a stub takes half of it."""
+FORCED_TOKENS_MIN: Final = 200
+"""The size below which results stay even if the budget forces out small ones. Measured: with 120 the bill is the same,
+and contexts with free room lack short results, such as the errors of a check."""
+SAVED_MIN: Final = 0.5
+"""The minimum share of a result that its stub saves."""
 SUPERSEDED: Final = "superseded"
 """The reason to evict a result that a newer one repeats."""
 ARGUMENTS_TOKENS_MIN: Final = 150
@@ -145,7 +148,8 @@ def _candidates_of(
         return
     min_tokens = min(rule.min_tokens or 0, FORCED_TOKENS_MIN) if forced else rule.min_tokens or 0
     saves = int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS
-    if has_text and saves > 0 and _is_evictable(result, min_tokens, why[0], retention, forced=forced):
+    pays = has_text and saves >= SAVED_MIN * result.tokens
+    if pays and _is_evictable(result, min_tokens, why[0], retention, forced=forced):
         yield Candidate(result, *why, saves)
     if long is not None and long.tokens > ARGUMENTS_TOKENS_MIN // 2:
         yield Candidate(long, f"arguments_{why[0]}", why[1], long.tokens - ARGUMENTS_TOKENS_MIN // 2)
