@@ -215,8 +215,10 @@ def _check_sense(policy: Policy) -> None:
         if name not in LAYERS:
             raise InvalidPolicy(f"no layer is named {name!r}", knob="layers")
     cache = policy.cache
-    if cache.read_price is not None and cache.write_price is not None and cache.read_price >= cache.write_price:
-        raise InvalidPolicy("a read must be cheaper than a write", knob="cache.read_price")
+    if cache.read_price is not None and cache.write_price is not None:
+        has_none = cache.ttl_seconds == 0 and cache.read_price == cache.write_price
+        if cache.read_price >= cache.write_price and not has_none:
+            raise InvalidPolicy("a read must be cheaper than a write", knob="cache.read_price")
 
 
 def _check_shows(policy: Policy) -> None:

@@ -210,7 +210,9 @@ def parse_table(document: Json) -> dict[str, CacheProfile]:
         table |= {name: replace(known, **rows[prefix]) for name, known in table.items() if name.startswith(prefix)}
     for prefix in rows:
         for name, known in table.items():
-            if name.startswith(prefix) and known.read_price >= known.write_price:
+            if not name.startswith(prefix) or known.read_price < known.write_price:
+                continue
+            if known.ttl_seconds or known.read_price > known.write_price:
                 raise InvalidPolicy(f"{prefix}: a read of {name} must be cheaper than a write", knob="cache_table")
     return table
 

@@ -122,3 +122,28 @@ async def test_a_cache_exists_if_outcomes_report_its_fields(
     made = (await client.post("/v1/sessions/s/context", json=asked | {"messages": messages} | later)).json()
     text = str(made["request"])
     assert sum(f"f{number}.{LINES // 2}: the value" in text for number in range(FILES)) == kept
+
+
+@pytest.mark.wing("gateway")
+@pytest.mark.wing("ledger")
+async def test_a_local_server_without_a_cache_is_planned_for_as_its_row_in_the_table_says(
+    database_url: str, provider: Provider, behind: BackgroundWrites
+) -> None:
+    row = {"qwen": {"ttl_seconds": 0, "read_price": 1, "write_price": 1}}  # as printed in docs/gateway.md
+    expected: list[Any] = []
+    for table in ({}, row):
+        async with (
+            serving(settings(provider, gateway_local_url=f"{provider.url}/v1", cache_table=table), database_url) as url,
+            httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+        ):
+            path = f"/gateway/s/{len(table)}/local/v1/chat/completions"
+            messages: list[Any] = [{"role": "user", "content": "Read the files."}]
+            for number in range(3):
+                answer = await http.post(path, json={"model": "qwen3-8b", "messages": messages})
+                assert answer.headers["x-palimpsest-mode"] == "context"
+                line = answer.headers["x-palimpsest-line"]
+                await behind.reported(http, answer.headers["x-palimpsest-call"], line)
+                messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": file(number)}]
+            expected.append((await http.get(f"/v1/sessions/{line}/ledger")).json()["totals"]["expected"])
+    assert [one["read_tokens"] > 0 for one in expected] == [True, False]
+    assert expected[1]["billed"] == expected[1]["tokens"] > expected[0]["billed"]

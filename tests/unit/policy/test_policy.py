@@ -57,6 +57,7 @@ from app.core.tokens.budget import budget_for
         ({"ttl_pruning": {"keep_recent_turns": 1}}, "ttl_pruning.keep_recent_intact_turns"),
         ({"economics": {"factor": 101}}, "economics.factor"),
         ({"cache": {"read_price": 1.25, "write_price": 1.25}}, "cache.read_price"),
+        ({"cache": {"ttl_seconds": 0, "read_price": 2, "write_price": 1}}, "cache.read_price"),
         ({"authors": [1]}, "authors"),
     ],
 )
@@ -178,3 +179,8 @@ def test_the_schema_accepts_every_accepted_policy(data: st.DataObject) -> None:
     except InvalidPolicy:
         return
     jsonschema.validate(document, json_schema())
+
+
+def test_a_provider_without_a_cache_can_be_stated() -> None:
+    policy = parse_policy({"cache": {"ttl_seconds": 0, "read_price": 1, "write_price": 1}})
+    assert (policy.cache.ttl_seconds, policy.cache.read_price, policy.cache.write_price) == (0, 1, 1)

@@ -156,6 +156,8 @@ def test_automatic_caching_can_be_configured() -> None:
         ({"claude": {"read_price": float("nan")}}, "claude.read_price: must be a number from 0 to 100"),
         ({"claude": {"write_price": 0.05}}, "claude: a read of claude must be cheaper than a write"),
         ({"gpt": {"write_price": 0.4}}, "gpt: a read of gpt-4o must be cheaper than a write"),
+        ({"qwen": {"read_price": 1, "write_price": 1}}, "qwen: a read of qwen must be cheaper than a write"),
+        ({"qwen": {"ttl_seconds": 0, "read_price": 2}}, "qwen: a read of qwen must be cheaper than a write"),
     ],
 )
 def test_a_bad_table_is_refused_by_the_place_at_fault(document: Any, says: str) -> None:
