@@ -461,3 +461,39 @@ async def test_messages_that_are_repeated_after_a_pause_are_logged_once(
     assert len(lines) == 1
     for number in range(1, rounds):
         assert sum(one.startswith(f"Result {number}. ") for one in logged) == 1
+
+
+async def test_the_sdks_own_loop_in_a_thread_stays_below_the_threshold(
+    gateway: str, provider: Provider, behind: BackgroundWrites
+) -> None:
+    """Its calls continue a reply, so they get no block, and none pauses."""
+    rounds = 16
+
+    def choose(_: ReceivedRequest) -> ProviderReply:
+        number = len(provider.requests)
+        return ProviderReply(_text(number), [(f"call_{number}", "read_file", {"name": "a"})] if number < rounds else [])
+
+    @anthropic.beta_async_tool
+    async def read_file(name: str) -> str:
+        """Read a file."""
+        return f"Result {len(provider.requests)} of {name}. " * 60
+
+    provider.choose = choose
+    async with _no_waits(gateway) as http, claude(gateway) as client:
+        runner = client.beta.messages.tool_runner(
+            model="claude-sonnet-5",
+            max_tokens=100,
+            tools=[read_file],
+            messages=[{"role": "user", "content": "Begin."}],
+            context_management={"edits": [_edit(pause_after_compaction=True)]},
+            betas=[BETA],
+        )
+        replies = [message async for message in runner]
+        await behind.until(partial(_replies, http), lambda found: found == rounds)
+        calls = (await http.get("/v1/sessions/s/calls", params={"limit": 100})).json()["items"]
+        lines = (await http.get("/v1/sessions/s/lines")).json()["items"]
+    assert not provider.refused
+    assert (replies[-1].stop_reason, len(replies), len(calls), len(lines)) == ("end_turn", rounds, rounds, 1)
+    assert max(one["estimate"] for one in calls) <= THRESHOLD
+    assert max(one["evicted_tokens"] for one in calls) > THRESHOLD
+    assert not [one for message in replies for one in message.content if one.type == "compaction"]
