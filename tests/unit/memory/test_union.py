@@ -105,6 +105,15 @@ def test_a_problem_leaves_with_a_later_edit_or_pass() -> None:
     assert unite([open_one, "## Goal\n- Sort."]).words[0] == open_one
 
 
+def test_plans_leave_with_a_later_edit() -> None:
+    plans = "## Progress\n### In Progress\n- Sort.\n### Not Started\n- Print.\n- Test.\n## Next Steps\n- I'll sort."
+    done = "## Goal\n- Go.\n## Progress\n### Done\n- It rains."
+    assert unite([f"## Goal\n- Go.\n{plans}", EDITED]).words == ("## Goal\n- Go.", EDITED)
+    assert unite([f"{done}\n{plans.removeprefix('## Progress')[1:]}", EDITED]).words[0] == done
+    assert unite([plans, "## Goal\n- Go."]).words[0] == plans
+    assert unite([EDITED, plans]).words[1] == plans
+
+
 def test_names_that_the_text_shows_elsewhere_and_shorter_paths_leave() -> None:
     first = (
         "- Wrote `load_rows`.\n\n<modified-files>\nsrc/tide/gauge.py\n</modified-files>\n"

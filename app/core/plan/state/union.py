@@ -1,7 +1,7 @@
 """Several summaries as one text: their words one after the other, and each of their tagged sections once.
 
-Failures that a later summary reports as fixed, or reports again, are removed, and a check that passed before later
-edits is marked. Names that the rest of the text shows are removed.
+Failures that a later summary reports as fixed, or reports again, are removed, as are plans that are older than an edit,
+and a check that passed before later edits is marked. Names that the rest of the text shows are removed.
 """
 
 import re
@@ -25,7 +25,9 @@ _STATE: Final = re.compile(r"^\[\w+\] ")
 _PASSED, _FAILED = "[ok] ", "[error] "
 _BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
 _UNRESOLVED: Final = re.compile(r"^- Not resolved when this part ended: [^\n]*\n?", re.M)
-_NOTHING_BLOCKED: Final = re.compile(r"^(?:## Progress\n)?### Blocked\n(?=## |\Z)|^### Blocked\n(?=#)", re.M)
+_PLANNED: Final = re.compile(r"^(?:### In Progress|### Not Started|## Next Steps)\n(?:- [^\n]*(?:\n|\Z))+", re.M)
+_NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
+_NO_PROGRESS: Final = re.compile(r"^## Progress\n(?=## |\Z)", re.M)
 _EDITED: Final = re.compile(r"^- (?:Changed|Wrote) ", re.M)
 """Lines in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
 REQUEST_CHARS: Final = 80
@@ -123,7 +125,7 @@ def _is_fixed(command: str, passed: Iterable[Check]) -> bool:
 def _drop_old_failures(summary: _Parsed, passed: Sequence[Check], failed: Set[str], *, is_old: bool) -> str:
     """Return a summary's words without the failures that later summaries report as fixed or report again.
 
-    If it is older than an edit or a pass, its problems are left out too.
+    If it is older than an edit or a pass, its problems are left out too, and if older than an edit, its plans.
     """
 
     def line(found: re.Match[str]) -> str:
@@ -131,7 +133,8 @@ def _drop_old_failures(summary: _Parsed, passed: Sequence[Check], failed: Set[st
 
     kept = _BLOCKED.sub(line, summary.words) if summary.failed else summary.words
     kept = _UNRESOLVED.sub("", kept) if is_old or passed else kept
-    return _NOTHING_BLOCKED.sub("", kept).strip()
+    kept = _PLANNED.sub("", kept) if is_old else kept
+    return _NO_PROGRESS.sub("", _NOTHING_BLOCKED.sub("", kept)).strip()
 
 
 def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[str]) -> dict[str, str]:
