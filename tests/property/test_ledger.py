@@ -133,6 +133,7 @@ class World:
                 left_out=self.left_out,
                 breakpoints=tuple(self._mark(n) for n in marks),
                 failed=step.failed,
+                front=(self.epochs[-1].tools_seq, self.epochs[-1].system_seq),
             )
         )
 

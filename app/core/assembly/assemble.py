@@ -10,7 +10,15 @@ from app.core.lexicon.times import from_seconds, is_time
 from app.core.plan.pipeline import PREFIX_CAUSES, Plan, PlanStart, begin, finish
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Frontier, first_changed
-from app.core.record.evictions import Eviction, evicted_ranges, evictions, format_evictions, stable_tokens, tokens_up_to
+from app.core.record.evictions import (
+    Eviction,
+    evicted_ranges,
+    evictions,
+    format_evictions,
+    left_out_tokens,
+    stable_tokens,
+    tokens_up_to,
+)
 from app.core.record.manifest import AppliedCalibration, CallManifest, RecordedBreakpoint
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose_breakpoints
 from app.core.render.formats import FORMATS
@@ -204,7 +212,7 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
         target=inputs.budget.applied_target(rendered.tokens),
         sha256=rendered.request.sha256,
         counted=rendered.tokens,
-        evicted_tokens=inputs.budget.shown(sum(row.tokens_saved for row in rendered.evictions)),
+        evicted_tokens=inputs.budget.shown(left_out_tokens(rendered.evictions)),
         keep_days=inputs.keep_days,
         held_out=request.held_out,
         retry_of=None if request.retry is None else request.retry.call_id,

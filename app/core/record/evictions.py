@@ -12,6 +12,9 @@ from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.render.formats.fit import Loss
 
+PREFIX: Final = "prefix"
+"""The reducer that replaces system prompts and tool lists by newer ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
@@ -75,11 +78,19 @@ def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
     Results are consecutive if no whole result is between them, calls if no whole call is.
     """
     rows = [Eviction(d.from_seq, d.to_seq, "dropped", d.reducer, d.reason, d.tokens) for d in state.drops]
-    rows += [Eviction(s.seq, s.seq, "replaced", "prefix", "superseded", s.tokens) for s in state.superseded]
+    rows += [Eviction(s.seq, s.seq, "replaced", PREFIX, "superseded", s.tokens) for s in state.superseded]
     rows += map(fold_eviction, state.folds)
     if state.stubs:
         rows += _stubbed(state.stubs, context)
     return without_shown(rows, state)
+
+
+def left_out_tokens(rows: Iterable[Eviction]) -> int:
+    """Return the tokens that these evictions save, in the estimator's own tokens.
+
+    Replaced system prompts and tool lists do not count: a request has only the newest ones in any case.
+    """
+    return sum(row.tokens_saved for row in rows if row.reducer != PREFIX)
 
 
 def without_shown(rows: Iterable[Eviction], state: Frontier) -> tuple[Eviction, ...]:
@@ -123,7 +134,7 @@ def _runs(state: Frontier) -> dict[str, tuple[int, int]]:
     for drop in state.drops:
         _add(sums, drop.reducer, drop.to_seq - drop.from_seq + 1, drop.tokens)
     for one in state.superseded:
-        _add(sums, "prefix", 1, one.tokens)
+        _add(sums, PREFIX, 1, one.tokens)
     for row in without_shown(map(fold_eviction, state.folds), state):
         _add(sums, row.reducer, row.to_seq - row.from_seq + 1, row.tokens_saved)
     return sums

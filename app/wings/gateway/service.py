@@ -183,7 +183,7 @@ class Gateway:
             epoch=call.epoch,
             body=b"" if conversation.observed else await _body(answer, conversation),
             tokens_sent=call.estimate,
-            tokens_wanted=inputs.budget.shown(inputs.loaded.log_tokens),
+            tokens_wanted=call.estimate + call.evicted_tokens,
             cached_tokens=call.manifest.cached_tokens,
             cache=inputs.cache,
             conversation=conversation,

@@ -58,7 +58,7 @@ class CountedCall:
 
     `left_out` are the tokens that its evictions saved, `window` is the model's in the provider's tokens. Content that
     was sent outside the request comes first: it counts as part of `tools` and of every position. A `failed` call was
-    not billed and cached nothing.
+    not billed and cached nothing. `front` are the seqs of its tool list and system prompt.
     """
 
     id: str
@@ -79,6 +79,7 @@ class CountedCall:
     usage: Usage | None = None
     failed: bool = False
     prices: Prices = field(default_factory=Prices)
+    front: tuple[int, int] = (0, 0)
 
     @property
     def stable(self) -> int:

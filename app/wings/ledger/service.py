@@ -194,7 +194,9 @@ class Ledger:
     ) -> tuple[Sequence[CountedCall], Sequence[CountedEpoch]]:
         openings = {row.epoch: row for row in reversed(rows)}
         epochs = [_epoch(row, openings.get(row.epoch), outside) for row in found]
-        return [self._call(row, used[row.policy], outside) for row in rows], epochs
+        fronts = {row.epoch: (row.tools_seq, row.system_seq) for row in found}
+        calls = [self._call(row, used[row.policy], outside) for row in rows]
+        return [replace(call, front=fronts.get(call.epoch, (0, 0))) for call in calls], epochs
 
     async def cache_reads(self, ref: SessionRef, view: str, call_id: UUID) -> CacheReads | None:
         """Return the expected and actual cache reads of a reported call; None if the call is gone.

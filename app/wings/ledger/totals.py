@@ -192,7 +192,7 @@ def _append_only_bills(lines: Sequence[LedgerLine]) -> list[Bill]:
         total = line.actual.tokens + round(call.left_out * line.scale)
         stable = total - round(call.ephemeral * line.scale)
         found = 0
-        if before is not None and warm and (before.call.tools, before.call.system) == (call.tools, call.system):
+        if before is not None and warm and before.call.front == call.front:
             shared = min(_whole_tokens(before.call) - before.call.ephemeral, _whole_tokens(call) - call.ephemeral)
             found = min(round(shared * before.scale), stable)
         enough = stable >= call.rules.minimum_tokens

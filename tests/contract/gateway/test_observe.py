@@ -197,3 +197,46 @@ async def test_a_session_is_enforced_after_it_was_observed(
     tokens = int(switched.headers["x-palimpsest-tokens-sent"])
     assert tokens < int(switched.headers["x-palimpsest-tokens-wanted"])
     assert tokens <= 1.05 * int(always["x-palimpsest-tokens-sent"])
+
+
+async def test_a_prompt_and_tools_that_were_replaced_are_not_left_out(
+    database_url: str, provider: Provider, behind: BackgroundWrites
+) -> None:
+    """Claude Code replaces both when a session is continued."""
+    messages: list[Json] = [{"role": "user", "content": "Hello."}]
+    async with _client(provider, database_url, "observe") as http:
+        for number in range(6):
+            system = f"You are version {number // 3}. " + "Be careful. " * 2_000
+            tools = [{"name": f"tool_{number // 3}_{n}", "input_schema": {"type": "object"}} for n in range(40)]
+            given = {
+                "model": "claude-sonnet-5",
+                "max_tokens": 9,
+                "messages": messages,
+                "system": system,
+                "tools": tools,
+            }
+            headers = (await _send(http, "s", json.dumps(given).encode(), behind)).headers
+            assert int(headers["x-palimpsest-tokens-wanted"]) == int(headers["x-palimpsest-potential-tokens"])
+            messages += [{"role": "assistant", "content": [{"type": "text", "text": "Hello."}]}]
+            messages += [{"role": "user", "content": "Go on."}]
+        ledger = await _ledger(http)
+        (model,) = (await http.get("/v1/calibrations")).json()["items"]
+    assert ledger["observed"]["potential_input_tokens"] == ledger["observed"]["input_tokens"]
+    assert model["margin"] < 0.2
+
+
+async def test_with_nothing_left_out_an_append_only_bill_is_the_same(
+    database_url: str, provider: Provider, behind: BackgroundWrites
+) -> None:
+    provider.choose = _PrefixCache().reply
+    tools = [{"name": f"look_up_{n}", "input_schema": {"type": "object"}} for n in range(90)]
+    messages: list[Json] = [{"role": "user", "content": "word " * 1_500}]
+    async with _client(provider, database_url, "enforce") as http:
+        for number in range(8):
+            given = {"model": "claude-sonnet-5", "max_tokens": 9, "messages": messages, "tools": tools}
+            line = (await _send(http, "s", json.dumps(given).encode(), behind)).headers["x-palimpsest-line"]
+            messages += [{"role": "assistant", "content": [{"type": "text", "text": "Hello."}]}]
+            messages += [{"role": "user", "content": f"{number}: " + "more " * 300}]
+        totals = (await http.get(f"/v1/sessions/{line}/ledger")).json()["totals"]
+    assert totals["expected"]["read_tokens"] > 3 * totals["expected"]["write_tokens"]
+    assert totals["append_only"]["billed"] == pytest.approx(totals["expected"]["billed"], rel=0.02)
