@@ -21,10 +21,10 @@ Cursor = Annotated[
     str | None,
     Query(description="Cursor of the page: the `next_cursor` of the previous page. Omit it for the first page."),
 ]
-_RECORDED_VIEW: Final = r"^~?[A-Za-z0-9._-]{1,64}$"
+RECORDED_VIEW: Final = r"^~?[A-Za-z0-9._-]{1,64}$"
 """Names of views that can be read: those of `ViewName`, and `~observed` with the contexts that are never sent."""
-ViewParameter = Annotated[str, Query(pattern=_RECORDED_VIEW, description="Name of the view.")]
-RecordedView = Annotated[str, Field(pattern=_RECORDED_VIEW, description="Name of the view.")]
+ViewParameter = Annotated[str, Query(pattern=RECORDED_VIEW, description="Name of the view.")]
+RecordedView = Annotated[str, Field(pattern=RECORDED_VIEW, description="Name of the view.")]
 
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 

@@ -114,7 +114,7 @@ async def test_agents_share_a_server_that_ends_with_the_last_of_them(desk: Desk,
     report = (await doctor.stdout.read()).decode()
     assert await doctor.wait() == 0, report
     assert report.count("a context was sent") == 2 and "FAULT" not in report
-    assert "200,000 tokens, as claude-sonnet-4-5 has it" in report
+    assert "200,000 tokens, for claude-sonnet-4-5" in report
     status, errors = await end(second, 0)
     assert status == 0 and "(already running)" in errors
     assert not await desk.serves()

@@ -101,6 +101,7 @@ def test_the_provider_s_status_is_explained(status: int, has_key: bool, state: s
 def test_a_gateway_without_the_agent_s_provider_is_a_fault() -> None:
     assert upstream_findings(CLAUDE, {"anthropic": "https://a"}) == []
     assert upstream_findings(None, {"openai": "https://a"}) == []
+    assert upstream_findings(CLAUDE, {"bedrock": "https://a"}) == []
     assert "PALIMPSEST_GATEWAY_ANTHROPIC_URL" in upstream_findings(CLAUDE, {"openai": "https://a"})[0].text
     assert upstream_findings(None, {})[0].state == "fault"
 
@@ -124,6 +125,8 @@ def test_a_call_that_was_forwarded_unchanged_has_its_reason_in_words() -> None:
         return GatewayCall(at=at, provider="anthropic", path="/v1/messages", mode=mode, reason=reason, **missing)
 
     made = [call("context"), call("bypass", "too-slow"), call("bypass", "new-reason"), call("observed")]
+    held_out = GatewayOut(upstreams={}, since=at, calls=[call("observed", "held-out")])
+    assert "its session is held out" in next(iter(call_findings(held_out))).text
     texts = [one.text for one in call_findings(GatewayOut(upstreams={}, since=at, calls=made * 3))]
     assert len(texts) == 10
     assert "PALIMPSEST_GATEWAY_CONTEXT_SECONDS" in texts[1] and "new-reason" in texts[2] and "only observes" in texts[3]

@@ -21,6 +21,8 @@ MARKERS_MAX: Final = 4
 AT_PROVIDER: Final = "conversation-at-provider"
 NOT_IN_LOG: Final = "not-in-log"
 """Reasons why a call is not budgeted: its history is at the provider, or the messages to count are not in the log."""
+HELD_OUT: Final = "held-out"
+"""Reason why a call is sent unchanged although a context was made."""
 ATTRIBUTION: Final = "x-anthropic-billing-header:"
 """Start of the text that Claude Code puts first in its system prompt, and that differs in every call."""
 NO_BODY: Final = Body("{}", ())

@@ -10,7 +10,7 @@ from app.core.errors import OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http import paging
 from app.http.auth import PrefixAccess
-from app.http.fields import Cursor, Limit, Moment, Sid
+from app.http.fields import RECORDED_VIEW, Cursor, Limit, Moment, Sid
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
 from app.resources.contexts.recordings import Recordings
@@ -38,7 +38,7 @@ TextChars = Annotated[
 Seq = Annotated[int, Path(ge=1, le=2**63 - 1, description="Seq of the event.")]
 View = Annotated[
     str | None,
-    Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of a view: return only its calls. Default: all views."),
+    Query(pattern=RECORDED_VIEW, description="Name of a view: return only its calls. Default: all views."),
 ]
 
 

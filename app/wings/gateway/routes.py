@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.core import errors
 from app.core.wire.bodies import Body, NoObject, parse
-from app.core.wire.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, read_conversation
+from app.core.wire.calls import AT_PROVIDER, HELD_OUT, NOT_IN_LOG, CallConversation, NotBudgeted, read_conversation
 from app.core.wire.compacted import CompactedPlace, find_item, is_triggered, without_trigger
 from app.core.wire.providers import PROVIDERS, Endpoint, Provider
 from app.core.wire.requested import BETA, RequestedCompaction, split_request
@@ -189,13 +189,14 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
                 return
             exchange.call, exchange.body = call, call.body or exchange.body
         exchange.mode = "observed" if conversation.observed else "context"
+        exchange.reason = HELD_OUT if conversation.held_out else None
     except Exception as error:
         check_sendable(place, error)
         exchange.reason = _reason(error)
         exchange.remove_request()
         if exchange.reason == "internal":
             structlog.get_logger().error("gateway", session=session, exc_info=error)
-    if exchange.reason in (None, AT_PROVIDER, NOT_IN_LOG):
+    if exchange.reason in (None, HELD_OUT, AT_PROVIDER, NOT_IN_LOG):
         return
     if gateway.is_first_bypass(who.tenant_id, session, exchange.reason):
         structlog.get_logger().warning("bypass", session=session, reason=exchange.reason)

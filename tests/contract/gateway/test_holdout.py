@@ -154,6 +154,7 @@ async def test_a_held_out_session_is_left_to_its_provider(
             f"/gateway/s/{name}/anthropic/v1/messages/count_tokens", content=(raw := _bodies(name)[0])
         )
         assert (counted.headers["x-palimpsest-mode"], provider.requests[-1].raw) == ("observed", raw)
+        assert counted.headers["x-palimpsest-reason"] == "held-out"
         body = json.dumps({"model": "gpt-5-mini", "input": words}).encode()
         asked = await http.post(f"/gateway/s/{name}/openai/v1/responses/compact", content=body)
         headers = (asked.headers["x-palimpsest-mode"], asked.headers["x-palimpsest-reason"])

@@ -41,7 +41,7 @@ async def test_the_gateways_requests_have_their_mode_reason_and_window(
     assert broken.headers["x-palimpsest-reason"] == "unreadable"
     page = await text_of(http, "/ui/gateway")
     assert "1 a context in place of the conversation" in page and "unreadable : 1" in page
-    assert "kept, as claude-sonnet-5-5 has it" in page and "the client's own" in page
+    assert "kept, for claude-sonnet-5-5" in page and "the client's own" in page
     assert f"/calls/{sent.headers['x-palimpsest-call']}" in (await http.get("/ui/gateway")).text
 
 

@@ -26,6 +26,8 @@ class Agent:
     key_variables: tuple[str, ...]
     login: str | None = None
     """The login that the agent can use instead of a key."""
+    others: tuple[str, ...] = ()
+    """Further providers that its user can configure."""
 
 
 AGENTS: Final[Mapping[str, Agent]] = {
@@ -36,10 +38,11 @@ AGENTS: Final[Mapping[str, Agent]] = {
             "claude",
             "@anthropic-ai/claude-code",
             ("anthropic",),
-            ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+            ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "AWS_BEARER_TOKEN_BEDROCK"),
             login="its own login",
+            others=("bedrock", "vertex"),
         ),
-        Agent("codex", "codex", "@openai/codex", ("openai",), ("OPENAI_API_KEY",)),
+        Agent("codex", "codex", "@openai/codex", ("openai",), ("OPENAI_API_KEY",), others=("azure", "local")),
         Agent(
             "opencode",
             "opencode",
@@ -47,6 +50,7 @@ AGENTS: Final[Mapping[str, Agent]] = {
             ("anthropic", "openai"),
             ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"),
             login="its own login",
+            others=("gemini", "azure", "vertex", "bedrock", "local"),
         ),
     )
 }

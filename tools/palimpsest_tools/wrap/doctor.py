@@ -68,7 +68,7 @@ async def _examine(agent: Agent | None, address: Address) -> list[Finding]:
         where = f"the server answers at {address.url}"
         findings = [Finding("ok", f"{where}; none ran, so it was started for these checks" if started else where)]
         findings += upstream_findings(agent, gateway.upstreams)
-        providers = [name for name in gateway.upstreams if agent is None or name in agent.providers]
+        providers = [name for name in gateway.upstreams if agent is None or name in agent.providers + agent.others]
         for provider in providers:
             findings.append(await _probe(provider, address, gateway.upstreams[provider]))
         findings += key_findings(agent, os.environ)
@@ -82,7 +82,7 @@ def upstream_findings(agent: Agent | None, upstreams: Mapping[str, str]) -> list
     """Return whether the gateway forwards to the agent's provider."""
     if not upstreams:
         return [Finding("fault", "the gateway is off: set PALIMPSEST_GATEWAY_ANTHROPIC_URL or …_OPENAI_URL")]
-    if agent is not None and not set(agent.providers) & set(upstreams):
+    if agent is not None and not set(agent.providers + agent.others) & set(upstreams):
         variable = f"PALIMPSEST_GATEWAY_{agent.providers[0].upper()}_URL"
         return [Finding("fault", f"the gateway forwards nothing for {agent.name}: set {variable}")]
     return []
@@ -149,7 +149,7 @@ async def _windows(client: AsyncPalimpsest, gateway: GatewayOut) -> list[Finding
     except PalimpsestError as error:
         return [Finding("note", f"the newest call cannot be read: {error}")]
     tokens = record.tokens
-    kept = "assumed, since the model is unknown" if tokens.limit_assumed else f"as {record.model} has it"
+    kept = "assumed, since the model is unknown" if tokens.limit_assumed else f"for {record.model}"
     state: State = "note" if tokens.limit_assumed else "ok"
     first_party = is_first_party(gateway.upstreams.get("anthropic", ""))
     extra = "" if newest.provider != "anthropic" or first_party else "; the upstream is not Anthropic's own API"
@@ -210,7 +210,8 @@ def call_findings(gateway: GatewayOut) -> Iterator[Finding]:
             sizes = f"{call.tokens_sent or 0:,} of {counted(call.tokens_wanted or 0, 'token')}"
             yield Finding("ok", f"{about}: a context was sent, {sizes}, session {call.session}")
         elif call.mode == "observed":
-            yield Finding("ok", f"{about}: sent unchanged, since the gateway only observes; session {call.session}")
+            why = "its session is held out" if call.reason == "held-out" else "the gateway only observes"
+            yield Finding("ok", f"{about}: sent unchanged, since {why}; session {call.session}")
         elif call.mode == "bypass":
             reason = REASONS.get(call.reason or "", call.reason or "no reason is known")
             yield Finding("note", f"{about}: sent unchanged: {reason}; session {call.session}")
