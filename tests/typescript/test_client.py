@@ -44,6 +44,29 @@ def test_a_program_that_misuses_a_request_does_not_compile(built: Path) -> None:
     assert (PACKAGE / "tests" / "wrong.ts").read_text().count("@ts-expect-error") >= 5  # `built` has compiled it
 
 
+IMPORTS = """
+import * as aiSdk from "palimpsest-context-client/ai-sdk";
+import * as mastra from "palimpsest-context-client/mastra";
+import * as openclaw from "palimpsest-context-client/openclaw";
+import * as opencode from "palimpsest-context-client/opencode";
+import { Palimpsest } from "palimpsest-context-client";
+export { aiSdk, mastra, openclaw, opencode };
+export const turn = await new Palimpsest().session("s", { format: "openai" }).turn("Hello.");
+"""
+
+
+def test_its_declarations_need_only_the_default_libraries(built: Path, tmp_path: Path) -> None:
+    """They are checked in a project with no packages but this one, and without `skipLibCheck`."""
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "palimpsest-context-client").symlink_to(PACKAGE)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "agent.ts").write_text(IMPORTS)
+    options = ("--noEmit", "--strict", "--target", "es2022", "--module", "nodenext")
+    compiler = PACKAGE / "node_modules" / ".bin" / "tsc"
+    done = subprocess.run([compiler, *options, "agent.ts"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_it_is_formatted() -> None:
     npm("check")
 

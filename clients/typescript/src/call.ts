@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** One model call: get a context that fits, send it to the provider, and log the answer. */
 
 import { InvalidRequestError, PalimpsestError, RecallLoop, ReplyNotLogged, StatusError } from "./errors.js";
