@@ -233,6 +233,7 @@ OTHERS = frozenset(
         "langchain-openai",
         "openai",
         "pydantic-ai-slim",
+        "tsx",
     }
 )
 """Packages of others that a page tells its reader to install."""
