@@ -157,6 +157,9 @@ async def _contexts(on: Walker, sid: str) -> None:
     usage = {"usage": {"input_tokens": 4000, "cache_read_tokens": 10, "output_tokens": 5}, "latency_ms": 9}
     report = "/v1/sessions/{sid}/calls/{call_id}/outcome"
     await on.ask("POST", report, usage, sid=sid, call_id=made["call_id"])
+    for untouched in ({"observe": True}, {"holdout": 0.5}):
+        seen = await on.ask("POST", context, untouched, sid=sid)
+        await on.ask("POST", report, usage, sid=sid, call_id=seen["call_id"])
     warmings = "/v1/sessions/{sid}/calls/{call_id}/warmings"
     await on.ask("POST", warmings, {"usage": {"cache_read_tokens": 4000}}, sid=sid, call_id=made["call_id"])
     await on.ask("POST", context, {"view": "kept", "format": "anthropic"}, sid=sid)
