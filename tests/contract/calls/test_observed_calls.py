@@ -54,13 +54,19 @@ async def test_only_contexts_that_are_requested_so_count_as_not_sent(client: htt
     await report(client, observed["call_id"], usage={"input_tokens": 20_000})
     ledger = await ledger_of(client)
     assert observed["view"] == "~observed"
-    listed = (await client.get("/v1/sessions/s/calls", params={"view": "~observed"})).json()["items"]
-    assert [one["call_id"] for one in listed] == [observed["call_id"]]
     assert (ledger["totals"]["calls"], ledger["totals"]["input_tokens"]) == (2, sent)
     assert (ledger["observed"]["calls"], ledger["observed"]["input_tokens"]) == (1, 20_000)
     assert 0 < ledger["observed"]["potential_input_tokens"] < 10_000
     own = (await client.get("/v1/sessions/s/ledger", params={"view": "observed"})).json()
     assert own["totals"]["input"]["tokens"] == sent // 2
+
+
+@pytest.mark.wing("audit")
+async def test_observed_calls_are_listed_by_their_view(client: httpx.AsyncClient) -> None:
+    await context_of(client)
+    observed = await context_of(client, observe=True)
+    listed = (await client.get("/v1/sessions/s/calls", params={"view": "~observed"})).json()["items"]
+    assert [one["call_id"] for one in listed] == [observed["call_id"]]
 
 
 async def test_the_usage_of_the_whole_conversation_calibrates_estimates(client: httpx.AsyncClient) -> None:

@@ -14,7 +14,7 @@ from tests.conftest import serving
 from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, BackgroundWrites, events_of
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest, chunk_frame, frame
 
-pytestmark = pytest.mark.wing("gateway")
+pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("audit")]
 Json = dict[str, Any]
 MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 PATH = f"/model/{MODEL}/invoke"

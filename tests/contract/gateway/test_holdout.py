@@ -16,7 +16,7 @@ from tests.conftest import serving
 from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, gpt, settings
 from tests.support.provider import Provider
 
-pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("ledger")]
+pytestmark = [pytest.mark.wing(name) for name in ("gateway", "ledger", "audit")]
 
 SHARE: Final = 0.5
 SESSIONS: Final = tuple(f"agent-{number}" for number in range(80))

@@ -14,7 +14,7 @@ from tests.conftest import serving
 from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, settings
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 
-pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("ledger")]
+pytestmark = [pytest.mark.wing(name) for name in ("gateway", "ledger", "audit")]
 
 ROUNDS: Final = 14
 POLICY: Final = {"window_tokens": 10_000, **NO_WAIT_POLICY}

@@ -19,7 +19,7 @@ from tests.support.gateways import KEY, SESSION, BackgroundWrites, settings
 from tests.support.metered import scrape
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 
-pytestmark = pytest.mark.wing("gateway")
+pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("audit")]
 
 BODY = {
     "model": "claude-sonnet-4-5",

@@ -17,7 +17,7 @@ from tests.conftest import serving
 from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, BackgroundWrites, events_of
 from tests.support.provider import Provider, ProviderReply
 
-pytestmark = pytest.mark.wing("gateway")
+pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("audit")]
 Json = dict[str, Any]
 CALLS = [("", "read_file", {"path": "a.py"}), ("", "read_file", {"path": "b.py"})]
 VERTEX = "/v1/projects/p/locations/l/publishers/anthropic/models"

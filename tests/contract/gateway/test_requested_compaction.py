@@ -19,7 +19,7 @@ from tests.support.gateways import NO_WAIT_POLICY, SESSION, BackgroundWrites, cl
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 from tests.support.tenants import tenant
 
-pytestmark = pytest.mark.wing("gateway")
+pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("audit")]
 
 THRESHOLD = 4_000
 CALLS = 24

@@ -12,6 +12,7 @@ HEADERS = {"x-claude-code-session-id": "mine"}
 BODY = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}
 
 
+@pytest.mark.wing("audit")
 async def test_the_newest_requests_come_first_with_their_reasons(http: httpx.AsyncClient, provider: Provider) -> None:
     first = (await http.get("/v1/gateway")).json()
     assert first["calls"] == [] and first["upstreams"]["anthropic"] == provider.url

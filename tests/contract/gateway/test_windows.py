@@ -12,7 +12,7 @@ from tests.conftest import serving
 from tests.support.gateways import NO_WAIT_POLICY, SESSION, gpt, settings
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 
-pytestmark = pytest.mark.wing("gateway")
+pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("audit")]
 
 STATED = 8_192
 MESSAGES: Any = [
