@@ -93,6 +93,15 @@ def left_out_tokens(rows: Iterable[Eviction]) -> int:
     return sum(row.tokens_saved for row in rows if row.reducer != PREFIX)
 
 
+def input_if_sent(tokens: int, outside: int, estimate: int, left_out: int) -> int:
+    """Return the input to expect of a context in place of the whole log, whose request had `tokens` of input.
+
+    `outside` of them are sent with both. The context's estimate is `estimate`, and it leaves out `left_out`.
+    """
+    outside = min(outside, tokens)
+    return outside + round((tokens - outside) * estimate / max(1, estimate + left_out))
+
+
 def without_shown(rows: Iterable[Eviction], state: Frontier) -> tuple[Eviction, ...]:
     """Return the rows in seq order, with the runs of folds split around events that are shown or have their own run.
 

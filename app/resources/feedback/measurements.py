@@ -10,6 +10,7 @@ from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
 from app.core.policy.policy import Policy
+from app.core.record.evictions import input_if_sent
 from app.core.render.formats import FORMATS
 from app.core.tokens import calibration
 from app.core.tokens.calibration import (
@@ -76,9 +77,8 @@ def outcome_if_sent(call: CallRow, outcome: ReportedOutcome) -> ReportedOutcome 
     """
     if outcome.error is not None or outcome.input_tokens is None:
         return None
-    outside = min(call.manifest.stated_outside or 0, outcome.input_tokens)
-    share = call.estimate / max(1, call.estimate + call.evicted_tokens)
-    expected = outside + round((outcome.input_tokens - outside) * share)
+    outside = call.manifest.stated_outside or 0
+    expected = input_if_sent(outcome.input_tokens, outside, call.estimate, call.evicted_tokens)
     return replace(outcome, input_tokens=expected, cache_read_tokens=None, cache_write_tokens=None)
 
 

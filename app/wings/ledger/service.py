@@ -13,6 +13,7 @@ from app.core.audit.holdout import Group, Holdout, SessionBill
 from app.core.errors import InvalidRequest
 from app.core.policy.policy import Policy
 from app.core.policy.summarize import Prices
+from app.core.record.evictions import input_if_sent
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced, profile_name
 from app.resources.feedback.service import CacheReads
@@ -346,9 +347,8 @@ def _if_sent(row: store.LedgerRow) -> store.LedgerRow:
     """Return an observed call with the input to expect had its context been sent: its share of the whole log's."""
     if row.usage is None:
         return row
-    outside = min(row.outside, row.usage[0])
-    share = row.estimate / max(1, row.estimate + row.evicted_tokens)
-    return replace(row, usage=(outside + round((row.usage[0] - outside) * share), None, None, None))
+    expected = input_if_sent(row.usage[0], row.outside, row.estimate, row.evicted_tokens)
+    return replace(row, usage=(expected, None, None, None))
 
 
 def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:

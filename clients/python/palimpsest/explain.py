@@ -12,8 +12,8 @@ class LeftOut(list[EvictionOut]):
 
     @property
     def tokens(self) -> int:
-        """The tokens that this saved."""
-        return sum(one.tokens_saved for one in self)
+        """The tokens that this saved; replaced system prompts and tool lists do not count."""
+        return sum(one.tokens_saved for one in self if one.reducer != "prefix")
 
     def __str__(self) -> str:
         return "\n".join(map(_left_out, self)) or "nothing was left out"

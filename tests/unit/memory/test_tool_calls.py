@@ -108,6 +108,15 @@ def test_a_merged_summary_says_which_calls_were_made() -> None:
     assert merged == "## Progress\n### Done\n- Called get_order x10: order 1 to 10."
 
 
+def test_words_that_look_like_a_call_or_a_change_are_none() -> None:
+    earlier = (
+        "## User Messages\n- Called support.\n- Changed plans.\n## Progress\n### Done\n- Called get x2: id 4; id 9.\n"
+    )
+    merged = extract([], earlier + "## Closing Agent Messages\n- Called home.", digest_of([]), 300, COUNTER)
+    done = merged.partition("### Done\n")[2].partition("\n#")[0]
+    assert done == "- Called get x2: id 4; id 9."
+
+
 def test_a_summary_of_cases_says_what_was_changed() -> None:
     log = Log()
     log.user(body={"content": "Hi, I want to cancel my trip to Oslo, but I must have left the number at home."})

@@ -127,7 +127,7 @@ def _call(replay: _Replay, number: int, answer: ContextOut, at: float) -> CallRe
         target=tokens.target,
         epoch=answer.epoch,
         left_out=left_out(answer.evictions, replay.log),
-        saved_tokens=sum(run.tokens_saved for run in answer.evictions),
+        saved_tokens=sum(run.tokens_saved for run in answer.evictions if run.reducer != "prefix"),
         bill=bill,
         everything=full,
         estimator=tokens.estimator,

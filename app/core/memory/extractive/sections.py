@@ -96,6 +96,18 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
     return found
 
 
+def done_lines(text: str) -> str:
+    """Return the lines of earlier summaries on finished work; users' and agents' words may look like them."""
+    kept: list[str] = []
+    heading = ""
+    for line in text.split("\n"):
+        if line.startswith(("#", "<")):
+            heading = line.strip()
+        elif heading in (DONE, EARLY):
+            kept.append(line)
+    return "\n".join(kept)
+
+
 def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """Alternate between the two sequences, so that neither crowds out the other when the room ends."""
     return [line for line in chain.from_iterable(zip_longest(new, old)) if line is not None]

@@ -25,7 +25,7 @@ from app.core.memory.digest.outcomes import (
 )
 from app.core.memory.digest.sentences import shorten
 from app.core.memory.extractive.changes import FileChange, definitions, parse_changes
-from app.core.memory.extractive.sections import SectionLine
+from app.core.memory.extractive.sections import SectionLine, done_lines
 from app.core.memory.extractive.tool_calls import ToolCalls, parse_calls, plain_arguments
 
 COMMAND_CHARS_MAX: Final = 100
@@ -65,9 +65,10 @@ class SpanWork:
         self._programs: dict[str, str] = {}
         self._tools: dict[str, _Attempts] = {}
         self._called: dict[str, ToolCalls] = {}
-        for name, change in parse_changes(previous_text):
+        earlier = done_lines(previous_text)
+        for name, change in parse_changes(earlier):
             self._change(name, change)
-        for told in parse_calls(previous_text):
+        for told in parse_calls(earlier):
             self._call(*told)
         for call in answered_calls(events):
             self._add(call)
