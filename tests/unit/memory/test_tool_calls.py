@@ -108,13 +108,12 @@ def test_a_merged_summary_says_which_calls_were_made() -> None:
     assert merged == "## Progress\n### Done\n- Called get_order x10: order 1 to 10."
 
 
-def test_words_that_look_like_a_call_or_a_change_are_none() -> None:
-    earlier = (
-        "## User Messages\n- Called support.\n- Changed plans.\n## Progress\n### Done\n- Called get x2: id 4; id 9.\n"
-    )
-    merged = extract([], earlier + "## Closing Agent Messages\n- Called home.", digest_of([]), 300, COUNTER)
-    done = merged.partition("### Done\n")[2].partition("\n#")[0]
-    assert done == "- Called get x2: id 4; id 9."
+def test_words_that_look_like_a_call_or_a_change_are_not_counted() -> None:
+    words = "## User Messages\n- Called get.\n- Changed gauge.py.\n"
+    done = "## Progress\n### Done\n- Changed gauge.py.\n- Called get x2: id 4; id 9.\n"
+    merged = extract([], f"{words}{done}## Closing Agent Messages\n- Called get.", digest_of([]), 300, COUNTER)
+    assert "- Called get x2: id 4; id 9." in merged
+    assert "x3" not in merged and "gauge.py x" not in merged
 
 
 def test_a_summary_of_cases_says_what_was_changed() -> None:
