@@ -37,7 +37,6 @@ COPY . .
 # it imports later: half of what the wheels hold, and with all of it a start takes as long. It holds for a source of that
 # second, and who makes a layer may round a time up: so all sources have one of whole seconds.
 RUN pip install --no-deps --no-index --no-build-isolation . ./clients/python ./tools \
- && palimpsest vocabulary install \
  && pip uninstall --yes setuptools pip \
  && find /opt/palimpsest -name '*.so*' -type f -exec strip --strip-unneeded {} + \
  && find /opt/palimpsest -name __pycache__ -prune -exec rm -r {} + \

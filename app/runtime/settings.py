@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from types import new_class
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
@@ -16,6 +15,7 @@ from app.core.policy.policy import RETAIN_DAYS_MAX
 from app.core.tokens.models import parse_table
 from app.runtime.wing import SENSITIVE, installed
 from app.store import dsn
+from app.vocabulary import FOLDER
 
 PREFIX: Final = "PALIMPSEST_"
 
@@ -159,8 +159,9 @@ class KernelSettings(BaseSettings):
         " addition to those of loopback.",
     )
     tiktoken_cache_dir: Path = Field(
-        Path(sys.prefix) / "share" / "palimpsest" / "tiktoken",
-        description="Folder of the tokenizer vocabularies. `make run` and `make setup` install them there.",
+        FOLDER,
+        description="Folder of the tokenizer vocabularies. The wheel has them; in a clone, `make` installs them in the"
+        " virtual environment.",
     )
     summarizer: Literal["extractive", "anthropic", "openai"] = Field(
         "extractive", description="Summarizer that writes the summaries. `extractive` needs no model and no key."

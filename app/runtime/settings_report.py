@@ -73,7 +73,7 @@ def table() -> str:
 
 def _default(name: str, info: FieldInfo) -> str:
     if name == "tiktoken_cache_dir":
-        return "in the virtual environment"
+        return "in the wheel, or in the virtual environment of a clone"
     return "" if info.default in (None, ()) or info.default_factory else f"`{str(info.default).lower()}`"
 
 

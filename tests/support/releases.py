@@ -95,12 +95,13 @@ def _has(requirement: Requirement) -> bool:
 
 def _environment(folder: Path, lock: Path) -> str:
     python = folder / ".venv" / "bin" / "python"
+    vocabulary = "requirements" if (folder / "requirements" / "vocabulary.py").exists() else "app"  # 0.3.0 and before
     uv = (sys.executable, "-m", "uv")
     for command in (
         (*uv, "venv", "--quiet", "--python", sys.executable, str(folder / ".venv")),
         (*uv, "pip", "sync", "--quiet", "--require-hashes", "--python", str(python), str(lock)),
         (*uv, "pip", "install", "--quiet", "--python", str(python), "pip"),  # downloads the vocabularies
-        (str(python), "-m", "app.vocabulary"),
+        (str(python), "-m", f"{vocabulary}.vocabulary"),
     ):
         subprocess.run(command, cwd=folder, check=True)
     return str(python)

@@ -12,7 +12,8 @@ import tiktoken
 
 from app.runtime.settings import Settings
 from app.store.engine import Database
-from app.tokenizers import FILES, load
+from app.tokenizers import load
+from app.vocabulary import FILES
 from tests.conftest import serving
 from tests.support import recount
 from tests.support.kinds import FACTORS, text

