@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from app import tokenizers
-from app.core.tokens.scales import Tokenizer
+from app.core.tokens.counter import CALL_TOKENS, Counter, TextKind, estimator_named
+from app.core.tokens.scales import AREA, Tokenizer
 from app.runtime.settings import Settings
 from app.tokenizers import RUN_CHARS_MAX, InParts, TiktokenTokenizer, load, parts, pieces
 from app.vocabulary import FILES
@@ -120,6 +121,15 @@ def test_a_texts_parts_have_its_tokens(encoding: str, words: list[str]) -> None:
         cut = list(parts(text))
         assert "".join(cut) == text
         assert sum(map(tokenizer.count, cut)) == tokenizer.count(text) == tokenizer.in_parts.count(text)
+
+
+@given(st.lists(st.sampled_from([*"\n .é漢🙂/[<#", "Word", "zqxj", "\n\nWord", "0x1f3a"]), min_size=10, max_size=60))
+def test_every_estimator_counts_the_same_in_parts(words: list[str]) -> None:
+    text = "".join(words)
+    with mock.patch.object(tokenizers, "PART_CHARS", 4):
+        for name in ("heuristic:o200k_base", "ceil4", "tiktoken:o200k_base", "claude-4.7:o200k_base"):
+            estimator = estimator_named(name, load(INSTALLED))
+            assert Counter(estimator, AREA).result(text) == estimator.count(text, TextKind.RESULT) + CALL_TOKENS
 
 
 def test_texts_with_a_part_in_common_count_it_once(tokenizer: Tokenizer) -> None:

@@ -141,14 +141,9 @@ def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[
     """Return the names without those in the words, in another section or at the end of a longer name."""
     names = found["identifiers"]
     others = (line for tag, lines in found.items() if tag != "identifiers" for line in lines.values())
-    shown = {end for text in (*words, *others) for token in _TOKEN.findall(text) for end in (token, *_ends(token))}
-    shown.update(end for name in names for end in _ends(name))
+    shown = {token for text in (*words, *others) for token in _TOKEN.findall(text)} if names else set()
+    shown |= {longer[found.end() :] for longer in (*shown, *names) for found in _SEPARATOR.finditer(longer)}
     return {name: name for name in names if name not in shown}
-
-
-def _ends(name: str) -> Iterator[str]:
-    """Yield the parts of a path or a dotted name from each of its separators on."""
-    yield from (name[found.end() :] for found in _SEPARATOR.finditer(name))
 
 
 def _drop_passed_failures(lines: Mapping[str, str]) -> dict[str, str]:
