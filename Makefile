@@ -93,9 +93,14 @@ BENCH = $(if $(wildcard bench/$(NAME)/__main__.py),$(BIN)/python -m bench.interp
 # What `make bench NAME=peers` compares with.
 PEERS := openai-agents google-adk langgraph
 
+# Agents and judges of `make bench NAME=tasks`. Harbor, for Terminal-Bench, needs a newer Python.
+PYTHON_OF_terminal-bench = $(shell $(PYTHON) .ci/interpreter.py 3.12)
+TASKS = $(if $(filter terminal-bench,$(ARGS)),terminal-bench,swe-bench)
+
 # NEEDS_name: what a suite or a benchmark needs besides .venv. Generators of clients are used as strangers use them: one
 # for Python, one for TypeScript.
 NEEDS_peers := $(PEERS:%=bench/peers/.venv/%/.ready)
+NEEDS_tasks = $(if $(findstring --report,$(ARGS)),,bench/tasks/.venv/$(TASKS)/.ready)
 CHROMIUM := /usr/bin/chromium
 NEEDS_browser := tests/browser/.venv/.ready $(CHROMIUM)
 NEEDS_screenshots := $(NEEDS_browser)
@@ -129,6 +134,9 @@ clients/typescript/tested: clients/typescript/node_modules/.ready tests/typescri
 	$(PYTEST) -m typescript -n 0 tests/typescript
 
 bench/peers/.venv/%/.ready: requirements/peers/%.lock | setup
+	$(ENVIRONMENT)
+
+bench/tasks/.venv/%/.ready: requirements/tasks/%.lock | setup
 	$(ENVIRONMENT)
 
 tests/generators/.venv/.ready: requirements/generators.lock | setup
@@ -169,9 +177,10 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) tools/pyproject.toml $(OURS) --universal --upgrade -o requirements/runtime.lock
 	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
-	for name in build browser generators $(PEERS:%=peers/%) $(patsubst %,adapters/%,$(filter-out openhands,$(ADAPTERS))); do \
+	for name in build browser generators tasks/swe-bench $(PEERS:%=peers/%) $(patsubst %,adapters/%,$(filter-out openhands,$(ADAPTERS))); do \
 	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
-	$(COMPILE:3.11=3.12) requirements/adapters/openhands.in --universal --upgrade -o requirements/adapters/openhands.lock
+	for name in adapters/openhands tasks/terminal-bench; do \
+	  $(COMPILE:3.11=3.12) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) bench/peers/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules tests/typescript/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info
+	rm -rf $(VENV) bench/peers/.venv bench/tasks/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules tests/typescript/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info

@@ -136,13 +136,16 @@ class Stack:
 
 
 @asynccontextmanager
-async def a_stack() -> AsyncIterator[Stack]:
-    """Start a server on a data folder of its own; stop and remove everything at the end."""
+async def a_stack(**settings: str) -> AsyncIterator[Stack]:
+    """Start a server on a data folder of its own; stop and remove everything at the end.
+
+    `settings` are named without the prefix `PALIMPSEST_`.
+    """
     with temporary_folder() as folder:
         postgres = await asyncio.to_thread(embedded.start, folder / "data")
         try:
             await migrate.upgrade(postgres.url)
-            stack = Stack(postgres.url, folder)
+            stack = Stack(postgres.url, folder, checkout=None, **settings)
             try:
                 await stack.start()
                 yield stack
