@@ -19,8 +19,9 @@ from bench.cost import optimum, rivals
 from bench.cost import outside as keeping
 from bench.cost.billing import PROFILES, Tally, account
 from bench.cost.picture import svg
-from bench.cost.rivals import Player
 from bench.cost.sessions import Session, load
+from palimpsest_tools.bench import rivals as others
+from palimpsest_tools.bench.rivals import Player
 from palimpsest_tools.recordings.recording import MalformedRecording
 
 SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
@@ -30,11 +31,11 @@ WINDOW = 200_000
 def players(window: int) -> dict[str, Player]:
     """Return the policies by their names in the table, append-only first."""
     found: dict[str, Player] = {
-        "append-only": rivals.append_only,
+        "append-only": others.append_only,
         "newest that fit": rivals.newest(window),
-        "mask every turn, keep 10": rivals.mask_every_turn(10),
-        "clear above 100K, keep 3": rivals.clear_above(100_000, 3, 0),
-        "clear above 60K, keep 10, at least 20K": rivals.clear_above(60_000, 10, 20_000),
+        "mask every turn, keep 10": others.mask_every_turn(10),
+        "clear above 100K, keep 3": others.clear_above(100_000, 3, 0),
+        "clear above 60K, keep 10, at least 20K": others.clear_above(60_000, 10, 20_000),
     }
     return found | {f"`{name}`": rivals.ours(policy, window) for name, policy in PRESETS.items()}
 

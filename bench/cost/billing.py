@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.tokens.models import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
-from bench.cost.rivals import Sent
 from bench.cost.sessions import Edit, Session, text_of
 from bench.edits import parsed, strings, unnumbered
-from palimpsest_tools.replay.bill import Bill, BilledBlock, BilledRequest, Cache, charge
+from palimpsest_tools.bench.billing import OUTPUT_PRICE, charged
+from palimpsest_tools.bench.rivals import Sent
+from palimpsest_tools.replay.bill import Bill
 
 PROFILES: Final = {
     "Anthropic, 5 minutes": ANTHROPIC,
@@ -20,8 +21,6 @@ PROFILES: Final = {
 CALL_TOKENS: Final = 100
 """Tokens of a call that reads a file, which the model writes and then gets back as input."""
 REREAD_TOKENS_MAX: Final = 4_000
-OUTPUT_PRICE: Final = 5.0
-"""Price of an output token in input tokens: Anthropic's list prices, 2025 and 2026."""
 
 
 @dataclass(slots=True)
@@ -67,22 +66,9 @@ class Tally:
 
 def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CacheProfile) -> None:
     """Bill the requests of one session, and count the used values that were visible."""
-    cache = Cache()
-    last: tuple[BilledBlock, ...] = ()
     texts = {event.seq: text_of(event) for event in session.events} if any(c.edits for c in session.calls) else {}
     sizes: list[tuple[int, bool]] = []
-    for call, request in zip(session.calls, sent, strict=True):
-        shown = (BilledBlock(f"{one.seq}:{one.version}", one.tokens, one.joins) for one in request.shown)
-        blocks = (BilledBlock("prefix", request.prefix_tokens), *shown)
-        kept = next((n for n, (a, b) in enumerate(zip(last, blocks, strict=False)) if a != b), len(last))
-        kept_out = (n for n, one in enumerate(request.shown, start=1) if one.seq == request.once_from != 0)
-        end = next(kept_out, len(blocks))
-        marks = breakpoints(blocks[:end], min(kept, end), rules.lookback_blocks or len(blocks), rules.markers)
-        if request.marks is not None:
-            marks = tuple(n for n, one in enumerate(request.shown, start=2) if one.seq in request.marks)
-        bill, cache = charge(rules, cache, BilledRequest(blocks, marks, request.at))
-        last = blocks
-        size = sum(block.tokens for block in blocks)
+    for call, (request, bill, size) in zip(session.calls, charged(sent, rules), strict=True):
         tally.bill += bill
         tally.peak = max(tally.peak, size)
         tally.epochs += request.cause is not None
@@ -142,21 +128,3 @@ def _words(shown: str | None) -> str:
     start = (shown or "").find("{")
     inner = parsed((shown or "")[start:]) if start >= 0 else {}
     return "\n".join(((shown or "")[:start], *strings(dict(inner)))) if inner else shown or ""
-
-
-def breakpoints(blocks: tuple[BilledBlock, ...], kept: int, lookback: int, markers: int) -> tuple[int, ...]:
-    """Return a careful client's marker positions: after the prefix, after the blocks of the last request, at the end.
-
-    The `kept` blocks are the last request's. Other markers go where the provider's lookback would not bridge the
-    distance.
-    """
-    end = len(blocks)
-    start = max(1, kept)
-    between: list[int] = []
-    looked = 0
-    for number in range(start + 1, end):
-        looked += not blocks[number - 1].joins
-        if looked == lookback - 1 and len(between) < markers - 3:
-            between.append(number)
-            looked = 0
-    return tuple(sorted({1, min(start, end), *between, end}))[-markers:] if markers else ()

@@ -12,8 +12,8 @@ from typing import Final
 from app.core.log.events import EventType
 from app.core.tokens.counter import REQUEST_TOKENS
 from app.core.tokens.models import CacheProfile
-from bench.cost.rivals import STUB_TOKENS
 from bench.cost.sessions import Session
+from palimpsest_tools.bench.rivals import STUB_TOKENS
 
 NEVER: Final = -1
 

@@ -18,9 +18,11 @@ from app.core.render.request import write_text
 from app.core.tokens.budget import budget_for
 from app.core.tokens.learned import Learned, Point, initial_state, with_point
 from app.core.tokens.models import CacheProfile
-from bench.cost import rivals
-from bench.cost.rivals import Player, Sent, Shown, shown_of
-from bench.cost.sessions import COUNTER, MODEL, Session
+from bench.cost.rivals import shown_of
+from bench.cost.sessions import COUNTER, MODEL
+from palimpsest_tools.bench import rivals
+from palimpsest_tools.bench.rivals import Player, Sent, Shown
+from palimpsest_tools.bench.sessions import LoggedSession
 
 OWN_MARGIN: Final = COUNTER.estimator.margin
 
@@ -46,7 +48,7 @@ def policy_player(policy: Policy, window: int, *, knows_size: bool = False, need
     With `needs_minimum` it sets no marker while the log is smaller than the provider's minimum for a cache entry.
     """
 
-    def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
+    def play(session: LoggedSession, cache: CacheProfile) -> Iterator[Sent]:
         state: Frontier = START
         before: EarlierPlan | None = None
         used_at: float | None = None
@@ -76,7 +78,7 @@ def policy_player(policy: Policy, window: int, *, knows_size: bool = False, need
     return play
 
 
-def _reported(own: Learned, context: Context, session: Session, *, knows_size: bool) -> Learned:
+def _reported(own: Learned, context: Context, session: LoggedSession, *, knows_size: bool) -> Learned:
     stated = session.prefix_tokens if knows_size else None
     return with_point(own, Point(context.tokens, context.tokens + session.prefix_tokens, stated), OWN_MARGIN)
 
@@ -89,7 +91,7 @@ def _marks(planned: Plan, before: Frontier, last: tuple[int, ...], cache: CacheP
     return tuple(point.seq for point in choose_breakpoints(text.layout, text.places, last if same else (), marking))
 
 
-def _sent(planned: Plan, session: Session, at: float, marks: tuple[int, ...]) -> Sent:
+def _sent(planned: Plan, session: LoggedSession, at: float, marks: tuple[int, ...]) -> Sent:
     note = [Shown(0, planned.context.note_tokens, planned.state.note)] if planned.state.note else []
     shown = (*note, *map(shown_of, planned.context.items))
     wrapping = planned.context.tokens - sum(one.tokens for one in shown)

@@ -1,9 +1,6 @@
 """Players: the requests sent at each call by our policies, through the planner, or by other eviction rules."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType, canonical_json
@@ -13,44 +10,16 @@ from app.core.plan.state.items import Item
 from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
-from app.core.tokens.counter import REQUEST_TOKENS
 from app.core.tokens.models import CacheProfile
-from bench.cost.sessions import COUNTER, Session
-
-STUB_TOKENS: Final = 45
-"""Tokens of a plain stub."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One event as it is sent. `version` changes with its bytes; `text` is the text left of it, None for all."""
-
-    seq: int
-    tokens: int
-    version: str = ""
-    text: str | None = None
-    joins: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One request. `cause` is None without a new decision; `marks` is None for a careful client's markers."""
-
-    shown: tuple[Shown, ...]
-    prefix_tokens: int
-    at: float
-    cause: str | None = None
-    marks: tuple[int, ...] | None = None
-    once_from: int = 0
-
-
-Player = Callable[[Session, CacheProfile], Iterator[Sent]]
+from bench.cost.sessions import COUNTER
+from palimpsest_tools.bench.rivals import Player, Sent, Shown, conversation, masked
+from palimpsest_tools.bench.sessions import LoggedSession
 
 
 def ours(policy: Policy, window: int) -> Player:
     """Return a player that runs a policy through the planner."""
 
-    def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
+    def play(session: LoggedSession, cache: CacheProfile) -> Iterator[Sent]:
         budget = budget_for(policy, window, COUNTER.estimator.margin)
         state: Frontier = START
         before: EarlierPlan | None = None
@@ -94,43 +63,12 @@ def shown_of(item: Item) -> Shown:
     return Shown(item.event.seq, item.tokens, text, text, joins)
 
 
-def append_only(session: Session, _: CacheProfile) -> Iterator[Sent]:
-    """Send everything, as if the window had no end."""
-    yield from _masked(session, lambda results, gone, tokens: gone)
-
-
-def mask_every_turn(keep: int) -> Player:
-    """Return a player that stubs all results but the newest `keep` at every call."""
-
-    def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
-        yield from _masked(session, lambda results, gone, tokens: {event.seq for event in results[:-keep]})
-
-    return play
-
-
-def clear_above(threshold: int, keep: int, least: int) -> Player:
-    """Return a player that clears all but the newest `keep` results above a threshold, if that saves `least` tokens."""
-
-    def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
-        def decide(results: Sequence[Event], gone: set[int], tokens: int) -> set[int]:
-            if tokens + session.prefix_tokens <= threshold:
-                return gone
-            more = [event for event in results[:-keep] if event.seq not in gone]
-            saves = sum(max(0, event.tokens - STUB_TOKENS) for event in more)
-            return gone | {event.seq for event in more} if saves >= least else gone
-
-        yield from _masked(session, decide)
-
-    return play
-
-
 def newest(window: int) -> Player:
     """Return a player that sends the newest whole rounds within the `default` policy's target, chosen at each call."""
 
-    def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
+    def play(session: LoggedSession, _: CacheProfile) -> Iterator[Sent]:
         target = budget_for(Policy(), window, COUNTER.estimator.margin).target
-        fixed = [event for event in session.events if event.type in (EventType.SYSTEM_PROMPT, EventType.TOOLS)]
-        prefix = session.prefix_tokens + sum(event.tokens for event in fixed) + REQUEST_TOKENS
+        prefix = conversation(session)[2]
         for call in session.calls:
             events = [event for event in session.events[: call.events] if event.rendered]
             first, taken, pending = len(events), 0, 0
@@ -158,7 +96,7 @@ def _continues(before: Event, event: Event) -> bool:
 def evicting(at: Callable[[int], set[int] | None]) -> Player:
     """Return a player that evicts by a plan made in advance: seqs by the call's number, None for no more."""
 
-    def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
+    def play(session: LoggedSession, _: CacheProfile) -> Iterator[Sent]:
         number = -1
 
         def decide(results: Sequence[Event], gone: set[int], tokens: int) -> set[int]:
@@ -166,32 +104,6 @@ def evicting(at: Callable[[int], set[int] | None]) -> Player:
             number += 1
             return gone | (at(number) or set())
 
-        yield from _masked(session, decide)
+        yield from masked(session, decide)
 
     return play
-
-
-def _masked(session: Session, decide: Callable[[Sequence[Event], set[int], int], set[int]]) -> Iterator[Sent]:
-    """Send plain stubs for the events that `decide` returns; results smaller than a stub stay."""
-    events = [event for event in session.events if event.rendered]
-    seqs = [event.seq for event in events]
-    fixed = [event for event in session.events if event.type in (EventType.SYSTEM_PROMPT, EventType.TOOLS)]
-    prefix = session.prefix_tokens + sum(event.tokens for event in fixed) + REQUEST_TOKENS
-    whole = [Shown(e.seq, e.tokens, joins=e.type is EventType.TOOL_CALL) for e in events]
-    stubs = {
-        e.seq: replace(one, tokens=STUB_TOKENS, version="stub", text="") for e, one in zip(events, whole, strict=True)
-    }
-    gone: set[int] = set()
-    for call in session.calls:
-        count = bisect_right(seqs, call.events)
-        results = [event for event in events[:count] if event.type is EventType.TOOL_RESULT]
-        tokens = sum(stubs[s.seq].tokens if s.seq in gone else s.tokens for s in whole[:count])
-        now = {seq for seq in decide(results, gone, tokens) if _is_large(session.events[seq - 1])}
-        cause = "evicted" if now != gone else None
-        gone = now
-        shown = tuple(stubs[one.seq] if one.seq in gone else one for one in whole[:count])
-        yield Sent(shown, prefix, call.at, cause)
-
-
-def _is_large(event: Event) -> bool:
-    return event.tokens > STUB_TOKENS

@@ -14,6 +14,7 @@ from app.core.tokens.counter import Counter
 from app.services.counting import Counting
 from bench.cost.runs import runs
 from bench.edits import quoted, strings, unnumbered
+from palimpsest_tools.bench.sessions import CallMade, LoggedSession, Value
 from palimpsest_tools.recordings import neutral
 from palimpsest_tools.recordings.recording import AppendEvents, ModelCall
 
@@ -25,18 +26,6 @@ USER_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A value that the model used at a call, and the seqs of the earlier events that hold it verbatim.
-
-    `only_results` means that it was seen in tool results only, so that evicting them loses it.
-    """
-
-    text: str
-    holders: tuple[int, ...]
-    only_results: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Edit:
     """A text that a call quotes to replace it, and the seqs of the earlier events that hold it word for word."""
 
@@ -45,23 +34,17 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A model call on the first `events` events, at `at` seconds."""
+class Call(CallMade):
+    """A model call, and the texts that its edits replace."""
 
-    events: int
-    at: float
-    values: tuple[Value, ...]
     edits: tuple[Edit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """One recording. `prefix_tokens` are those of the system prompt and tools that it lacks."""
+class Session(LoggedSession):
+    """One recording, with the texts that edits replace."""
 
-    id: str
-    events: tuple[Event, ...]
     calls: tuple[Call, ...]
-    prefix_tokens: int
 
 
 def load(file: Path, *, outside: bool = False, short: int | None = None) -> Iterator[Session]:

@@ -11,8 +11,8 @@ from app.core.policy.policy import PRESETS
 from bench.cost import rivals
 from bench.cost.billing import PROFILES, Tally, account
 from bench.cost.outside import policy_player
-from bench.cost.rivals import Player
 from bench.cost.sessions import Call, Session
+from palimpsest_tools.bench.rivals import Player, append_only
 from tests.support.examples import examples
 
 ENDLESS = 100_000_000
@@ -95,5 +95,5 @@ def test_never_above_append_only_by_more_than_is_at_risk(
         return tally.bill.billed
 
     ours = policy_player(policy, ENDLESS, knows_size=True) if outside else rivals.ours(policy, ENDLESS)
-    most = (1 + at_risk) * billed(rivals.append_only)
+    most = (1 + at_risk) * billed(append_only)
     assert billed(ours) <= most + 1

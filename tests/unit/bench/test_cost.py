@@ -8,12 +8,15 @@ from app.core.policy.policy import PRESETS
 from app.core.tokens.counter import REQUEST_TOKENS
 from app.core.tokens.models import ANTHROPIC, OPENAI, OPENAI_PAID, CacheProfile
 from bench.cost import optimum, rivals
-from bench.cost.billing import Tally, account, breakpoints
+from bench.cost.billing import Tally, account
 from bench.cost.outside import policy_player
 from bench.cost.picture import svg
-from bench.cost.rivals import STUB_TOKENS, Player
 from bench.cost.runs import runs
-from bench.cost.sessions import Call, Session, Value, session, without_prefix
+from bench.cost.sessions import Call, Session, session, without_prefix
+from palimpsest_tools.bench import rivals as others
+from palimpsest_tools.bench.billing import breakpoints
+from palimpsest_tools.bench.rivals import STUB_TOKENS, Player
+from palimpsest_tools.bench.sessions import Value
 from palimpsest_tools.replay.bill import BilledBlock
 
 FIXED = 2_000 + REQUEST_TOKENS
@@ -78,17 +81,17 @@ def test_a_recording_becomes_a_log_its_calls_and_the_values_they_used() -> None:
 
 def test_append_only_by_hand() -> None:
     given = long_session(1, 1_000, 10.0)
-    tally = tally_of(given, rivals.append_only)
+    tally = tally_of(given, others.append_only)
     first, second = FIXED + 10, FIXED + 10 + 20 + 1_000
     assert tally.bill.read == first
     assert tally.bill.billed == pytest.approx(1.25 * first + 0.1 * first + 1.25 * (second - first))
-    cold = tally_of(long_session(1, 1_000, 300.0), rivals.append_only)
+    cold = tally_of(long_session(1, 1_000, 300.0), others.append_only)
     assert cold.bill.billed == pytest.approx(1.25 * (first + second))
 
 
 def test_paid_writes_cost_more_than_free_ones() -> None:
     given = long_session(4, 2_000, 10.0)
-    free, paid = tally_of(given, rivals.append_only, OPENAI), tally_of(given, rivals.append_only, OPENAI_PAID)
+    free, paid = tally_of(given, others.append_only, OPENAI), tally_of(given, others.append_only, OPENAI_PAID)
     assert paid.bill.read == free.bill.read
     assert paid.bill.billed == pytest.approx(free.bill.billed + 0.25 * paid.bill.write)
     assert paid.bill.write > 0
@@ -96,7 +99,7 @@ def test_paid_writes_cost_more_than_free_ones() -> None:
 
 def test_the_cache_is_read_up_to_the_first_change() -> None:
     given = long_session(3, 1_000, 10.0)
-    tally = tally_of(given, rivals.mask_every_turn(1))
+    tally = tally_of(given, others.mask_every_turn(1))
     sizes = [size for size, _ in tally.sizes]
     masked = 20 + STUB_TOKENS
     assert sizes == [FIXED + n for n in (10, 1_030, 10 + masked + 1_020, 10 + 2 * masked + 1_020)]
@@ -113,14 +116,14 @@ def test_the_optimum_keeps_what_is_used_later_and_is_never_dearer() -> None:
     assert 3 not in gone
     best = tally_of(given, rivals.evicting(lambda number: chosen[number]))
     assert best.grounding == 1.0
-    for play in (rivals.append_only, rivals.mask_every_turn(5), rivals.clear_above(10_000, 3, 0)):
+    for play in (others.append_only, others.mask_every_turn(5), others.clear_above(10_000, 3, 0)):
         assert best.bill.billed <= tally_of(given, play).bill.billed
 
 
 def test_grounding_counts_lost_values_and_not_those_in_a_stub() -> None:
     given = long_session(12, 2_000, 10.0, needed=11)
-    assert tally_of(given, rivals.append_only).grounding == 1.0
-    assert tally_of(given, rivals.mask_every_turn(1)).grounding == 0.0
+    assert tally_of(given, others.append_only).grounding == 1.0
+    assert tally_of(given, others.mask_every_turn(1)).grounding == 0.0
 
 
 EDITING = {
@@ -186,7 +189,7 @@ def test_edits_are_those_whose_text_was_seen_line_numbers_aside() -> None:
 
 def test_an_edit_that_does_not_see_its_text_is_billed_a_reading() -> None:
     given = session(EDITING, 1)
-    whole, masked = tally_of(given, rivals.append_only), tally_of(given, rivals.evicting(lambda _: {4}))
+    whole, masked = tally_of(given, others.append_only), tally_of(given, rivals.evicting(lambda _: {4}))
     assert (whole.edits, whole.edits_seen, whole.rereads) == (2, 2, 0)
     assert (masked.edits, masked.edits_seen) == (2, 1)  # the second edit quotes the call before it
     assert masked.sight == 0.5
@@ -197,7 +200,7 @@ def test_an_edit_that_does_not_see_its_text_is_billed_a_reading() -> None:
 
 def test_a_value_of_a_result_that_is_not_seen_is_billed_a_recall() -> None:
     given = long_session(12, 2_000, 10.0, needed=11)
-    whole, masked = tally_of(given, rivals.append_only), tally_of(given, rivals.mask_every_turn(1))
+    whole, masked = tally_of(given, others.append_only), tally_of(given, others.mask_every_turn(1))
     assert (whole.recalls, whole.total) == (0, whole.bill.billed)
     call, size = 100, masked.sizes[-1][0]
     assert masked.recalls == pytest.approx(0.1 * size + 1.25 * (2_000 + call) + 5 * call)
@@ -225,7 +228,7 @@ def test_ours_never_exceeds_its_target_and_opens_epochs() -> None:
     tally = tally_of(given, rivals.ours(PRESETS["default"], 50_000))
     assert tally.peak <= 50_000 * 0.9 / 1.1
     assert tally.epochs
-    assert tally.bill.billed < tally_of(given, rivals.append_only).bill.billed
+    assert tally.bill.billed < tally_of(given, others.append_only).bill.billed
 
 
 def test_markers_are_after_the_prefix_the_kept_blocks_and_the_end() -> None:
@@ -256,7 +259,7 @@ def test_tokens_outside_of_the_log_are_cached_with_it(told: bool) -> None:
     assert bare.prefix_tokens > ANTHROPIC.minimum_tokens > sum(event.tokens for event in bare.events)
     bills = {}
     for name, play in (
-        ("append-only", rivals.append_only),
+        ("append-only", others.append_only),
         ("ours", policy_player(PRESETS["default"], 200_000, knows_size=told)),
         ("late", policy_player(PRESETS["default"], 200_000, knows_size=told, needs_minimum=True)),
     ):

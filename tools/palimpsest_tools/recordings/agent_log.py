@@ -112,6 +112,7 @@ def _recording(id: str, messages: Sequence[_Message], notes: tuple[str, ...]) ->
         steps=native_steps("anthropic", entries),
         notes=notes,
         model=next((m.model for m in reversed(messages) if m.model), None),
+        agent="claude",
     )
 
 
@@ -187,7 +188,8 @@ def _usage(usage: Object) -> RecordedUsage | None:
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
     fresh, read, write, output = (tokens_at(usage.get(name)) for name in names)
     sent = (fresh or 0) + (read or 0) + (write or 0)
-    return RecordedUsage(sent, read, write, output) if sent else None
+    hour = tokens_at(object_at(usage, "cache_creation").get("ephemeral_1h_input_tokens"))
+    return RecordedUsage(sent, read, write, output, hour) if sent else None
 
 
 def _join_messages(lines: Iterable[_Message]) -> list[_Message]:

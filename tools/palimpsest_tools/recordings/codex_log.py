@@ -73,6 +73,7 @@ def recording(text: str, id: str) -> Recording:
         steps=native_steps(FORMAT, entries),
         notes=rollout.notes(),
         model=rollout.model,
+        agent="codex",
     )
 
 

@@ -6,9 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from palimpsest_tools.recordings import agent_log, chat, codex_log, gemini_log, neutral, opencode_log
+from palimpsest_tools.recordings import (
+    agent_log,
+    chat,
+    codex_log,
+    gemini_log,
+    neutral,
+    opencode_log,
+    opencode_store,
+)
 from palimpsest_tools.recordings.checks import numbered_lines, parse_json
-from palimpsest_tools.recordings.recording import MalformedRecording, Object, Recording
+from palimpsest_tools.recordings.recording import MalformedRecording, NothingRecorded, Object, Recording
 
 _ID_CHARS_MAX: Final = 128
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9._:@-]+")
@@ -26,22 +34,26 @@ class RecordingFile:
 def files_in(paths: Iterable[Path]) -> list[RecordingFile]:
     """Return the named files, and the logs at any depth of the named folders, sorted by name.
 
-    Logs are all JSONL files, and the JSON files with a chat of Gemini CLI or an export of opencode.
+    Logs are all JSONL files, the JSON files with a chat of Gemini CLI or an export of opencode, and opencode's storage:
+    the file of each session, or its database.
     """
     files: list[RecordingFile] = []
     for path in paths:
         if path.is_dir():
-            found = (one for one in sorted(path.rglob("*.json*")) if one.is_file())
-            files += (RecordingFile(one, found=True) for one in found if one.suffix == ".jsonl" or _is_log(one))
+            named = sorted({*path.rglob("*.json*"), *path.rglob(opencode_store.DATABASE)})
+            found = (one for one in named if one.is_file() and not opencode_store.is_inner(one))
+            files += (RecordingFile(one, found=True) for one in found if _is_log(one))
         else:
             files.append(RecordingFile(path))
     return files
 
 
 def _is_log(path: Path) -> bool:
-    """Return whether a JSON file is an agent's log, among files that hold anything else."""
+    """Return whether a file is an agent's log, among JSON files that hold anything else."""
     if path.suffix != ".json":
-        return False
+        return path.suffix in (".jsonl", ".db")
+    if opencode_store.is_session_file(path):
+        return True
     try:
         document = parse_json(decode(path.read_bytes()))
     except (OSError, MalformedRecording):
@@ -55,14 +67,45 @@ def read_file(path: Path, session: str | None) -> tuple[Recording, ...]:
     A single session gets the id `session`; the ids of several begin with it. Without it the ids are those in the file,
     else the file's name. Raises OSError or MalformedRecording.
     """
-    text = decode(path.read_bytes())
-    found = parse(text, session or _name(path, text), sub_agents=True)
+    found = tuple(_stored(path)) or _read_text(path, session, decode(path.read_bytes()))
     if session is not None:
         found = tuple(replace(one, id=_under(session, one.id, alone=len(found) == 1)) for one in found)
     named = tuple(replace(one, id=legal_id(one.id)) for one in found)
     if len({one.id for one in named}) < len(named):
         raise MalformedRecording("two of its sessions have the same id")
     return named
+
+
+def read_lines(path: Path, bad_lines_max: int) -> tuple[tuple[Recording, ...], int]:
+    """Read all sessions of a log of which some lines may be damaged; return them and the number of lines left out.
+
+    Raises OSError or MalformedRecording, also if there are more bad lines.
+    """
+    if path.suffix != ".jsonl":
+        return read_file(path, None), 0
+    lines = decode(path.read_bytes()).split("\n")
+    for left_out in range(bad_lines_max + 1):
+        try:
+            found = _read_text(path, None, "\n".join(lines))
+            return tuple(replace(one, id=legal_id(one.id)) for one in found), left_out
+        except NothingRecorded:
+            raise
+        except MalformedRecording as malformed:
+            if malformed.line is None or left_out == bad_lines_max:
+                raise
+            lines[malformed.line - 1] = ""
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _stored(path: Path) -> Iterable[Recording]:
+    """Return the sessions of opencode's storage; none for any other file."""
+    if path.suffix == ".db":
+        return opencode_store.sessions_in_database(path)
+    return (opencode_store.session_in_folder(path),) if opencode_store.is_session_file(path) else ()
+
+
+def _read_text(path: Path, session: str | None, text: str) -> tuple[Recording, ...]:
+    return parse(text, session or _name(path, text), sub_agents=True)
 
 
 def legal_id(name: str) -> str:

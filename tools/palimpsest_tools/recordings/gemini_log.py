@@ -76,6 +76,7 @@ def recording(text: str, id: str) -> Recording:
         steps=native_steps(FORMAT, entries),
         notes=(*notes, *tally.notes()),
         model=next((entry.model for entry in reversed(entries) if entry.model), None),
+        agent="gemini",
     )
 
 

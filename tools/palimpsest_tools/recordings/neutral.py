@@ -1,6 +1,7 @@
 """Neutral JSONL: one session per line, as messages close to OpenAI's or as the events of a log."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
@@ -18,9 +19,11 @@ from palimpsest_tools.recordings.recording import (
     MalformedRecording,
     Object,
     RecordedMessage,
+    RecordedUsage,
     Recording,
     weave,
 )
+from palimpsest_tools.recordings.tally import list_at, object_at, tokens_at
 
 _ROLES: Final = {"system": "system.message", "developer": "system.message", "user": "user.message"}
 
@@ -31,8 +34,12 @@ def is_neutral(first: Object) -> bool:
 
 
 def recording(value: Json, line: int) -> Recording:
-    """Read the session on a line: `{"id", "system", "tools", "messages", "meta": {"ts"}}`, `ts` in epoch seconds, or
+    """Read the session on a line: `{"id", "system", "tools", "messages", "meta": {"ts", "usage", "compactions"}}`, or
     `{"id", "model", "events"}`, the events of a log.
+
+    `ts` is in epoch seconds. `usage` has the tokens of the call that wrote message `i`: `in` (without those of the
+    cache), `read`, `write`, of which `write_1h` for an hour, and `out`. `compactions` name the
+    message after each, `at`.
 
     Raises MalformedRecording.
     """
@@ -43,8 +50,13 @@ def recording(value: Json, line: int) -> Recording:
     system = session.get("system")
     tools = session.get("tools")
     times = _times(session, len(messages), line)
+    meta = object_at(session, "meta")
+    usage = {used.get("i"): _usage(used) for used in list_at(meta.get("usage")) if isinstance(used, dict)}
+    starts = (tokens_at(object_at(one).get("at")) for one in list_at(meta.get("compactions")))
+    whole_until = min((at for at in starts if at is not None), default=len(messages))
     entries = tuple(
-        _entry(message, index, at, line) for index, (message, at) in enumerate(zip(messages, times, strict=True))
+        replace(_entry(message, index, at, line), usage=usage.get(index), whole=index < whole_until)
+        for index, (message, at) in enumerate(zip(messages, times, strict=True))
     )
     return Recording(
         id=require_string(session.get("id"), "id", line),
@@ -53,6 +65,13 @@ def recording(value: Json, line: int) -> Recording:
         tools=None if tools is None else require_objects(tools, "tools", line),
         steps=weave(entries, AppendEvents),
     )
+
+
+def _usage(used: Object) -> RecordedUsage | None:
+    names = ("in", "read", "write", "out", "write_1h")
+    fresh, read, write, output, hour = (tokens_at(used.get(name)) for name in names)
+    sent = (fresh or 0) + (read or 0) + (write or 0)
+    return RecordedUsage(sent, read, write, output, hour) if sent else None
 
 
 def _logged(session: Object, line: int) -> Recording:

@@ -67,6 +67,7 @@ def recording(document: Object, id: str) -> Recording:
         steps=weave(entries, AppendEvents),
         notes=session.notes(),
         model=session.model,
+        agent="opencode",
     )
 
 

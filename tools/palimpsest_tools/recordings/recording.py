@@ -48,13 +48,15 @@ class AppendMessages:
 class RecordedUsage:
     """Tokens of a call as its provider counted them. `input` is all of the input, that of the cache included.
 
-    None means not recorded. `output` includes the model's reasoning.
+    None means not recorded. `output` includes the model's reasoning. `write_hour` is the part of `write` that the cache
+    keeps for an hour, which costs more.
     """
 
     input: int
     read: int | None = None
     write: int | None = None
     output: int | None = None
+    write_hour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class Recording:
     """One session. `system` and `tools` are appended first, as neutral events.
 
     `format` is the provider format that its agent sent, None if it is unknown. `model` is the recorded model, if the
-    file names one, and the last one if there are several. `notes` name repairs and omissions by the reader.
+    file names one, and the last one if there are several. `notes` name repairs and omissions by the reader. `agent` is
+    the agent whose log this is.
     """
 
     id: str
@@ -90,6 +93,7 @@ class Recording:
     notes: tuple[str, ...] = ()
     model: str | None = None
     metadata: Object = field(default_factory=dict)
+    agent: str | None = None
 
     @property
     def calls(self) -> int:
