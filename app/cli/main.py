@@ -25,7 +25,7 @@ _PANELS: Final = {
     "Server": ("serve", "config"),
     "Agents": ("wrap", "doctor"),
     "Sessions": ("sessions", "context", "calls", "events", "explain"),
-    "Recordings": ("replay", "import", "export"),
+    "Recordings": ("replay", "bench", "import", "export"),
 }
 """The commands that most users need, by their heading in the list of commands."""
 _OPERATION: Final = "Operation"

@@ -21,6 +21,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "docs/tutorial.md": ("30 events, 30 new", "class Gauge"),
     "docs/gateway.md": ("serving on",),
     "docs/http.md": ('"items":[{"id":"demo"',),
+    "docs/own-sessions.md": ("no model was called", "WHERE PALIMPSEST LOSES"),
     "docs/import-export.md": ("30 events, 30 new", "copy-of-tides"),
     "docs/settings.md": ("PALIMPSEST_LOG_JSON",),
     "docs/reconcile.md": ("Where is my order?",),

@@ -36,6 +36,7 @@ IMPORTED: Final = [
     "app.store.tenant_isolation",
     "app.runtime.wiring",
     "app.worker.run",
+    "palimpsest_tools.bench.command",
     "palimpsest_tools.commands",
     "palimpsest_tools.look.calls",
     "palimpsest_tools.look.context",

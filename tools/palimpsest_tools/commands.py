@@ -183,6 +183,43 @@ def replay(
     )
 
 
+def bench(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FOLDER]...",
+            exists=True,
+            help="Folders or files with sessions; default: where the agents on this machine keep theirs.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of sessions, the last changed ones first.")] = 10,
+    min_calls: Annotated[int, typer.Option(min=1, help="Leave out sessions with fewer model calls.")] = 10,
+    minutes: Annotated[float, typer.Option(min=0, help="Begin no further session after this time.")] = 10,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Window of every session, in tokens; default: the recorded model's.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model that counts and prices; default: the recorded one.")] = None,
+    format: Annotated[
+        FormatName | None, typer.Option(help="Format of the contexts; default: the recording's own, else openai.")
+    ] = None,
+    agent: Annotated[
+        Literal["claude", "codex", "gemini", "opencode"] | None,
+        typer.Option(help="Agent whose own rule is compared where the file does not name its agent."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare on your own sessions: the bill and the lost values under Palimpsest, under your agent's own rule, and
+    under others.
+
+    Reads the logs of Claude Code, Codex, Gemini CLI and opencode. A server is started on this machine for it and
+    stopped at the end. No model is called, no key is needed, and nothing leaves this machine. Exits with 1 if no
+    session could be compared, and with 2 if there is none.
+    """
+    from palimpsest_tools.bench import command
+
+    command.bench(paths or [], limit, min_calls, minutes, max_tokens, model, format, agent, json=json)
+
+
 def explain(
     session: SessionId,
     seq: Annotated[

@@ -220,7 +220,18 @@ async def new_session(
 
 
 @asynccontextmanager
-async def _start(key: str | None) -> AsyncIterator[RunningServer]:
+async def own_server() -> AsyncIterator[RunningServer]:
+    """Start a server with the default settings and a temporary data folder; stop it at the end.
+
+    It has none of the user's settings, so that it calls no model and sends nothing anywhere. Raises NoServer.
+    """
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PALIMPSEST_", "OTEL_"))}
+    async with _start(None, plain) as server:
+        yield server
+
+
+@asynccontextmanager
+async def _start(key: str | None, environment: Mapping[str, str] = os.environ) -> AsyncIterator[RunningServer]:
     with _temporary_folder() as folder:
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -228,7 +239,7 @@ async def _start(key: str | None) -> AsyncIterator[RunningServer]:
         with output.open("wb") as sink:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "app.cli", "serve"),
-                env=server_environment(os.environ, folder / "data", port, key),
+                env=server_environment(environment, folder / "data", port, key),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
