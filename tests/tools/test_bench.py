@@ -195,6 +195,8 @@ def test_a_loss_is_shown_with_its_rule_and_none_is_said() -> None:
     shown = "\n".join(lines([lost], []))
     assert "+20.0%" in shown.split("WHERE PALIMPSEST LOSES")[1]
     won = "\n".join(lines([compared(ours=90.0, base=200.0, codex=100.0)], []))
+    both = "\n".join(lines([compared(ours=90.0, base=200.0, codex=100.0), lost], []))
+    assert "210" in both.split("\nall")[1].split("\n")[0]
     assert "in no session is a rule that fits the window cheaper" in won
 
 
@@ -202,6 +204,7 @@ def test_a_rule_that_exceeds_the_window_is_no_loss() -> None:
     lost = compared(ours=120.0, base=100.0)
     lost.outcomes[APPEND_ONLY].over_window = 1
     assert losses([lost]) == []
+    assert "no other rule fits the window in any session" in "\n".join(lines([lost], []))
 
 
 def test_rules_bill_the_same_calls() -> None:

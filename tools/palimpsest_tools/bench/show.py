@@ -14,6 +14,7 @@ LOSSES_SHOWN: Final = 15
 _SESSION_CHARS: Final = 24
 _LOSS_MIN: Final = 0.005
 """Least difference, of the bill or of the share of values, that is called a loss."""
+_NO_LOSS: Final = "in no session is a rule that fits the window cheaper, or does it keep more of the used values"
 
 
 def lines(outcomes: Sequence[SessionOutcome], notes: Iterable[str]) -> list[str]:
@@ -69,11 +70,25 @@ def _sessions(compared: Sequence[SessionOutcome]) -> list[str]:
             ]
         )
     if len(compared) > 1:
-        ours_of_all, base_of_all = (sum(one.outcomes[name].billed for one in compared) for name in (OURS, APPEND_ONLY))
-        calls = f"{sum(one.recording.calls for one in compared):,}"
-        total = _change(ours_of_all, base_of_all)
-        rows.append(["all", "", calls, "", "", f"{base_of_all:,.0f}", "", "", "", f"{ours_of_all:,.0f}", total, ""])
+        rows.append(_sum_of_sessions(compared))
     return table(columns, rows)
+
+
+def _sum_of_sessions(compared: Sequence[SessionOutcome]) -> list[str]:
+    """Return the last row; a sum that some sessions lack is left out."""
+    ours, base = (sum(one.outcomes[name].billed for one in compared) for name in (OURS, APPEND_ONLY))
+    known = [rule.billed for one in compared if (rule := _own(one)) is not None]
+    own = sum(known) if len(known) == len(compared) else None
+    whole = all(one.recorded.calls == one.recording.calls for one in compared)
+    return [
+        *("all", "", f"{sum(one.recording.calls for one in compared):,}", "", "", f"{base:,.0f}"),
+        f"{sum(one.outcomes[APPEND_ONLY].over_window for one in compared):,}",
+        "" if own is None else f"{own:,.0f}",
+        f"{sum(one.recorded.billed for one in compared):,.0f}" if whole else "",
+        f"{ours:,.0f}",
+        _change(ours, base),
+        "" if own is None else _change(ours, own),
+    ]
 
 
 def _own(one: SessionOutcome) -> RuleOutcome | None:
@@ -147,8 +162,13 @@ def losses(compared: Sequence[SessionOutcome]) -> list[tuple[float, SessionOutco
 
 def _losses(compared: Sequence[SessionOutcome]) -> list[str]:
     found = losses(compared)
+    pairs = [rule for one in compared for name, rule in one.outcomes.items() if name != OURS]
+    too_long = sum(rule.over_window > 0 for rule in pairs)
+    of_pairs = f"{too_long} of {counted(len(pairs), 'pair')} of a session and a rule"
+    left_out = f"Left out are {of_pairs}: calls exceed the window there."
     if not found:
-        return ["in no session is a rule that fits the window cheaper, or does it keep more of the used values"]
+        fits = "no other rule fits the window in any session" if too_long == len(pairs) else _NO_LOSS
+        return [fits, *([left_out] if 0 < too_long < len(pairs) else [])]
     columns = [
         Column("session"),
         Column("rule"),
@@ -169,7 +189,7 @@ def _losses(compared: Sequence[SessionOutcome]) -> list[str]:
             ]
         )
     more = [f"... and {len(found) - LOSSES_SHOWN} more"] if len(found) > LOSSES_SHOWN else []
-    return [*table(columns, rows), *more]
+    return [*table(columns, rows), *more, *([left_out] if too_long else [])]
 
 
 def _notes(outcomes: Sequence[SessionOutcome]) -> list[str]:
@@ -179,8 +199,8 @@ def _notes(outcomes: Sequence[SessionOutcome]) -> list[str]:
         "Own rule: the compaction of the session's own agent, from its published source; every rule is simulated on"
         f" the recorded conversation. A summary has {clients.SUMMARY_TOKENS:,} tokens, at the price of output, and"
         f" keeps {clients.SUMMARY_KEEPS:.0%} of the values in it: as in 17 recorded compactions.",
-        "Recorded: the input that the provider really billed, by the usage in the log. It has the agent's own"
-        " compactions, but not the requests that wrote their summaries.",
+        "Recorded: the input that the provider really billed, by the usage in the log, in the window that the agent"
+        " really had. It has the agent's own compactions, but not the requests that wrote their summaries.",
         "Too long: calls that exceed the window. Append-only is billed for them, too, although no model takes them.",
         "Values: names, paths and numbers in the arguments of tool calls that stood in the log before. Kept: visible in"
         " the request that used them. Each once: different values, visible whenever used. Of results: only seen there.",
