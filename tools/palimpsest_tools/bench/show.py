@@ -11,7 +11,9 @@ from palimpsest_tools.bench.play import SessionOutcome
 from palimpsest_tools.output import Column, counted, table
 
 LOSSES_SHOWN: Final = 15
-_SESSION_CHARS: Final = 24
+_SESSION_CHARS: Final = 20
+_RESUMED_TOKENS: Final = 60_000
+"""Size of prompt and tools above which a session was probably resumed."""
 _LOSS_MIN: Final = 0.005
 """Least difference, of the bill or of the share of values, that is called a loss."""
 _NO_LOSS: Final = "in no session is a rule that fits the window cheaper, or does it keep more of the used values"
@@ -48,7 +50,10 @@ def _sessions(compared: Sequence[SessionOutcome]) -> list[str]:
         Column("session"),
         Column("agent"),
         *(Column(name, figures=True) for name in ("calls", "window", "prompt+tools", "append-only", "too long")),
-        *(Column(name, figures=True) for name in ("own rule", "recorded", OURS, "to append-only", "to own rule")),
+        *(
+            Column(name, figures=True)
+            for name in ("own rule", "recorded", OURS, "to append-only", "to own rule", "to recorded")
+        ),
     ]
     rows = []
     for one in compared:
@@ -67,6 +72,7 @@ def _sessions(compared: Sequence[SessionOutcome]) -> list[str]:
                 f"{ours.billed:,.0f}",
                 _change(ours.billed, base.billed),
                 "-" if own is None else _change(ours.billed, own.billed),
+                _change(ours.billed, one.recorded.billed) if one.recorded.calls == one.recording.calls else "-",
             ]
         )
     if len(compared) > 1:
@@ -79,15 +85,17 @@ def _sum_of_sessions(compared: Sequence[SessionOutcome]) -> list[str]:
     ours, base = (sum(one.outcomes[name].billed for one in compared) for name in (OURS, APPEND_ONLY))
     known = [rule.billed for one in compared if (rule := _own(one)) is not None]
     own = sum(known) if len(known) == len(compared) else None
+    real = sum(one.recorded.billed for one in compared)
     whole = all(one.recorded.calls == one.recording.calls for one in compared)
     return [
         *("all", "", f"{sum(one.recording.calls for one in compared):,}", "", "", f"{base:,.0f}"),
         f"{sum(one.outcomes[APPEND_ONLY].over_window for one in compared):,}",
         "" if own is None else f"{own:,.0f}",
-        f"{sum(one.recorded.billed for one in compared):,.0f}" if whole else "",
+        f"{real:,.0f}" if whole else "",
         f"{ours:,.0f}",
         _change(ours, base),
         "" if own is None else _change(ours, own),
+        _change(ours, real) if whole else "",
     ]
 
 
@@ -208,6 +216,13 @@ def _notes(outcomes: Sequence[SessionOutcome]) -> list[str]:
     ]
     if any(one.outside is None for one in outcomes):
         notes.append("Prompt+tools unknown: the log has no usage that shows their size. They are counted as nothing.")
+    notes += [
+        f"{_short(one.recording.id)} was probably resumed: its first request had {one.outside:,} tokens that are not in"
+        " the log. Every rule is billed for them in every request; the agent could compact them, so that the"
+        " recorded bill cannot be compared."
+        for one in outcomes
+        if (one.outside or 0) > _RESUMED_TOKENS
+    ]
     skipped = [
         name
         for agent, name in clients.AGENT_NAMES.items()
