@@ -85,5 +85,5 @@ def test_a_command_that_is_not_installed_says_how_it_is(monkeypatch: pytest.Monk
         "palimpsest: replay is not installed; it comes with palimpsest-context[tools]:"
         " uvx 'palimpsest-context[tools]' replay\n",
     )
-    assert "The extra `tools` of palimpsest-context adds calls" in CliRunner().invoke(cli.app, ["--help"]).output
+    assert "The extra `tools` of palimpsest-context adds bench, calls" in CliRunner().invoke(cli.app, ["--help"]).output
     assert CliRunner().invoke(cli.app, ["no-such-command"]).exit_code == 2
