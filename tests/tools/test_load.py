@@ -322,6 +322,20 @@ def test_usage_is_the_last_of_a_message_and_whole_until_the_agent_compacts() -> 
     assert recording.notes[0].startswith("compacted once by the agent itself")
 
 
+def test_usage_has_the_part_that_the_cache_keeps_for_an_hour() -> None:
+    line = log_line("assistant", [text("x")], key="m1")
+    cached = {"cache_creation_input_tokens": 40, "cache_creation": {"ephemeral_1h_input_tokens": 30}}
+    answered = {**line, "message": {**line["message"], "usage": {"input_tokens": 1, **cached}}}  # type: ignore[dict-item]
+    (call,) = [step for step in one(lines(log_line("user", "go"), answered)).steps if isinstance(step, ModelCall)]
+    assert call.usage == RecordedUsage(41, write=40, write_hour=30)
+    messages = [message_of(role, "x") for role in ("user", "assistant", "user", "assistant")]
+    used = [{"i": 1, "in": 1, "read": 2, "write": 3, "write_1h": 3, "out": 4}, {"i": 3, "in": 5}]
+    recording = one(lines(session(*messages, meta={"usage": used, "compactions": [{"at": 2}]})))
+    calls = [step for step in recording.steps if isinstance(step, ModelCall)]
+    assert [call.usage for call in calls] == [RecordedUsage(6, 2, 3, 4, 3), RecordedUsage(5)]
+    assert [call.whole for call in calls] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("bad", "detail"),
     [
