@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from app.version import VERSION
 from tests.support import manifests
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def test_the_kustomization_is_complete(folder: Path) -> None:
     assert {one["metadata"].get("namespace") for one in made if one["kind"] != "Namespace"} == {"palimpsest"}
     names = {one["kind"]: one["metadata"]["name"] for one in made}
     for _, pod, container in manifests.pods(made):
-        assert container["image"] == "registry.example/palimpsest:0.3.0"
+        assert container["image"] == f"registry.example/palimpsest:{VERSION}"
         assert container["envFrom"] == [{"configMapRef": {"name": names["ConfigMap"]}}]
         assert {"secretName": names["Secret"], "defaultMode": 0o440} in [each.get("secret") for each in pod["volumes"]]
     first = {

@@ -29,7 +29,10 @@ def test_the_newest_release_has_the_version_of_all_files() -> None:
     assert json.loads((ROOT / "openapi" / "palimpsest.json").read_text())["info"]["version"] == VERSION
     typescript = ROOT / "clients" / "typescript"
     assert json.loads((typescript / "package.json").read_text())["version"] == VERSION
+    lock = json.loads((typescript / "package-lock.json").read_text())
+    assert lock["version"] == lock["packages"][""]["version"] == VERSION
     assert f'VERSION = "{VERSION}"' in (typescript / "src" / "version.ts").read_text()
+    assert f"newTag: {VERSION}\n" in (ROOT / "deploy" / "kubernetes" / "kustomization.yaml").read_text()
 
 
 def test_every_release_has_a_date_and_a_schema_and_they_grow() -> None:
