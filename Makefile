@@ -84,6 +84,7 @@ SUITE_generators = $(PYTEST) -m generators -rs tests/generators ## what two gene
 SUITE_proxy = $(PYTEST) -rs tests/acceptance/test_proxy.py ## a server behind the example of a proxy, over TLS (Debian's caddy, and openssl)
 SUITE_image = bash tests/image/check.sh ## build the image and walk through it (needs root and Debian's buildah)
 SUITE_kubernetes = $(PYTEST) -rs -n 0 tests/unit/repository/test_kubernetes.py tests/acceptance/test_kustomize.py ## the Kubernetes manifests, as kubectl puts them together (Debian's kubernetes-client, or any newer kubectl)
+SUITE_workflows = bash tests/workflows/check.sh ## what GitHub and pre-commit read: workflows, their security, dependabot, issue forms, hooks
 SUITE_monitoring = $(PYTEST) -m monitoring -rs tests/acceptance/test_monitoring.py ## alert rules and dashboard against a real Prometheus (needs Debian's prometheus)
 
 # A benchmark is a folder of bench/. `make bench` lists those whose docstring begins with `make bench NAME=folder`.
@@ -104,6 +105,7 @@ NEEDS_tasks = $(if $(findstring --report,$(ARGS)),,bench/tasks/.venv/$(TASKS)/.r
 CHROMIUM := /usr/bin/chromium
 NEEDS_browser := tests/browser/.venv/.ready $(CHROMIUM)
 NEEDS_screenshots := $(NEEDS_browser)
+NEEDS_workflows := tests/workflows/.venv/.ready
 NEEDS_generators := tests/generators/.venv/.ready $(if $(shell command -v npm),tests/generators/node_modules/.ready)
 
 # List the names that the pattern $(1) finds in the files $(2). An unknown NAME is an error.
@@ -142,6 +144,9 @@ bench/tasks/.venv/%/.ready: requirements/tasks/%.lock | setup
 tests/generators/.venv/.ready: requirements/generators.lock | setup
 	$(ENVIRONMENT)
 
+tests/workflows/.venv/.ready: requirements/workflows.lock | setup
+	$(ENVIRONMENT)
+
 tests/browser/.venv/.ready: requirements/browser.lock | setup
 	$(ENVIRONMENT)
 
@@ -177,10 +182,10 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) tools/pyproject.toml $(OURS) --universal --upgrade -o requirements/runtime.lock
 	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
-	for name in build browser generators tasks/swe-bench $(PEERS:%=peers/%) $(patsubst %,adapters/%,$(filter-out openhands,$(ADAPTERS))); do \
+	for name in build browser generators publish workflows tasks/swe-bench $(PEERS:%=peers/%) $(patsubst %,adapters/%,$(filter-out openhands,$(ADAPTERS))); do \
 	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 	for name in adapters/openhands tasks/terminal-bench; do \
 	  $(COMPILE:3.11=3.12) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) bench/peers/.venv bench/tasks/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/generators/node_modules tests/typescript/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info
+	rm -rf $(VENV) bench/peers/.venv bench/tasks/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/workflows/.venv tests/generators/node_modules tests/typescript/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info
