@@ -1,4 +1,4 @@
-"""`python .ci/promise.py [OLD.json NEW.json]`: print what breaks callers of the API since the last release.
+"""`python .ci/promise.py [OLD.json NEW.json]`: print the changes of the API since the last release that break callers.
 
 Fails if the changelog does not name a change under `### Upgrading` of Unreleased. docs/compatibility.md is the promise.
 """
@@ -18,14 +18,14 @@ Direction = Literal["request", "response"]
 LOWER: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 UPPER: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 OPTIONAL: Final = re.compile(r"(?<!\\)[^\\()\[\]{}|^$]\?")
-"""A part of a pattern that a string may lack: with it alone, a pattern accepts what it accepted before."""
+"""A part of a pattern that a string may lack: a pattern that gains one accepts all strings that it accepted before."""
 NOTHING: Final[Mapping[str, Any]] = {}
 METHODS: Final = ("get", "put", "post", "delete", "patch")
 
 
 @dataclass(frozen=True, order=True)
 class Breaking:
-    """A change that breaks callers: `place` is an operation or a field, and `name` is what the changelog must name."""
+    """A change that breaks callers: `place` is an operation or a field, and the changelog must contain `name`."""
 
     place: str
     what: str
@@ -60,7 +60,7 @@ def problems(document: Mapping[str, Any]) -> set[str]:
 
 @dataclass
 class Comparison:
-    """What breaks callers, found by walking two documents in step."""
+    """The changes that break callers, found by walking two documents in step."""
 
     old: Mapping[str, Any]
     new: Mapping[str, Any]
@@ -152,7 +152,7 @@ class Comparison:
     def _found(
         self, place: str, name: str, direction: Direction, old: Mapping[str, Any], new: Mapping[str, Any]
     ) -> set[Breaking]:
-        """Return what a comparison of two schemas finds."""
+        """Return the findings of a comparison of two schemas."""
         comparison = Comparison(self.old, self.new, _seen=set(self._seen))
         comparison._schema(place, name, direction, old, new)
         return comparison.found
@@ -241,7 +241,7 @@ def _widened(direction: Direction, old: object, new: object) -> bool:
 
 
 def _narrower(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a new schema of requests refuses and the old one accepted."""
+    """Yield each restriction of a new schema of requests that the old one did not have."""
     before, after = _values(old), _values(new)
     if after is not None and (before is None or before - after):
         yield "must be one of other values" if before is None else f"no longer {', '.join(sorted(before - after))}"

@@ -40,7 +40,7 @@ class RefusedError(Exception):
 
 
 def git(root: Path, *arguments: str) -> str:
-    """Return what a git command prints. Raises RefusedError with its complaint."""
+    """Return the output of a git command. Raises RefusedError with its complaint."""
     done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)  # noqa: S603, S607 - the git of the PATH
     if done.returncode:
         raise RefusedError(f"git {arguments[0]}: {done.stderr.strip()}")

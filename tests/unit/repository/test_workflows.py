@@ -1,4 +1,4 @@
-"""The workflows are pinned, bounded and allowed no more than they need; `make test-more NAME=workflows` lints them."""
+"""Workflows are pinned and have only the permissions that they need; `make test-more NAME=workflows` lints them."""
 
 import re
 import tomllib
@@ -18,7 +18,7 @@ WRITES = {
     ("release.yml", "image"): {"packages", "id-token", "attestations"},
     ("release.yml", "release"): {"contents"},
 }
-"""What jobs may write; all others only read."""
+"""The permissions to write that jobs have; all others only read."""
 
 
 def workflow(name: str) -> dict[str, Any]:
