@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes for two cores (tests/conftest.py says why).
 SPREAD := --numprocesses auto
-QUICK := "not slow and not long and not pages and not browser and not generators and not typescript and not monitoring and not citus"
+QUICK := "not slow and not long and not pages and not browser and not site and not generators and not typescript and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/plan/test_economics.py
 
 .PHONY: setup help run test test-more bench check format tables openapi lock clean
@@ -74,6 +74,7 @@ SUITE_examples = $(PYTEST) $(PROPERTIES) --hypothesis-profile=all $(SPREAD) ## t
 SUITE_adapters = $(if $(PYTHON_OF_openhands),,echo "skipped: OpenHands needs Python 3.12 or newer, and none was found" &&) $(MAKE) --jobs=2 --output-sync=target $(TESTED_ADAPTERS) ## the TypeScript client (if npm is there), and the clients' adapters, each with its framework's own types and its real runner
 SUITE_pages = $(PYTEST) -m pages -n 2 -rP tests/acceptance/test_pages.py ## the commands and programs of every page, in order, in environments that hold what the page installs
 SUITE_browser = $(PYTEST) -m browser -n 0 -rP tests/browser $(RECORDINGS:%=--recordings=%) ## the pages in Debian's chromium, with axe-core: what a person meets there, their weight and the server's time
+SUITE_site = $(PYTEST) -m site -n 0 -rP tests/site ## the site of docs/, built into build/site/html: its links, its texts, and every page in Debian's chromium
 SUITE_long = $(SUITE_slow) && $(PYTEST) $(PROPERTIES) --hypothesis-profile=seek $(SPREAD) && $(PYTEST) -m long $(RECORDINGS:%=--recordings=%) ## the slow and the long ones, and the properties on new examples; RECORDINGS=folder replays recorded sessions too
 SUITE_upgrade = $(PYTEST) -rsP tests/migration/test_upgrade.py ## upgrade from the release before, out of the history, with its servers and agents at work; and back
 SUITE_pooler = $(PYTEST) --pooler -m $(QUICK) -rs $(SPREAD) ## what of make test uses a database, with servers and workers behind a real PgBouncer (Debian's pgbouncer)
@@ -104,6 +105,7 @@ NEEDS_peers := $(PEERS:%=bench/peers/.venv/%/.ready)
 NEEDS_tasks = $(if $(findstring --report,$(ARGS)),,bench/tasks/.venv/$(TASKS)/.ready)
 CHROMIUM := /usr/bin/chromium
 NEEDS_browser := tests/browser/.venv/.ready $(CHROMIUM)
+NEEDS_site := build/website/.ready $(NEEDS_browser)
 NEEDS_screenshots := $(NEEDS_browser)
 NEEDS_workflows := tests/workflows/.venv/.ready
 NEEDS_generators := tests/generators/.venv/.ready $(if $(shell command -v npm),tests/generators/node_modules/.ready)
@@ -150,6 +152,9 @@ tests/workflows/.venv/.ready: requirements/workflows.lock | setup
 tests/browser/.venv/.ready: requirements/browser.lock | setup
 	$(ENVIRONMENT)
 
+build/website/.ready: requirements/site.lock | setup
+	$(ENVIRONMENT)
+
 $(CHROMIUM):
 	@test "$$(id -u)" = 0 && command -v apt-get >/dev/null || { echo "$@ not found: apt-get install --no-install-recommends chromium fonts-dejavu-core" >&2; exit 1; }
 	apt-get update -qq && apt-get install -qq --no-install-recommends chromium fonts-dejavu-core
@@ -181,6 +186,7 @@ openapi: setup ## write the API's document, and the types of the Python client t
 lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) tools/pyproject.toml $(OURS) --universal --upgrade -o requirements/runtime.lock
 	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
+	$(COMPILE) requirements/site.in --universal --upgrade -o requirements/site.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
 	for name in build browser generators publish workflows tasks/swe-bench $(PEERS:%=peers/%) $(patsubst %,adapters/%,$(filter-out openhands,$(ADAPTERS))); do \
 	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done

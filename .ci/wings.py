@@ -16,7 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 KERNEL = "kernel"
 WITHOUT = "without"
-QUICK = "not slow and not long and not pages and not browser and not generators and not monitoring and not citus"
+QUICK = (
+    "not slow and not long and not pages and not browser and not site and not generators and not monitoring"
+    " and not citus"
+)
 
 ONLY_THE_COPY = """import sys
 sys.meta_path[:] = [one for one in sys.meta_path if not one.__module__.startswith("__editable__")]

@@ -29,7 +29,7 @@ async def look(browser: "Browser", address: str, *, scripts: bool = True, axe: b
     context = await browser.new_context(java_script_enabled=scripts, color_scheme="light")
     try:
         page = await context.new_page()
-        _listen(page, seen)
+        listen(page, seen)
         await page.goto(address)
         seen.text = await page.locator("main").inner_text()
         for scheme in SCHEMES if axe else ():
@@ -53,7 +53,9 @@ def _finding(violation: dict[str, Any]) -> str:
     return f"{violation['id']} ({violation['help']}), {len(violation['nodes'])} times: {nodes}"
 
 
-def _listen(page: "Page", seen: Look) -> None:
+def listen(page: "Page", seen: Look) -> None:
+    """Note a page's messages and requests from now on."""
+
     def said(message: "ConsoleMessage") -> None:
         if message.type in ("error", "warning"):
             seen.messages.append(f"console: {message.text}")

@@ -1,0 +1,1 @@
+"""The site: the pages of `docs/` and the README, as HTML with a search, a reference of the API, and `llms.txt`."""
