@@ -166,8 +166,11 @@ class LocalBench:
         return Ended(reason, solved)
 
 
-def local_agent(model: str, tasks: Sequence[LocalTask], folder: Path) -> Agent:
-    """Return mini-swe-agent for tasks on this machine; a data set of them is made in the folder."""
+def local_agent(model: str, tasks: Sequence[LocalTask], folder: Path) -> MiniSweAgent:
+    """Return mini-swe-agent for tasks on this machine; a data set of them is made in the folder.
+
+    Its library reads every file below the folder, so its cache must be elsewhere.
+    """
     folder.mkdir(exist_ok=True, parents=True)
     rows = ({"instance_id": one.name, "problem_statement": one.statement} for one in tasks)
     (folder / "test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
@@ -175,7 +178,7 @@ def local_agent(model: str, tasks: Sequence[LocalTask], folder: Path) -> Agent:
     def more(place: Path) -> Sequence[str]:
         return "-c", f"environment.cwd={place / 'repository'}", "-c", "environment.env.BASH_ENV=/dev/null"
 
-    return MiniSweAgent(model, str(folder), "local", more, {**OFFLINE, "HF_HOME": str(folder / "cache")})
+    return MiniSweAgent(model, str(folder), "local", more, {**OFFLINE, "HF_HOME": f"{folder}-cache"})
 
 
 async def execute(command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None) -> int:

@@ -9,7 +9,7 @@ from bench.tasks.billing import Prices, Usage, is_too_long, usage_of
 from bench.tasks.ledger import AGENT, PROVIDER, Call, Ledger, SettingError, Verdict, billed
 from bench.tasks.local import TASKS, next_command
 from bench.tasks.report import report
-from bench.tasks.runners import Ended, trial
+from bench.tasks.runners import Ended, local_agent, trial
 from bench.tasks.statistics import mean_interval, paired_difference, percentile, wilson
 
 PRICES = "fresh=3,read=0.3,write=3.75,hour=6,output=15"
@@ -155,6 +155,16 @@ def test_the_tables(tmp_path: Path) -> None:
     assert "| none | ours | 3 | 0 | 1 | -33.3% | -85.6% to +45.6% | -0.1000 | -0.3000 to +0.0000 |" in text
     assert "Spent: USD 10.8000, of which 1.5000 on 1 crashed or interrupted attempts." in text
     assert text.endswith("| ours | d | NotJudged |")
+
+
+def test_the_data_set_of_local_tasks_is_one_file(tmp_path: Path) -> None:
+    """A cache within its folder would be read as more tasks, and each run would do them twice as often."""
+    folder = tmp_path / "dataset"
+    agent = local_agent("anthropic/m", TASKS, folder)
+    assert [one.name for one in folder.iterdir()] == ["test.jsonl"]
+    names = [json.loads(line)["instance_id"] for line in (folder / "test.jsonl").read_text().splitlines()]
+    assert names == [one.name for one in TASKS]
+    assert not Path(agent.variables["HF_HOME"]).is_relative_to(folder)
 
 
 def test_a_trial_of_harbor() -> None:
