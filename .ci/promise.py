@@ -1,6 +1,6 @@
 """`python .ci/promise.py [OLD.json NEW.json]`: print the changes of the API since the last release that break callers.
 
-Fails if the changelog does not name a change under `### Upgrading` of Unreleased. docs/compatibility.md is the promise.
+Fails if the changelog does not name a change under `### Upgrading` since then. docs/compatibility.md is the promise.
 """
 
 import json
@@ -274,10 +274,10 @@ def last_release() -> tuple[str, Mapping[str, Any]]:
     return release["version"], json.loads(text)
 
 
-def upgrading(changelog: str) -> str:
-    """Return the part `### Upgrading` of Unreleased; nothing if there is none."""
-    unreleased = changelog.partition("\n## [Unreleased]\n")[2].partition("\n## [")[0]
-    return unreleased.partition("\n### Upgrading\n")[2].partition("\n### ")[0]
+def upgrading(changelog: str, version: str) -> str:
+    """Return the parts `### Upgrading` of the sections after a version: of Unreleased, and of one that was just cut."""
+    newer = changelog.partition(f"\n## [{version}]")[0]
+    return "\n".join(re.findall(r"^### Upgrading\n(.*?)(?=^##|\Z)", newer, re.MULTILINE | re.DOTALL))
 
 
 def unnamed(changes: list[Breaking], text: str) -> list[Breaking]:
@@ -296,9 +296,9 @@ def main(arguments: list[str]) -> int | str:
     changes = breaking(old, json.loads((ROOT / "openapi" / "palimpsest.json").read_text(encoding="utf-8")))
     sys.stdout.write(f"{len(changes)} changes since {version} break callers\n")
     sys.stdout.writelines(f"{change}\n" for change in changes)
-    missing = unnamed(changes, upgrading((ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
+    missing = unnamed(changes, upgrading((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version))
     names = ", ".join(sorted({f"`{change.name}`" for change in missing}))
-    return f"CHANGELOG.md, Unreleased, ### Upgrading does not name: {names}" if missing else 0
+    return f"CHANGELOG.md does not name under ### Upgrading: {names}" if missing else 0
 
 
 if __name__ == "__main__":

@@ -129,17 +129,18 @@ def test_an_operation_that_is_gone_is_found() -> None:
     assert str(PROMISE.breaking(DOCUMENT, new)[-1]) == "POST /notes: removed"
 
 
-def test_a_change_is_named_in_the_part_on_upgrading_of_what_is_not_released() -> None:
+@pytest.mark.parametrize("section", ["Unreleased", "1.1.0"])
+def test_a_change_is_named_in_a_part_on_upgrading_since_the_last_release(section: str) -> None:
     change = PROMISE.Breaking("Note in requests.kind", "removed", "kind")
     text = (
-        "# C\n\n## [Unreleased]\n\n### Upgrading\n\n* `kind` is gone.\n\n### Fixed\n\n* `id`.\n\n"
-        "## [1.0.0] - x\n\n`old`\n"
+        f"# C\n\n## [{section}]\n\n### Upgrading\n\n* `kind` is gone.\n\n### Fixed\n\n* `id`.\n\n"
+        "## [1.0.0] - x\n\n### Upgrading\n\n* `old` is gone.\n"
     )
-    assert PROMISE.unnamed([change], PROMISE.upgrading(text)) == []
-    assert PROMISE.unnamed([change], PROMISE.upgrading(text.replace("`kind`", "kind"))) == [change]
+    assert PROMISE.unnamed([change], PROMISE.upgrading(text, "1.0.0")) == []
+    assert PROMISE.unnamed([change], PROMISE.upgrading(text.replace("`kind`", "kind"), "1.0.0")) == [change]
     for name in ("id", "old"):
         other = PROMISE.Breaking("Note in requests", "removed", name)
-        assert PROMISE.unnamed([other], PROMISE.upgrading(text)) == [other]
+        assert PROMISE.unnamed([other], PROMISE.upgrading(text, "1.0.0")) == [other]
 
 
 @pytest.mark.wing("all")
@@ -149,5 +150,5 @@ def test_the_changelog_names_all_that_breaks_callers_of_the_last_release() -> No
     version, old = PROMISE.last_release()
     assert version == releases()[-1].version
     changes = PROMISE.breaking(old, json.loads((ROOT / "openapi" / "palimpsest.json").read_text()))
-    missing = PROMISE.unnamed(changes, PROMISE.upgrading((ROOT / "CHANGELOG.md").read_text()))
+    missing = PROMISE.unnamed(changes, PROMISE.upgrading((ROOT / "CHANGELOG.md").read_text(), version))
     assert [str(change) for change in missing] == []
