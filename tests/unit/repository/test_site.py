@@ -5,9 +5,12 @@ import tomllib
 from pathlib import PurePosixPath
 from posixpath import normpath
 
+import pytest
+
 from website.__main__ import SETTINGS, places
 from website.source import LINKS, README_SPLIT, ROOT, Source, anchors, outside_code, sources
 
+pytestmark = pytest.mark.wing("all")
 NAV = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))["project"]["nav"]
 
 
