@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes for two cores (tests/conftest.py says why).
 SPREAD := --numprocesses auto
-QUICK := "not slow and not long and not pages and not browser and not site and not generators and not typescript and not monitoring and not citus"
+QUICK := "not slow and not long and not pages and not browser and not site and not generators and not typescript and not monitoring and not citus and not artefacts"
 PROPERTIES := tests/property tests/unit/plan/test_economics.py
 
 .PHONY: setup help run test test-more bench check format tables openapi lock clean
@@ -83,6 +83,7 @@ SUITE_citus = $(PYTEST) -m citus -rs -n 0 tests/citus ## a distributed database:
 SUITE_citus-suite = $(PYTEST) --citus -m $(QUICK) -rs $(SPREAD) tests/contract tests/conformance ## the contract and conformance tests, each on a database distributed over three nodes
 SUITE_generators = $(PYTEST) -m generators -rs tests/generators ## what two generators make of the API's document: a type for each error (TypeScript if node is there)
 SUITE_proxy = $(PYTEST) -rs tests/acceptance/test_proxy.py ## a server behind the example of a proxy, over TLS (Debian's caddy, and openssl)
+SUITE_artefacts = $(PYTEST) -m "artefacts or slow" -n 0 -rP tests/artefacts && $(if $(filter 0,$(shell id -u)),$(SUITE_image),echo "skipped: the image, which needs root and Debian's buildah") ## the artefacts of a release as strangers use them: uvx, pipx, pip on each Python, the image, each to a first context; times and sizes
 SUITE_image = bash tests/image/check.sh ## build the image and walk through it (needs root and Debian's buildah)
 SUITE_kubernetes = $(PYTEST) -rs -n 0 tests/unit/repository/test_kubernetes.py tests/acceptance/test_kustomize.py ## the Kubernetes manifests, as kubectl puts them together (Debian's kubernetes-client, or any newer kubectl)
 SUITE_workflows = bash tests/workflows/check.sh ## what GitHub and pre-commit read: workflows, their security, dependabot, issue forms, hooks
@@ -194,4 +195,4 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	  $(COMPILE:3.11=3.12) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) bench/peers/.venv bench/tasks/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/workflows/.venv tests/generators/node_modules tests/typescript/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info
+	rm -rf $(VENV) bench/peers/.venv bench/tasks/.venv clients/python/.venv-* tests/browser/.venv tests/generators/.venv tests/workflows/.venv tests/generators/node_modules tests/typescript/node_modules clients/typescript/node_modules clients/typescript/dist clients/typescript/build clients/typescript/src/api.ts dist build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info

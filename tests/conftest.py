@@ -30,7 +30,7 @@ from tests.support.summarizers import Summarizers, summarizers
 Servers = tuple[httpx.AsyncClient, httpx.AsyncClient]
 
 examples.register()
-os.environ.pop("SSL_CERT_FILE", None)
+CERTIFICATES = os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # a CA bundle takes 25 ms to read, and no test speaks TLS
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the loop that the server runs on
 

@@ -21,7 +21,7 @@ export BUILDAH_ISOLATION=chroot
 export BUILDAH="buildah --storage-driver vfs --root $work/storage --runroot $work/run"
 read -ra buildah <<<"$BUILDAH"
 
-say() { echo "== $*"; }
+say() { echo "== $* (after $SECONDS s)"; }
 fail() { echo "image-check: $*" >&2; exit 1; }
 
 free_port() { "$python" -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
@@ -109,7 +109,7 @@ measure() { # the files of the container's root
   echo "size: $(megabytes "$(bytes_in "$site" -name '*.so*')") are compiled code of wheels"
   echo "size: $(megabytes "$(bytes_in "$site" -name '*.py')") are Python's sources of wheels and of ours"
   echo "size: $(megabytes "$(bytes_in "$site" -name '*.pyc')") are bytecode of what is imported"
-  echo "size: $(megabytes "$(bytes_in "$root/opt/palimpsest/share")") are vocabularies"
+  echo "size: $(megabytes "$(bytes_in "$site" -path "*/app/vocabularies/*")") are vocabularies"
   layers=$("${buildah[@]}" images --format '{{.Size}}' "$image")
   echo "size: $layers are its layers, with the heads of their files"
   [[ $layers == *" MB" && ${layers%%[. ]*} -lt $((size_max / 1000000)) ]] || fail "the image's layers have $layers"

@@ -1,7 +1,7 @@
 """Convert `pip config list` (standard input) to a pip.conf (standard output), environment settings included.
 
-Settings of one pip command stay with it. If a setting is both in a file and in the environment, the environment wins,
-as it does for pip.
+Constraints are left out: they are in a file of this machine, and a lock leaves nothing to choose. Settings of one pip
+command stay with it. If a setting is both in a file and in the environment, the environment wins, as it does for pip.
 """
 
 import ast
@@ -16,6 +16,8 @@ def main() -> None:
     pairs = [line.split("=", 1) for line in sys.stdin.read().splitlines() if "=" in line]
     for key, value in sorted(pairs, key=lambda pair: pair[0].startswith(":env:")):
         section, name = key.rsplit(".", 1)
+        if name == "constraint":
+            continue
         section = "global" if section == ":env:" else section
         if not settings.has_section(section):
             settings.add_section(section)

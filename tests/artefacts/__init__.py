@@ -1,0 +1,1 @@
+"""Tests of the artefacts of a release, built and used outside the source folder."""
