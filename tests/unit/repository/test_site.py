@@ -56,3 +56,9 @@ def test_the_readme_begins_with_the_first_page() -> None:
     assert first.startswith("# Palimpsest\n")
     assert tour.lstrip().startswith("## ")
     assert all(page.description for page in sources() if page.place in set(places(NAV)))
+
+
+def test_parts_of_a_list_are_indented_by_four_spaces() -> None:
+    """With fewer, the site's Markdown ends the list there."""
+    inside = re.compile(r"^ {1,3}(?:[*|] |```)", re.MULTILINE)
+    assert [page.origin for page in sources() if inside.search(page.text) and page.place != "api.md"] == []
