@@ -109,11 +109,7 @@ class Clock:
         return time.monotonic(), used.ru_utime + used.ru_stime
 
 
-def megabytes(*folders: Path) -> float:
-    """Return the space of all files of folders, as du counts it; linked files once."""
-    files = {(found.st_dev, found.st_ino): found.st_blocks * 512 for found in _stats(folders)}
-    return sum(files.values()) / 1e6
-
-
-def _stats(folders: tuple[Path, ...]) -> list[os.stat_result]:
-    return [path.lstat() for folder in folders for path in folder.rglob("*")]
+def megabytes(folder: Path, *, bytecode: bool = True) -> float:
+    """Return the space of a folder's files, as du counts it; linked files once."""
+    found = [path.lstat() for path in folder.rglob("*") if bytecode or path.suffix != ".pyc"]
+    return sum({(one.st_dev, one.st_ino): one.st_blocks * 512 for one in found}.values()) / 1e6

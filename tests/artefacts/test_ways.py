@@ -66,11 +66,11 @@ async def weigh(
 
     `empty` is the size of the environment before the installation: of pip, and in Python 3.11 of setuptools.
     """
-    size = megabytes(environment) - empty
+    size = megabytes(environment, bytecode=False) - empty
     started = await first_context(stranger, data, *command)
-    bytecode = megabytes(environment) - empty - size
+    bytecode = megabytes(environment) - megabytes(environment, bytecode=False)
     print(f"{way}: {started} more to a first context")
-    print(f"{way}: environment {size:.0f} MB (and {empty:.0f} MB before), {bytecode:.0f} MB of bytecode after it")
+    print(f"{way}: environment {size:.0f} MB (and {empty:.0f} MB before), {bytecode:.0f} MB of bytecode")
     assert size <= ENVIRONMENT_MB_MAX
 
 
@@ -111,7 +111,7 @@ async def test_pip_in_an_environment(stranger: Stranger, data: Path, python: str
     place, wheels = stranger.home / "palimpsest", stranger.home / "wheels"
     stranger.run(python, "-m", "venv", place)
     pip = (place / "bin" / "pip", "--quiet", "--no-cache-dir", "--disable-pip-version-check")
-    empty, clock = megabytes(place), Clock()
+    empty, clock = megabytes(place, bytecode=False), Clock()
     stranger.run(*pip, "download", "--only-binary=:all:", "--find-links", stranger.dist, "-d", wheels, TOOLS)
     downloaded = [wheel.stat().st_size for wheel in wheels.iterdir()]
     print(f"{way}: {clock.lap()} for a download of {sum(downloaded) / 1e6:.0f} MB in {len(downloaded)} wheels")
