@@ -83,6 +83,11 @@ class Index:
         return [sum(word in one.terms for one in self._entries) for word in query_terms(query)]
 
 
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case."""
+    return _WORD.findall(text.lower())
+
+
 def entries(events: Sequence[Event], make: Callable[[Event], IndexEntry | None] = entry) -> list[IndexEntry]:
     """Return the index entries of the events that have one."""
     return [made for made in map(make, events) if made is not None]
@@ -119,7 +124,7 @@ def _library(words: Callable[[str], Sequence[str]]) -> Callable[[Sequence[Event]
 
 
 METHODS: Final[Mapping[str, Callable[[Sequence[Event]], Search]]] = {
-    "rank-bm25, words in lower case": _library(lambda text: _WORD.findall(text.lower())),
+    "rank-bm25, words in lower case": _library(words),
     "rank-bm25, the terms of this search": _library(lambda text: list(terms(text))),
     "this search, terms alone": _ours(_of_text, ()),
     "... and the day, author and tool": _ours(entry, ()),

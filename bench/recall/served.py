@@ -4,10 +4,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
 import httpx2
 
+from app.core.log.event import Event
 from bench.recall.ranking import FIRST, Question, QuestionedDialogue
 from bench.retention.points import message_of
 from palimpsest_tools.server import address, running_server
@@ -70,12 +72,16 @@ async def table(dialogues: Sequence[QuestionedDialogue], url: str | None) -> str
 
 
 async def _append(http: httpx2.AsyncClient, session: str, asked: QuestionedDialogue) -> None:
-    """Append all events of the dialogue with their recorded times; their seqs must equal those here."""
-    events = [
-        {"occurred_at": datetime.fromtimestamp(event.at, UTC).isoformat()} | dict(event.body or {})
-        for event in asked.one.events
-    ]
+    """Append all events of the dialogue; their seqs must equal those here."""
+    events = as_posted(asked.one.events)
     if [event.seq for event in asked.one.events] != list(range(1, len(events) + 1)):
         raise AssertionError("the dialogue's events are not the first ones of its log")
     for at in range(0, len(events), 500):
         (await http.post(f"{session}/events", json={"events": events[at : at + 500]})).raise_for_status()
+
+
+def as_posted(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Return events as a client posts them, with their recorded times."""
+    return [
+        {"occurred_at": datetime.fromtimestamp(event.at, UTC).isoformat()} | dict(event.body or {}) for event in events
+    ]

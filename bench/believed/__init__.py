@@ -1,0 +1,1 @@
+"""Figures from public data: evidence before the model, and summaries against those of real compactions."""
