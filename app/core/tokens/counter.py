@@ -207,7 +207,7 @@ def _cached_count(estimator: Estimator, text: str, kind: TextKind) -> int:
 def _in_parts(estimator: Estimator) -> Estimator:
     if isinstance(estimator, Exact | Scaled):
         return replace(estimator, tokenizer=estimator.tokenizer.in_parts)
-    return replace(estimator, least=_in_parts(estimator.least)) if isinstance(estimator, Checked) else estimator
+    return estimator
 
 
 @dataclass(frozen=True, slots=True)
