@@ -16,7 +16,7 @@ from app.core.plan.state.drops import EXPIRY
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
 from app.core.policy.policy import Policy
-from app.core.tokens.budget import ROOM_SHARE, SLACK, Budget, auto_reserve, summary_tokens
+from app.core.tokens.budget import ROOM_SHARE, ROUND_SHARE, SLACK, Budget, auto_reserve, summary_tokens
 
 CHUNK_SHARE: Final = 0.25
 """The maximum share of the target that one summary covers, so that small windows are summarized in steps too."""
@@ -31,8 +31,6 @@ LATEST_SHARE: Final = 0.25
 """The maximum share of the target that a single cumulative summary (view `latest`) takes."""
 LATEST_TARGETS: Final = 8
 """The events that a single cumulative summary takes in at a time, in multiples of the target."""
-ROUND_SHARE: Final = 0.04
-"""The approximate share of the trigger that one call and the words around a summary add."""
 KEPT_LEAST_SHARE: Final = 0.2
 """The share of a policy's verbatim part that is kept even if no room for a summary is left."""
 SUMMARY_TOKENS_MIN: Final = 150

@@ -3,17 +3,21 @@
 from dataclasses import replace
 
 from app.core.errors import CannotFit
+from app.core.plan.reducers import economics
 from app.core.plan.reducers.caps import newest_part, room_for_newest
+from app.core.plan.reducers.earnings import last_unit_seq
 from app.core.plan.reducers.fold import fold_all, show_fewer
 from app.core.plan.reducers.last_resort import LastResortReducer, restore, shorten_all
+from app.core.plan.reducers.retention import candidates
 from app.core.plan.state import drops
 from app.core.plan.state.answers import held_content, ranked
 from app.core.plan.state.context import Reduced
 from app.core.plan.state.frontier import Frontier
-from app.core.plan.state.stubs import omit_recall_hints
+from app.core.plan.state.stubs import Candidate, apply_stubs, omit_recall_hints, stubs_for
 from app.core.plan.update import PlanInputs
+from app.core.policy.evictions import Retention
 from app.core.policy.policy import Policy
-from app.core.tokens.budget import Budget
+from app.core.tokens.budget import ROUND_SHARE, Budget
 
 
 def fit_target(
@@ -32,6 +36,8 @@ def fit_target(
     """
     after, cause = _last_resort(after, read, budget, policy, cause)
     if policy.retention.working_set and base.context.tokens > budget.trigger:
+        if after is not base and after.state.folds and not budget.fallback_target:
+            after = _leave_room(after, budget, policy.retention)
         after = restore(after, base.state, budget, budget.refill, ranked(after.context))
     if any(drop.reason == drops.UNREAD for drop in set(after.state.drops) - set(state.drops)):
         after = restore(after, state, budget, budget.low)
@@ -48,6 +54,24 @@ def fit_target(
             by_source=budget.parts(after.context.by_source),
         )
     return after, cause
+
+
+def _leave_room(done: Reduced, budget: Budget, retention: Retention) -> Reduced:
+    """Stub file content next to summaries, the least valuable first, until one more call fits below the trigger.
+
+    Otherwise the next call would open another epoch. Content that the model has not seen yet stays.
+    """
+    context = done.context
+    over = context.tokens - int((1 - ROUND_SHARE) * budget.trigger)
+    found = candidates(context, retention, forced=True, before=last_unit_seq(context)) if over > 0 else ()
+    known = {one.item.event.seq: one for one in found}
+    going: list[Candidate] = []
+    for one in (known[seq] for seq in reversed(ranked(context)) if seq in known):
+        if over > 0:
+            going.append(one)
+            over -= one.saves
+    going.sort(key=lambda one: one.item.event.seq)
+    return apply_stubs(context, done.state, stubs_for(context, going, retention.identifiers, economics.REDUCER))
 
 
 def _last_resort(

@@ -20,6 +20,8 @@ SLACK: Final = 0.06
 """The share of the goal that may remain unused because the next unit does not fit."""
 ROOM_SHARE: Final = 0.1
 """The share of the trigger that a reduction must free for the next calls."""
+ROUND_SHARE: Final = 0.04
+"""The approximate share of the trigger that one call and the words around a summary add."""
 _ROUNDING: Final = 1e-6
 """The part of a token below which a difference is due to floating point."""
 

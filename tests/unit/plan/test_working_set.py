@@ -15,7 +15,7 @@ from app.core.plan.state.answers import WorkedFiles, held_content, ranked
 from app.core.plan.state.frontier import START
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import PRESETS, Policy
-from app.core.tokens.budget import Budget
+from app.core.tokens.budget import ROUND_SHARE, Budget
 from app.core.tokens.models import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
 from tests.support.examples import examples
 from tests.unit.builders import COUNTER, Log
@@ -245,6 +245,24 @@ def test_covered_content_of_files_is_evicted_before_uncovered_rounds() -> None:
     assert set(range(last + 1, len(log.events) + 1)) <= whole_seqs(found)
     assert 0 < len(files & whole_seqs(found)) < len(files)
     assert make_plan(log, 5_000).state.drops  # without a summary some events are dropped
+
+
+@pytest.mark.parametrize(("files", "tokens", "words"), [(7, 600, 300), (7, 700, 500), (8, 500, 500)])
+def test_content_of_files_next_to_summaries_leaves_room_for_one_more_call(files: int, tokens: int, words: int) -> None:
+    """Without it the next call would open another epoch, and so would most calls after it."""
+    log = Log()
+    log.user()
+    reads = [read(log, f"{number}.py", tokens) for number in range(files)]
+    last = log.events[-1].seq
+    tree = (Summary("one", 1, last, 0, words, "word " * words, 9_000, last),)
+    for _ in range(3):
+        log.assistant(400)
+    target = 5_000
+    found = make_plan(log, target, tree=tree)
+    assert found.state.folds and found.cause == "budget"
+    assert (1 - 2 * ROUND_SHARE - tokens / target) * target < found.context.tokens <= (1 - ROUND_SHARE) * target
+    shown = [seq for seq in reads if seq in whole_seqs(found)]
+    assert shown == reads[-len(shown) :]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "part", "edit", "write"]), st.sampled_from("abc")), max_size=12))
