@@ -59,12 +59,13 @@ def fit_target(
 def _leave_room(done: Reduced, budget: Budget, retention: Retention) -> Reduced:
     """Stub file content next to summaries, the least valuable first, until one more call fits below the trigger.
 
-    Otherwise the next call would open another epoch. Content that the model has not seen yet stays.
+    Otherwise the next call would open another epoch. Content larger than that room stays, since an edit may quote it,
+    and so does content that the model has not seen yet.
     """
-    context = done.context
-    over = context.tokens - int((1 - ROUND_SHARE) * budget.trigger)
+    context, room = done.context, int(ROUND_SHARE * budget.trigger)
+    over = context.tokens + room - budget.trigger
     found = candidates(context, retention, forced=True, before=last_unit_seq(context)) if over > 0 else ()
-    known = {one.item.event.seq: one for one in found}
+    known = {one.item.event.seq: one for one in found if one.saves <= room}
     going: list[Candidate] = []
     for one in (known[seq] for seq in reversed(ranked(context)) if seq in known):
         if over > 0:

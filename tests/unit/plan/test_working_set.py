@@ -247,22 +247,35 @@ def test_covered_content_of_files_is_evicted_before_uncovered_rounds() -> None:
     assert make_plan(log, 5_000).state.drops  # without a summary some events are dropped
 
 
-@pytest.mark.parametrize(("files", "tokens", "words"), [(7, 600, 300), (7, 700, 500), (8, 500, 500)])
-def test_content_of_files_next_to_summaries_leaves_room_for_one_more_call(files: int, tokens: int, words: int) -> None:
-    """Without it the next call would open another epoch, and so would most calls after it."""
+def plan_with_summary(target: int, files: int, tokens: int, words: int) -> tuple[Plan, list[int]]:
+    """Return a plan whose budget folds reads of files under a summary, and the seqs of the reads."""
     log = Log()
     log.user()
     reads = [read(log, f"{number}.py", tokens) for number in range(files)]
     last = log.events[-1].seq
-    tree = (Summary("one", 1, last, 0, words, "word " * words, 9_000, last),)
-    for _ in range(3):
-        log.assistant(400)
-    target = 5_000
+    tree = (Summary("one", 1, last, 0, words, "word " * words, 90_000, last),)
+    for _ in range(4):
+        log.assistant(target // 12)
     found = make_plan(log, target, tree=tree)
     assert found.state.folds and found.cause == "budget"
-    assert (1 - 2 * ROUND_SHARE - tokens / target) * target < found.context.tokens <= (1 - ROUND_SHARE) * target
-    shown = [seq for seq in reads if seq in whole_seqs(found)]
-    assert shown == reads[-len(shown) :]
+    return found, [seq for seq in reads if seq in whole_seqs(found)]
+
+
+@pytest.mark.parametrize("words", [300, 500, 900])
+def test_content_of_files_next_to_summaries_leaves_room_for_one_more_call(words: int) -> None:
+    """Without it the next call would open another epoch, and so would most calls after it."""
+    target, tokens = 20_000, 600
+    found, shown = plan_with_summary(target, 24, tokens, words)
+    assert target - target * ROUND_SHARE - tokens < found.context.tokens <= target - target * ROUND_SHARE
+    assert shown == sorted(shown) and len(shown) > 10
+
+
+def test_content_larger_than_that_room_stays() -> None:
+    """An edit may quote it, and far more would be freed than one more call takes."""
+    target = 5_000
+    found, shown = plan_with_summary(target, 7, 700, 300)
+    assert found.context.tokens > target - target * ROUND_SHARE
+    assert shown
 
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "part", "edit", "write"]), st.sampled_from("abc")), max_size=12))
