@@ -189,7 +189,7 @@ lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
 	$(COMPILE) requirements/site.in --universal --upgrade -o requirements/site.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
-	for name in build browser generators publish workflows tasks/swe-bench $(PEERS:%=peers/%) $(patsubst %,adapters/%,$(filter-out openhands,$(ADAPTERS))); do \
+	for name in build browser generators workflows tasks/swe-bench $(PEERS:%=peers/%) $(patsubst %,adapters/%,$(filter-out openhands,$(ADAPTERS))); do \
 	  $(COMPILE) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
 	for name in adapters/openhands tasks/terminal-bench; do \
 	  $(COMPILE:3.11=3.12) requirements/$$name.in --universal --upgrade -o requirements/$$name.lock || exit 1; done
