@@ -44,7 +44,7 @@ def _time_of_commit() -> str:
     """Return the commit's time in seconds; where there is no repository, the first that a zip archive can state."""
     command = ["git", "log", "-1", "--format=%ct"]
     try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603 - git
     except (OSError, subprocess.CalledProcessError):
         return "315532800"
 
