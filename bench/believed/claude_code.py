@@ -121,10 +121,10 @@ def _messages(recorded: Recording) -> tuple[list[dict[str, Any]], list[float | N
     usage: list[dict[str, int]] = []
     for step in recorded.steps:
         if isinstance(step, ModelCall) and step.usage is not None:
-            read, write = step.usage.read or 0, step.usage.write or 0
+            read, write, hour = step.usage.read or 0, step.usage.write or 0, step.usage.write_hour or 0
             fresh = step.usage.input - read - write
             out = step.usage.output or 0
-            usage.append({"i": len(messages), "in": fresh, "read": read, "write": write, "write_1h": 0, "out": out})
+            usage.append({"i": len(messages), "in": fresh, "read": read, "write": write, "write_1h": hour, "out": out})
         elif isinstance(step, AppendMessages):
             for at, message in zip(step.times or [None] * len(step.messages), step.messages, strict=True):
                 made = list(_made(message))

@@ -239,6 +239,15 @@ def test_a_claude_code_log_is_read_with_its_compactions_and_needs(tmp_path: Path
     assert "| by name | 100.0% (21-100), of 1 |" in compactions.sums([row])
 
 
+def test_the_usage_of_a_call_has_the_part_that_was_written_for_an_hour() -> None:
+    used = {"input_tokens": 2, "cache_read_input_tokens": 30, "cache_creation_input_tokens": 50, "output_tokens": 7}
+    reply = json.loads(LOG[1])
+    reply["message"]["usage"] = used | {"cache_creation": {"ephemeral_1h_input_tokens": 40}}
+    value = claude_code.neutral("s1", "\n".join([LOG[0], json.dumps(reply)]))
+    assert value is not None
+    assert value["meta"]["usage"] == [{"i": 1, "in": 2, "read": 30, "write": 50, "write_1h": 40, "out": 7}]
+
+
 def test_our_summary_has_at_most_the_tokens_of_the_agents_own(tmp_path: Path) -> None:
     long = line("user", "4", "It changed client.go and more. " * 20, isCompactSummary=True)
     value = claude_code.neutral("s1", "\n".join([*LOG[:3], long, *LOG[4:]]))
