@@ -17,14 +17,28 @@ from website.source import ROOT
 __all__ = ["chromium"]
 
 PYTHON: Final = ROOT / "build" / "website" / "bin" / "python"
+COMMITTER: Final = {
+    f"GIT_{role}_{key}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for key, value in (("NAME", "Site"), ("EMAIL", "site@example.org"))
+}
 collect_ignore_glob = [] if ENVIRONMENT and PYTHON.exists() else ["test_*.py"]
 
 
 def website(*options: str) -> str:
     """Run `python -m website` in the site's environment, and return its output."""
-    command = (str(PYTHON), "-m", "website", *options)
+    return run(str(PYTHON), "-m", "website", *options)
+
+
+def git(*words: str) -> str:
+    """Run git, and return its output."""
+    return run("git", *words)
+
+
+def run(*command: str) -> str:
+    """Run a command in the source folder, as a committer, and return its output."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment | COMMITTER, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
@@ -63,11 +77,14 @@ def address(html: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def releases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sites of two releases, the newer one published first."""
+    """A folder with the sites of two releases, the newer one published first, each by a push to an empty repository."""
     folder = tmp_path_factory.mktemp("releases")
+    repository = folder / "repository.git"
+    git("init", "--quiet", "--bare", str(repository))
     for version in ("0.10.0", "0.9.0"):
-        website("--into", str(folder), "--version", version, "--url", "https://docs.example.org/")
-    return folder
+        run(str(ROOT / ".ci" / "site.sh"), repository.as_uri(), version, "https://docs.example.org/")
+    git("clone", "--quiet", "--branch", "site", repository.as_uri(), str(folder / "site"))
+    return folder / "site"
 
 
 @pytest.fixture(scope="session")

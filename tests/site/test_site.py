@@ -10,6 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tests.browser.looks import SCHEMES, Look, listen
+from tests.site.conftest import git
 from tests.site.reading import Reading
 from website.__main__ import SETTINGS, places
 from website.source import sources
@@ -122,6 +123,7 @@ async def test_the_search_finds_a_word(address: str, chromium: "Browser") -> Non
 async def test_each_release_has_its_pages(releases: Path, published: str, chromium: "Browser") -> None:
     rows = json.loads((releases / "versions.json").read_text(encoding="utf-8"))
     assert [(row["version"], row["aliases"]) for row in rows] == [("0.10.0", ["latest"]), ("0.9.0", [])]
+    assert git("-C", str(releases), "log", "--format=%s") == "site: the pages of 0.9.0\nsite: the pages of 0.10.0"
     assert "https://docs.example.org/0.10.0/tutorial.md" in (releases / "llms.txt").read_text(encoding="utf-8")
     context = await chromium.new_context(viewport=DESK)
     page = await context.new_page()

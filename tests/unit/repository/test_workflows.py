@@ -17,6 +17,7 @@ WRITES = {
     ("release.yml", "npm"): {"id-token"},
     ("release.yml", "image"): {"packages", "id-token", "attestations"},
     ("release.yml", "release"): {"contents"},
+    ("release.yml", "site"): {"contents"},
 }
 """The permissions to write that jobs have; all others only read."""
 
@@ -57,6 +58,7 @@ def test_what_is_published_was_tested_and_built_before() -> None:
     assert jobs["pypi"]["needs"] == jobs["npm"]["needs"] == ["test", "build"]
     assert jobs["image"]["needs"] == ["test"]
     assert jobs["release"]["needs"] == ["pypi", "npm", "image"]
+    assert jobs["site"]["needs"] == ["release"]
 
 
 def test_the_matrix_has_each_python_and_each_postgres_that_is_supported() -> None:
