@@ -19,6 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := --numprocesses auto
 QUICK := "not slow and not long and not pages and not browser and not site and not generators and not typescript and not monitoring and not citus and not artefacts"
 PROPERTIES := tests/property tests/unit/plan/test_economics.py
+COVERING := tests/unit tests/property tests/contract tests/conformance tests/integration
 
 .PHONY: setup help run test test-more bench check format tables openapi lock clean
 
@@ -76,6 +77,7 @@ SUITE_pages = $(PYTEST) -m pages -n 2 -rP tests/acceptance/test_pages.py ## the 
 SUITE_browser = $(PYTEST) -m browser -n 0 -rP tests/browser $(RECORDINGS:%=--recordings=%) ## the pages in Debian's chromium, with axe-core: what a person meets there, their weight and the server's time
 SUITE_site = $(PYTEST) -m site -n 0 -rP tests/site ## the site of docs/, built into build/site/html: its links, its texts, and every page in Debian's chromium
 SUITE_long = $(SUITE_slow) && $(PYTEST) $(PROPERTIES) --hypothesis-profile=seek $(SPREAD) && $(PYTEST) -m long $(RECORDINGS:%=--recordings=%) ## the slow and the long ones, and the properties on new examples; RECORDINGS=folder replays recorded sessions too
+SUITE_coverage = $(PYTEST) --cov --cov-report=term-missing:skip-covered -m $(QUICK) $(SPREAD) --deselect tests/unit/repository $(COVERING) ## branch coverage of the kernel, at least 95%, by the tests that run it in their own process
 SUITE_upgrade = $(PYTEST) -rsP tests/migration/test_upgrade.py ## upgrade from the release before, out of the history, with its servers and agents at work; and back
 SUITE_pooler = $(PYTEST) --pooler -m $(QUICK) -rs $(SPREAD) ## what of make test uses a database, with servers and workers behind a real PgBouncer (Debian's pgbouncer)
 SUITE_anywhere = $(PYTEST) --database-url "$${DATABASE_URL:?DATABASE_URL must name a Postgres, as postgresql://user:password@host:port/database}" -m $(QUICK) -rs $(SPREAD) ## the same on the Postgres of DATABASE_URL (a superuser's login) instead of the embedded one

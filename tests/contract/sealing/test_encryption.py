@@ -78,9 +78,9 @@ async def test_dropping_a_key_erases_the_contents(database_url: str, database: D
     ours, our_id = await tenant(database, "ours")
     theirs, _ = await tenant(database, "theirs")
     async with serving_client(database_url, ours) as http:
-        await post(http, "s", "The launch code is 8142.")
+        await post(http, "s", "The launch code is kumquat.")
         await post(http, "s", TALE * 30)
-        assert "8142" in await context_messages(http, "s")
+        assert "kumquat" in await context_messages(http, "s")
         assert await content_keys.drop(database, "ours")
         assert not await content_keys.drop(database, "ours")
         for method, path in (("GET", "/v1/sessions/s"), ("POST", "/v1/sessions/s/context"), ("PUT", "/v1/sessions/n")):
@@ -89,7 +89,7 @@ async def test_dropping_a_key_erases_the_contents(database_url: str, database: D
         other = await http.put("/v1/sessions/s", json={}, headers={"Authorization": f"Bearer {theirs}"})
         assert other.status_code == 201
         assert (await http.get("/readyz")).status_code == 200
-    assert await tables_containing(database, "8142") == set()
+    assert await tables_containing(database, "kumquat") == set()
     asked = {"session_id": session_key(our_id, "s"), "tenant_id": our_id}
     await database.execute("SELECT palimpsest_compact(:session_id, :tenant_id)", **asked)
     stop = asyncio.Event()
