@@ -87,6 +87,7 @@ SUITE_generators = $(PYTEST) -m generators -rs tests/generators ## what two gene
 SUITE_proxy = $(PYTEST) -rs tests/acceptance/test_proxy.py ## a server behind the example of a proxy, over TLS (Debian's caddy, and openssl)
 SUITE_artefacts = $(PYTEST) -m "artefacts or slow" -n 0 -rP tests/artefacts && $(if $(filter 0,$(shell id -u)),$(SUITE_image),echo "skipped: the image, which needs root and Debian's buildah") ## the artefacts of a release as strangers use them: uvx, pipx, pip on each Python, the image, each to a first context; times and sizes
 SUITE_image = bash tests/image/check.sh ## build the image and walk through it (needs root and Debian's buildah)
+SUITE_compose = bash tests/compose/check.sh ## the commands of the pages for Docker and Docker Compose, in an engine of its own, to a first context; times and sizes (needs root and Debian)
 SUITE_kubernetes = $(PYTEST) -rs -n 0 tests/unit/repository/test_kubernetes.py tests/acceptance/test_kustomize.py ## the Kubernetes manifests, as kubectl puts them together (Debian's kubernetes-client, or any newer kubectl)
 SUITE_workflows = bash tests/workflows/check.sh ## what GitHub and pre-commit read: workflows, their security, dependabot, issue forms, hooks
 SUITE_monitoring = $(PYTEST) -m monitoring -rs tests/acceptance/test_monitoring.py ## alert rules and dashboard against a real Prometheus (needs Debian's prometheus)

@@ -11,11 +11,7 @@ container=$("${buildah[@]}" from scratch)
 trap '"${buildah[@]}" rm "$container" >/dev/null' EXIT
 root=$("${buildah[@]}" mount "$container")
 
-log=$(mktemp)
-debootstrap --variant=minbase bookworm "$root" >"$log" 2>&1 || { tail -n 20 "$log" >&2; exit 1; }
-rm -rf "$log" "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
-read -r _ mirror _ <"$root/etc/apt/sources.list"
-echo "deb ${mirror%/}-security bookworm-security main" >>"$root/etc/apt/sources.list"
+bash "$(dirname "$0")/debian.sh" bookworm "$root"
 
 "${buildah[@]}" umount "$container" >/dev/null
 "${buildah[@]}" config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
