@@ -21,9 +21,9 @@ from app.core.log.events import DIALOGUE, EventType, readable
 from app.core.memory.digest.files import diffed_paths, files_of, named_paths
 
 K1: Final = 1.0
-B: Final = 0.15
-"""BM25's saturation and length normalization. Events differ in length by kind (a message, a file), not by repetition:
-less normalization than the usual 0.75 does better (docs/benchmarks.md)."""
+SHORT: Final = 50
+"""BM25's saturation, and the number of terms up to which all events count as equally long. A sentence more in a short
+turn does not make it worse evidence, but a long answer holds many words by chance (docs/benchmarks.md)."""
 NEARBY: Final = (0.5, 0.3, 0.2, 0.2, 0.1, 0.1)
 """The shares of a term's score that an event gains from events 1, 2, ... seqs away, on the better side: an answer is
 found by its question, a result by its call."""
@@ -186,7 +186,7 @@ def rank(
     must leave out near seqs that are not indexed or do not exist. Each hit is ranked alone if `nearby` is empty.
     """
     weights = [math.log1p(max(0.0, corpus.entries - n + 0.5) / (n + 0.5)) for n in corpus.holding]
-    mean = max(1.0, corpus.length / max(1, corpus.entries))
+    mean = max(SHORT, corpus.length / max(1, corpus.entries))
     base = {hit.seq: _scores(hit, weights, mean) for hit in hits}
     own = {seq: math.fsum(base.pop(seq, ())) for seq in question}
     asking = frozenset(hit.seq for hit in hits if hit.asks)
@@ -207,7 +207,8 @@ def rank(
 
 
 def _scores(hit: Hit, weights: Sequence[float], mean: float) -> list[float]:
-    damping = K1 * (1 - B + B * hit.length / mean)
+    """Return a hit's score for each term of the query, by BM25 with complete normalization of its length."""
+    damping = K1 * max(hit.length, SHORT) / mean
     pairs = zip(weights, hit.counts, strict=True)
     return [weight * count * (K1 + 1) / (count + damping) for weight, count in pairs]
 
