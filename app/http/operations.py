@@ -10,12 +10,14 @@ from app.version import VERSION
 router = APIRouter(tags=["operations"], dependencies=[Depends(check_query)])
 
 
+@router.head("/healthz", include_in_schema=False)  # monitors ask so
 @router.get("/healthz", operation_id="healthz", summary="Liveness", responses=open_problems())
 async def healthz() -> dict[str, str]:
     """Check that the process is running, without using the database."""
     return {"status": "ok", "service": "palimpsest", "version": VERSION}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", operation_id="readyz", summary="Readiness", responses=open_problems("store-unavailable"))
 async def readyz(request: Request) -> dict[str, str]:
     """Check that requests can be served: the database responds, and has not just refused a write for lack of space.

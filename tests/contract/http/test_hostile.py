@@ -277,7 +277,7 @@ class TestMethods:
             ("/v1/sessions/s", "DELETE, GET, PUT"),
             ("/v1/sessions/s/context", "GET, POST"),
             ("/v1/sessions/s/events/1", "DELETE, GET"),
-            ("/healthz", "GET"),
+            ("/healthz", "GET, HEAD"),
             (f"/v1/sessions/s/compactions/{CALL}", "GET"),
         ):
             answer = await client.request("OPTIONS", path)
@@ -292,6 +292,11 @@ class TestMethods:
             if method not in allowed:
                 answer = await client.request(method, place)
                 assert (answer.status_code, answer.headers.get("allow")) == (405, allowed), (method, place)
+
+    @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+    async def test_a_monitor_may_ask_for_the_head_alone(self, client: httpx.AsyncClient, path: str) -> None:
+        answer = await client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
 
     async def test_no_redirect_uses_the_callers_host(self, client: httpx.AsyncClient) -> None:
         for path in ("/v1/sessions/", "/v1/sessions/s/events/", "/healthz/", "/mcp/"):
