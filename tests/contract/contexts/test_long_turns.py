@@ -16,6 +16,14 @@ WINDOW_TOKENS = 100_000
 """The window of the summarizers in the settings."""
 PRESETS = ("default", "timeline", "pipeline", "clip", "threshold")
 WINDOWS = (12_000, 60_000, 200_000)
+EACH_AND_ALL = [
+    pytest.param(
+        name, window, marks=pytest.mark.slow if name == "default" or window == WINDOWS[0] else pytest.mark.long
+    )
+    for name in PRESETS
+    for window in WINDOWS
+]
+"""Each preset in the smallest window and the default in all of them; the other pairs are `long`."""
 ROUNDS = 2_000
 CALLS = 40
 """The number of contexts requested while the turn grows."""
@@ -216,18 +224,14 @@ async def test_later_user_messages_of_a_turn_are_in_its_summaries_too(
         assert not any(all(f"Addition {number} is" in text for number in range(8)) for text in texts)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(("name", "window"), EACH_AND_ALL)
 async def test_two_thousand_rounds_in_bulk(
     client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers, name: str, window: int
 ) -> None:
     await summarize_in_bulk(client, database_url, fake_summarizers, name, window, ROUNDS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(("name", "window"), EACH_AND_ALL)
 async def test_two_thousand_rounds_call_by_call(
     client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers, name: str, window: int
 ) -> None:
