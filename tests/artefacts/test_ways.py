@@ -23,7 +23,7 @@ pytestmark = pytest.mark.artefacts
 
 ENVIRONMENT_MB_MAX: Final = 250
 NEWER_MB_MAX: Final = 255
-"""The same from Python 3.12 on, for which the wheels of asyncpg and uvloop are larger by 2 MB each."""
+"""The limit from Python 3.12 on, for which the wheels of asyncpg and uvloop are larger by 2 MB each."""
 PIPX: Final = "pipx==1.18.4"
 ENVIRONMENT: Final = "import sys; print(sys.prefix)"
 TOOLS: Final = "palimpsest-context[tools]"
