@@ -242,3 +242,13 @@ def test_a_term_has_another_key_in_another_session() -> None:
     assert keys(b"a" * 16, ["word"]) != keys(b"b" * 16, ["word"])
     assert len(set(keys(b"a" * 16, map(str, range(10_000))))) == 10_000
     assert all(-(2**63) <= key < 2**63 for key in keys(b"a" * 16, ["word", "", "\ud800"]))
+
+
+def test_length_counts_from_fifty_terms_on() -> None:
+    """A long answer holds many words by chance; among short turns the length says nothing."""
+    corpus = Corpus(100, 10_000, (4,))
+    hits = [Hit(seq, length, (1,)) for seq, length in ((10, 400), (20, 51), (30, 50), (40, 5))]
+    ranked = rank(hits, corpus, nearby=())
+    assert [one.seq for one in ranked] == [40, 30, 20, 10]
+    scores = [one.score for one in ranked]
+    assert scores[0] == scores[1] > scores[2] > 2 * scores[3]
