@@ -4,6 +4,7 @@ python -m website
 python -m website --into FOLDER --version 0.7.0 --url https://docs.example.org/
 """
 
+import gzip
 import json
 import os
 import re
@@ -24,8 +25,8 @@ HTML: Final = PROJECT / "html"
 SETTINGS: Final = ROOT / "website" / "zensical.toml"
 ICON: Final = ROOT / "app" / "wings" / "pages" / "static" / "icon.svg"
 SWAGGER: Final = ROOT / "app" / "http" / "swagger_ui"
+PROGRAM: Final = "swagger-ui-bundle.js"
 SWAGGER_FILES: Final = (
-    "swagger-ui-bundle.js",
     "swagger-ui-bundle.js.LICENSE.txt",
     "swagger-ui.css",
     "LICENSE",
@@ -49,6 +50,7 @@ def build(url: str = LOCAL, version: str | None = None) -> Path:
         put(PAGES / "files" / file.name, file.read_bytes())
     for file in (*(SWAGGER / name for name in SWAGGER_FILES), ROOT / "website" / "swagger.js"):
         put(PAGES / "swagger" / file.name, file.read_bytes())
+    put(PAGES / "swagger" / PROGRAM, gzip.decompress((SWAGGER / f"{PROGRAM}.gz").read_bytes()))
     put(PAGES / "openapi.json", (ROOT / "openapi" / "palimpsest.json").read_bytes())
     shutil.copytree(ROOT / "website" / "theme", PROJECT / "theme")
     put(PROJECT / "zensical.toml", settings({page.place: page for page in pages}, url, version))

@@ -22,8 +22,6 @@ from tests.support.folders import data_folder
 pytestmark = pytest.mark.artefacts
 
 ENVIRONMENT_MB_MAX: Final = 250
-NEWER_MB_MAX: Final = 255
-"""The limit from Python 3.12 on, for which the wheels of asyncpg and uvloop are larger by 2 MB each."""
 PIPX: Final = "pipx==1.18.4"
 ENVIRONMENT: Final = "import sys; print(sys.prefix)"
 TOOLS: Final = "palimpsest-context[tools]"
@@ -68,19 +66,17 @@ async def weigh(
     environment: Path,
     *command: object,
     empty: float = 0,
-    most: float = ENVIRONMENT_MB_MAX,
 ) -> None:
     """Give a first context from an installed environment; print the time and the size of both.
 
-    `empty` is the size of the environment before the installation: of pip, and in Python 3.11 of setuptools. `most` is
-    the largest size allowed without it, in MB.
+    `empty` is the size of the environment before the installation: of pip, and in Python 3.11 of setuptools.
     """
     size = megabytes(environment, bytecode=False) - empty
     started = await first_context(stranger, data, *command)
     bytecode = megabytes(environment) - megabytes(environment, bytecode=False)
     print(f"{way}: {started} more to a first context")
     print(f"{way}: environment {size:.0f} MB (and {empty:.0f} MB before), {bytecode:.0f} MB of bytecode")
-    assert size <= most
+    assert size <= ENVIRONMENT_MB_MAX
 
 
 async def test_uvx(stranger: Stranger, data: Path) -> None:
@@ -126,8 +122,7 @@ async def test_pip_in_an_environment(stranger: Stranger, data: Path, python: str
     print(f"{way}: {clock.lap()} for a download of {sum(downloaded) / 1e6:.0f} MB in {len(downloaded)} wheels")
     stranger.run(*pip, "install", "--no-compile", "--no-index", "--find-links", wheels, TOOLS)
     print(f"{way}: {clock.lap()} until it is installed")
-    most = ENVIRONMENT_MB_MAX if "3.11." in way else NEWER_MB_MAX
-    await weigh(way, stranger, data, place, place / "bin" / "palimpsest-context", empty=empty, most=most)
+    await weigh(way, stranger, data, place, place / "bin" / "palimpsest-context", empty=empty)
 
 
 def base() -> str:

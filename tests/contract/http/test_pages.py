@@ -7,13 +7,13 @@ import httpx
 import pytest
 
 from app.http import errors
-from app.http.pages import ASSETS
+from app.http.pages import ASSETS, BUNDLE
 from app.http.problems import TEXTS
 from app.runtime.settings import Settings
 from tests.conftest import serving
 
+PROGRAM = "e6a898692f2d768e807c3ba4626068a69a2c5dd960dd6c76f3e4d3a3de180af2"
 PUBLISHED = {
-    "swagger-ui-bundle.js": "e6a898692f2d768e807c3ba4626068a69a2c5dd960dd6c76f3e4d3a3de180af2",
     "swagger-ui.css": "5ed08757e53da3e026d6cbecc61fe5d43585c9560b302d534ad56692519a273d",
     "favicon-32x32.png": "3ed612f41e050ca5e7000cad6f1cbe7e7da39f65fca99c02e99e6591056e5837",
 }
@@ -45,6 +45,17 @@ async def test_the_interactive_document_needs_no_other_host(client: httpx.AsyncC
 def test_the_assets_are_the_published_files(name: str, sha256: str) -> None:
     assert hashlib.sha256((ASSETS / name).read_bytes()).hexdigest() == sha256
     assert {"LICENSE", "NOTICE"} <= {path.name for path in ASSETS.iterdir()}
+
+
+@pytest.mark.parametrize(("accepted", "encoding"), [("gzip, br", "gzip"), ("identity", None)])
+async def test_the_program_is_the_published_file_for_every_client(
+    client: httpx.AsyncClient, accepted: str, encoding: str | None
+) -> None:
+    answer = await client.get(f"/docs/{BUNDLE}", headers={"Accept-Encoding": accepted})
+    assert answer.headers.get("content-encoding") == encoding
+    assert answer.headers["vary"] == "Accept-Encoding"
+    assert int(answer.headers["content-length"]) < 500_000 or encoding is None
+    assert hashlib.sha256(answer.content).hexdigest() == PROGRAM
 
 
 async def test_every_problem_has_a_page_at_its_type(client: httpx.AsyncClient) -> None:
