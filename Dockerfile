@@ -14,7 +14,8 @@ RUN apt-get update \
 # own character sets, and no use for glibc's (gconv).
 WORKDIR /debs
 RUN apt-get download base-files libbz2-1.0 libc6 libcrypt1 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-minimal \
-    libpython3.11-stdlib libssl3 libstdc++6 libuuid1 media-types python3-minimal python3.11-minimal tzdata zlib1g \
+    libpython3.11-stdlib libsqlite3-0 libssl3 libstdc++6 libuuid1 media-types python3-minimal python3.11-minimal \
+    tzdata zlib1g \
  && mkdir --parents /system/etc/ssl/certs /system/var/lib/dpkg/status.d \
  && for package in *.deb; do \
       dpkg-deb --fsys-tarfile "$package" | tar --extract --directory /system \
