@@ -80,6 +80,30 @@ def test_an_answer_is_quoted_with_all_its_questions(answer: str, text: str, ques
     assert found.startswith(question) and bool(found) == bool(question)
 
 
+REPORT = "Added:\n\n1. `TestTides` - Sorts the tides\n2. A section on tests\n3. A table"
+"""A report with a numbered list, which asks nothing."""
+OUTPUT = (
+    "=== NAME TestTides tide_test.go:112: Rows after: 3 tide_test.go:131: Found 1 row of the north and no gauge FAIL"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("2. Strengthen the tests of the harbour - Add calls of the table", REPORT),
+        (OUTPUT, REPORT),
+        ("I ran it, and for the harbours in the north it found 2 gauges and one of them twice", OPTIONS),
+    ],
+)
+def test_numbers_of_other_things_name_no_option(message: str, text: str) -> None:
+    assert answered_question(message, text) == ""
+
+
+def test_a_count_of_the_options_names_none() -> None:
+    text = "Shall I add these tests to the table of harbours:\n\n1. Sorting\n2. Printing\n3. Edge cases"
+    assert answered_question("yes, all 3", text).startswith("Shall I add these tests")
+
+
 def test_a_proposal_is_quoted_as_about_and_an_option_as_asked() -> None:
     assert with_question("ok", "I'd sort the tides.") == 'ok (about: "I\'d sort the tides.")'
     assert with_question("2", "2: The report.") == '2 (asked: "2: The report.")'

@@ -42,8 +42,10 @@ SHARED_WORDS: Final = 2
 
 _MARKED: Final = re.compile(r"\[[^\]]{0,200}\]")
 _NUMBER: Final = re.compile(
-    r"\b(?:option|number|point|approach|plan|choice|nr\.?|#)? ?#?(\d{1,2}|[A-H])(?:\b|(?=[=).:]))"
+    r"(?<!\ball)(?<!\ball )\b(?P<kind>option|number|point|approach|plan|choice|nr\.?|#)? ?#?(?P<name>\d{1,2}|[A-H])"
+    r"(?:\b|(?=[=).:]))"
 )
+"""A number or letter that may name an option. `all 3` counts them."""
 _LETTER: Final = re.compile(r"\b(?:option|approach|plan|choice) ([a-h])\b", re.I)
 _LABEL: Final = re.compile(r"\b(?:option|approach) #?(\d{1,2}|[a-h])\b", re.I)
 """An option with its label, which may occur in a question or an instruction of the user's own too."""
@@ -210,7 +212,9 @@ def _options(answer: str, text: str) -> list[str]:
         # The user's numbers refer to the agent's numbered questions; other numbers mean something else.
         named = asking
     elif len(given) > SHARED_WORDS:
-        named = [name for name in named if name not in own or given & content_words(entries.get(name, ""))]
+        # The numbers of the user's own list are options only if the text asks, and they share a word with an option.
+        asks = _question(text, ()) != ""
+        named = [name for name in named if name not in own or (asks and given & content_words(entries.get(name, "")))]
     chosen = _labelled_options(answer, text) or _named_entries(named, entries) or _option_by_place(answer, text)
     tickets = dict(_TICKET.findall(text))
     chosen += [
@@ -250,8 +254,14 @@ def _last_list(text: str) -> Sequence[re.Match[str]]:
 
 
 def _option_names(answer: str) -> Collection[str]:
-    """Return the numbers and letters of options in an answer, in order."""
-    return dict.fromkeys(name.upper() for name in (*_NUMBER.findall(answer), *_LETTER.findall(answer)))
+    """Return the numbers and letters of options in an answer, in order.
+
+    After the first words of a longer message, a bare number counts something else (`found 1 point`).
+    """
+    words = answer.split()
+    head = len(answer) if len(words) <= ANSWER_WORDS_MAX else len(" ".join(words[:HEAD_WORDS]))
+    numbers = (found["name"] for found in _NUMBER.finditer(answer) if found["kind"] or found.start() <= head)
+    return dict.fromkeys(name.upper() for name in (*numbers, *_LETTER.findall(answer)))
 
 
 def _question(text: str, options: Sequence[str]) -> str:
