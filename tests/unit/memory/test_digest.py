@@ -537,7 +537,7 @@ LONG = "please look at every single harbour of the northern coast and write down
 def test_requests_come_first_in_the_appendix_shortened_to_their_share(tokens: int) -> None:
     digest = Digest(requests=("Port it.", LONG.strip()), files_modified=tuple(f"src/{n}.rs" for n in range(40)))
     text = appendix(digest, COUNTER, tokens)
-    assert text.startswith("<requests>\n- ")
+    assert text.startswith("<earlier-requests>\n- ")
     assert (LONG.strip() in text) == (tokens == 800)
     assert "please look at every single harbour" in text
     assert COUNTER.estimator.count(text, TextKind.PROSE) <= tokens
@@ -545,6 +545,6 @@ def test_requests_come_first_in_the_appendix_shortened_to_their_share(tokens: in
 
 def test_a_request_in_the_body_is_not_repeated_in_the_appendix() -> None:
     digest = Digest(requests=("Port the tide service.",), constraints=("Keep all of it.",))
-    assert "<requests>" not in appendix(digest, COUNTER, 200, "## Goal\n- Port the tide\n  service.")
+    assert "<earlier-requests>" not in appendix(digest, COUNTER, 200, "## Goal\n- Port the tide\n  service.")
     assert from_json(to_json(digest)) == digest
     assert unite([digest, Digest(requests=("Another one.",))]).requests == ("Port the tide service.", "Another one.")

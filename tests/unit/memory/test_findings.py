@@ -5,7 +5,15 @@ import pytest
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.body import condense
-from app.core.memory.extractive.statements import findings, has_content, is_narration, refutes, statements
+from app.core.memory.extractive.statements import (
+    findings,
+    finished_statements,
+    has_content,
+    is_narration,
+    refutes,
+    reports_success,
+    statements,
+)
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract
 
@@ -126,6 +134,13 @@ def test_an_item_of_a_description_is_no_finished_work() -> None:
         log.assistant(body={"content": f"Harbour number {number} is dry."})
     done = extract(log.events, "", digest_of(log.events), 600, COUNTER).partition("### Done")[2].partition("\n#")[0]
     assert "Added the estuary gauge of Oslo" in done and "Committed" not in done
+
+
+@pytest.mark.parametrize("text", ["Tests pass and lint is clean.", "All 42 tests pass.", "This makes the test pass."])
+def test_a_check_that_passed_is_no_finished_work(text: str) -> None:
+    assert not list(finished_statements(text))
+    assert reports_success(text)
+    assert list(finished_statements(f"I added the column. {text}")) == ["I added the column."]
 
 
 def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on() -> None:

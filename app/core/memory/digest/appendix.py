@@ -130,8 +130,12 @@ _SHARES: Final = {
 """The maximum share of each list in the room left after constraints and modified files; names take the rest."""
 _LEAST_TOKENS: Final = {"repository": 80, "commands": 60}
 """The minimum room in a small appendix, for a few commits and for the newest run of every check."""
+REQUESTS: Final = "earlier-requests"
+FORMER_REQUESTS: Final = "requests"
+"""The name of that section in summaries written before version 0.4.0."""
 TAGS: Final = (
-    "requests",
+    FORMER_REQUESTS,
+    REQUESTS,
     "constraints",
     "modified-files",
     "read-files",
@@ -186,7 +190,7 @@ class Appendix:
     def requests_tokens(self, beside: str = "") -> int:
         """Return the tokens of an appendix whose share for requests holds all that the text `beside` it lacks."""
         missing = _missing_requests(self._digest, beside)
-        section = _section("requests", [f"- {request}" for request in missing])
+        section = _section(REQUESTS, [f"- {request}" for request in missing])
         return math.ceil(self._measure(section) / REQUESTS_SHARE) if missing else 0
 
     def page(self, tokens: int, beside: str = "") -> "Page":
@@ -291,10 +295,10 @@ def _add_requests(digest: Digest, page: Page, beside: str) -> None:
     limit = int(page.room * REQUESTS_SHARE)
     chars = max(map(len, missing), default=0)
     lines = [f"- {request}" for request in missing]
-    while chars > REQUEST_CHARS_MIN and page.measure(_section("requests", lines)) > min(limit, page.room):
+    while chars > REQUEST_CHARS_MIN and page.measure(_section(REQUESTS, lines)) > min(limit, page.room):
         chars, page.is_whole = chars * 3 // 4, False
         lines = [f"- {shorten(request, chars)}" for request in missing]
-    page.add("requests", lines, limit)
+    page.add(REQUESTS, lines, limit)
 
 
 def _by_weight(digest: Digest, files: Sequence[str]) -> Sequence[str]:

@@ -97,11 +97,15 @@ _DONE: Final = re.compile(
     r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
     rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
     rf"|\b(?:was|were|has been|have been|(?:is|are) now) (?:now )?{_VERB}\b"
-    r"|\b(?:is|are) (?:now )?(?:complete|done|in place|fixed|implemented|removed|resolved|updated|committed|pushed)\b"
-    r"|^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
+    r"|\b(?:is|are) (?:now )?(?:complete|done|in place|fixed|implemented|removed|resolved|updated|committed|pushed)\b",
     re.I,
 )
 """Words of a sentence that reports finished work."""
+_PASSED: Final = re.compile(
+    r"^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
+    re.I,
+)
+"""Words of a sentence that reports a check, which may fail again later."""
 _DOUBT: Final = re.compile(
     r"\b(?:but|no|not|none|never|\w+n['’]t|fail\w*|errors?|appears?|seems?|should|would|could|might|may|if|when|need(?:s|ed)?"
     r"|missing|still|yet|only|until|except|wrong|issue|problem|bug)\b",
@@ -222,18 +226,22 @@ def worth_of(text: str) -> float:
 
 
 def finished_statements(text: str) -> Iterator[str]:
-    """Yield the statements of a text that report finished work and nothing else."""
-    for one in statements(text):
-        if _DONE.search(one.text) and not (_DOUBT.search(one.text) or is_intent(one.text)):
-            described = one.is_supposed or (one.is_item and one.lead and not one.is_reported)
-            if not described and not one.text.endswith((":", "?")) and len(one.text) <= STATEMENT_CHARS_MAX:
-                yield one.text
+    """Yield the statements of a text that report finished work and nothing else; not those that a check passed."""
+    yield from (one.text for one in statements(text) if _DONE.search(one.text) and _is_report(one))
+
+
+def _is_report(one: Statement) -> bool:
+    """Return whether a statement tells without a doubt, outside a description or a plan."""
+    if _DOUBT.search(one.text) or is_intent(one.text):
+        return False
+    described = one.is_supposed or (one.is_item and one.lead and not one.is_reported)
+    return not described and not one.text.endswith((":", "?")) and len(one.text) <= STATEMENT_CHARS_MAX
 
 
 def problems(text: str) -> Sequence[str]:
     """Return the statements that report a present problem with its reason, without those before finished work."""
     items = statements(text)
-    done = (at for at, one in enumerate(items) if _DONE.search(one.text) and not _DOUBT.search(one.text))
+    done = (at for at, one in enumerate(items) if _reports_end(one) and not _DOUBT.search(one.text))
     rest = items[max(done, default=-1) + 1 :]
     return [
         _with_reason(rest, at)
@@ -255,8 +263,12 @@ def _with_reason(items: Sequence[Statement], at: int) -> str:
 
 
 def reports_success(text: str) -> bool:
-    """Return whether a text reports finished work without a doubt."""
-    return next(finished_statements(text), None) is not None
+    """Return whether a text reports finished work, or a check that passed, without a doubt."""
+    return any(_reports_end(one) and _is_report(one) for one in statements(text))
+
+
+def _reports_end(one: Statement) -> bool:
+    return (_DONE.search(one.text) or _PASSED.search(one.text)) is not None
 
 
 def is_intent(text: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from app.core.memory.digest.appendix import TAGS, distinct_files
+from app.core.memory.digest.appendix import FORMER_REQUESTS, REQUESTS, TAGS, distinct_files
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
 
@@ -33,7 +33,8 @@ _EDITED: Final = re.compile(r"^- (?:Changed|Wrote) ", re.M)
 REQUEST_CHARS: Final = 80
 """The prefix by which requests count as one, since they are shortened to different lengths."""
 _SORTED: Final = frozenset({"modified-files", "read-files"})
-_QUOTES: Final = frozenset({"requests", "constraints"})
+_REQUESTS: Final = frozenset({REQUESTS, FORMER_REQUESTS})
+_QUOTES: Final = _REQUESTS | {"constraints"}
 """Sections whose lines a summary's own words may hold too."""
 
 
@@ -173,7 +174,7 @@ def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
     lines = [line for line in inner.splitlines() if line]
     if tag == "commands":
         return ((bare_command(_STATE.sub("", line)), line) for line in lines)
-    return ((line[:REQUEST_CHARS] if tag == "requests" else line, line) for line in lines)
+    return ((line[:REQUEST_CHARS] if tag in _REQUESTS else line, line) for line in lines)
 
 
 def _write_section(tag: str, lines: Mapping[str, str]) -> str:
