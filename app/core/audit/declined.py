@@ -229,7 +229,8 @@ def _under_pressure(at: PlannedMoment, name: str, queue: Sequence[Candidate]) ->
         return _left(at, name, "stalled", at.stalled, queue)
     held = held_content(at.context, at.policy.retention.working_set, at.budget.goal)
     if name == economics.REDUCER and all(one.item.event.seq in held for one in queue):
-        detail = f"{_count(len(queue), 'event')} show the newest content of files, which stays while there is room"
+        shown = "show the newest content of files, or a check that still fails"
+        detail = f"{_count(len(queue), 'event')} {shown}, which stay while there is room"
         return _left(at, name, "protected", detail, queue)
     if at.has_reached_goal:
         return _left(at, name, "reached_goal", _within_goal(at), queue)

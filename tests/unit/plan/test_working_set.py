@@ -159,6 +159,54 @@ def test_the_budget_keeps_the_newest_content_of_files_outside_the_working_set() 
     assert held_content(context, 4, 10_000) == (file,)
 
 
+def run(log: Log, command: str, output: str, tokens: int = 400) -> int:
+    """Append a shell command and its output; return the seq of that."""
+    call = log.call("Bash", 20, body={"arguments": {"command": command}})
+    return log.result(call, tokens, body={"content": output})
+
+
+RED, GREEN = "Exit code 1\n--- FAIL: TestTide\nFAIL", "ok  tide 0.2s"
+
+
+def test_the_output_of_a_check_that_still_fails_is_held_first() -> None:
+    log = Log()
+    log.user()
+    read(log, "a.py", 300)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (3,)
+    run(log, "go build ./...", "")
+    failure = run(log, "go test ./...", RED)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (failure, 3)
+    run(log, "git status", "clean")
+    run(log, "go vet ./...", "")
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (failure, 3)
+    assert held_content(log.plan(1_000_000).context, 0, 10_000) == ()
+    newer = run(log, "go test ./... 2>&1", RED)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (newer, 3)
+    run(log, "go test ./...", GREEN)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (3,)
+
+
+@pytest.mark.parametrize("tokens", [400, 2_000])
+def test_large_outputs_and_those_of_earlier_turns_are_not_held(tokens: int) -> None:
+    log = Log()
+    log.user()
+    run(log, "go test ./...", RED, tokens)
+    if tokens == 400:
+        log.user()
+    assert held_content(log.plan(1_000_000).context, 16, 100_000) == ()
+
+
+def test_the_budget_keeps_the_error_to_mend() -> None:
+    log = Log()
+    log.user()
+    failure = run(log, "go test ./...", RED)
+    for _ in range(8):
+        add_search(log)
+    kept, plain = make_plan(log, 3_500), make_plan(log, 3_500, PLAIN)
+    assert kept.cause == plain.cause == "budget"
+    assert failure in whole_seqs(kept) and failure not in whole_seqs(plain)
+
+
 def test_the_budget_evicts_content_outside_the_working_set_first() -> None:
     log = Log()
     log.user()

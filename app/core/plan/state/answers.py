@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from app.core.lexicon.tools import FILES
 from app.core.log.event import Event
+from app.core.memory.digest.checks import Check, covers
 from app.core.memory.digest.commands import shown_paths
 from app.core.memory.digest.files import FileUse, command_of, files_of, patched_paths
+from app.core.memory.digest.outcomes import ERROR, OK, outcomes_of
 from app.core.memory.digest.sentences import is_rejected
 from app.core.plan.state.items import Item
 
@@ -70,6 +72,10 @@ ARGUMENTS_TIMES: Final = 4
 """The factor by which arguments of calls stay in the working set longer than results."""
 SHARE: Final = 0.7
 """The maximum share of a reduction's goal, the prefix aside, that the newest content of files may take."""
+FAILURE_CALLS: Final = 20
+"""The number of newest calls among which a check that failed is looked for."""
+FAILURE_TOKENS_MAX: Final = 1_500
+"""The size above which its output does not stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +154,41 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
 
 
 def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
-    """Return the seqs of the newest file content that a forced reduction leaves whole, the most valuable first.
+    """Return the seqs of the content that a forced reduction leaves whole, the most valuable first.
 
-    This covers all files, worked on or not, as far as it fits into its share of what `goal` leaves after the prefix:
-    text that an edit may quote is worth more than anything else that could stay. Empty if the policy keeps no working
-    set (`calls` is 0).
+    This is the output of a check that still fails, then the newest content of all files, worked on or not, as far as
+    it fits into its share of what `goal` leaves after the prefix: an error to mend and text that an edit may quote are
+    worth more than anything else that could stay. Empty if the policy keeps no working set (`calls` is 0).
     """
     fixed = sum(event.tokens for event in context.prefix) + context.ephemeral_tokens
     room = int(SHARE * max(0, goal - fixed))
     held: list[int] = []
-    for item in filter(None, map(context.item, ranked(context) if calls else ())):
+    failure = open_failure(context) if calls else None
+    content = filter(None, map(context.item, ranked(context) if calls else ()))
+    for item in content if failure is None else (failure, *content):
         if item.stub is None and item.tokens <= room:
             held.append(item.event.seq)
             room -= item.tokens
     return tuple(held)
+
+
+def open_failure(context: "Context") -> Item | None:
+    """Return the result of the running turn's newest check that failed and has not passed since; None without one.
+
+    Only one that is shown whole and is not large.
+    """
+    passed: list[Check] = []
+    for answer in reversed(context.answers[-FAILURE_CALLS:]):
+        result = answer.result.event
+        if result.turn != context.turn:
+            return None
+        command = None if answer.call is None else command_of(result.tool or "", answer.call.event.arguments)
+        for check, state, _ in outcomes_of(command, result) if command else ():
+            if state == ERROR and not any(covers(later, check) for later in passed):
+                return answer.result if result.tokens <= FAILURE_TOKENS_MAX and answer.result.stub is None else None
+            if state == OK:
+                passed.append(check)
+    return None
 
 
 def _reads_all(call: Event) -> bool:
