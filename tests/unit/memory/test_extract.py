@@ -64,7 +64,7 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
     assert section(text, "### In Progress") == ["Read it", "Waiting for the result of read with path tide/gauge.py."]
     assert section(text, "### Not Started") == ["Print the report"]
     assert section(text, "### Blocked") == [
-        "`make test` failed when it was last run.",
+        "`make test` failed when it was last run in this part.",
         "Not resolved when this part ended: The estuary test fails because its heights are missing.",
     ]
     assert section(text, "## Closing Agent Messages") == [
@@ -126,8 +126,8 @@ def test_a_span_without_text_lists_the_work_and_what_still_fails() -> None:
         "Called book_berth: harbour Oslo, berth 12.",
     }
     assert section(text, "### Blocked") == [
-        "The change of /srv/tide/units.py failed when it was last tried.",
-        "`make lint` failed when it was last run.",
+        "The change of /srv/tide/units.py failed when it was last tried in this part.",
+        "`make lint` failed when it was last run in this part.",
     ]
 
 
@@ -299,7 +299,7 @@ def test_a_section_that_something_is_known_of_has_a_line_before_another_has_its_
 
 def test_a_check_within_another_command_is_listed_with_its_outcome() -> None:
     log = log_without_text()
-    assert "`make lint` failed when it was last run." in section(body(log), "### Blocked")
+    assert "`make lint` failed when it was last run in this part." in section(body(log), "### Blocked")
     log.result(
         log.call("Bash", body={"arguments": {"command": "make fmt && make lint | tail"}}), body={"content": "gauge.py"}
     )
@@ -409,7 +409,7 @@ def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> Non
     add_edit(log, "a", "b", says="<tool_use_error>File has not been read yet. Read it first.</tool_use_error>")
     assert "### Blocked" not in body(log)
     add_edit(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
-    assert section(body(log), "### Blocked") == ["The change of /srv/tide/gauge.go failed when it was last tried."]
+    assert section(body(log), "### Blocked") == ["The change of /srv/tide/gauge.go failed when it was last tried in this part."]
 
 
 def test_changes_reverted_by_git_are_not_listed_as_done() -> None:

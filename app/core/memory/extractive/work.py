@@ -142,7 +142,7 @@ class SpanWork:
         A command counts only if no later run of one of its programs succeeded, and if it did not print its own status.
         """
         lines = [
-            SectionLine(f"`{shorten(bare, COMMAND_CHARS_MAX)}` failed when it was last run.", attempts.seq)
+            SectionLine(f"`{shorten(bare, COMMAND_CHARS_MAX)}` failed when it was last run in this part.", attempts.seq)
             for bare, (command, attempts) in self._commands.items()
             if attempts.states[-1] == ERROR
             and not is_idle(command)
@@ -151,10 +151,10 @@ class SpanWork:
         ]
         for path, attempts in self._edits.items():
             if attempts.states[-1] == ERROR:
-                lines.append(SectionLine(f"The change of {path} failed when it was last tried.", attempts.seq))
+                lines.append(SectionLine(f"The change of {path} failed when it was last tried in this part.", attempts.seq))
         for tool, attempts in self._tools.items():
             if attempts.states[-1] == ERROR:
-                lines.append(SectionLine(f"{tool} failed when it was last called.", attempts.seq))
+                lines.append(SectionLine(f"{tool} failed when it was last called in this part.", attempts.seq))
         return sorted(lines, key=lambda line: -line.seq)
 
 
@@ -179,7 +179,7 @@ def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
 def _failed(run: CheckRun) -> str:
     when = f", {BEFORE_EDITS}" if run.is_before_edits else ""
     report = f": {run.told.rstrip('.')}" if run.told else ""
-    return f"`{shorten(run.text, COMMAND_CHARS_MAX)}` failed when it was last run{when}{report}."
+    return f"`{shorten(run.text, COMMAND_CHARS_MAX)}` failed when it was last run in this part{when}{report}."
 
 
 def _names(path: str, named: str) -> bool:
