@@ -409,7 +409,8 @@ def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> Non
     add_edit(log, "a", "b", says="<tool_use_error>File has not been read yet. Read it first.</tool_use_error>")
     assert "### Blocked" not in body(log)
     add_edit(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
-    assert section(body(log), "### Blocked") == ["The change of /srv/tide/gauge.go failed when it was last tried in this part."]
+    failed = "The change of /srv/tide/gauge.go failed when it was last tried in this part."
+    assert section(body(log), "### Blocked") == [failed]
 
 
 def test_changes_reverted_by_git_are_not_listed_as_done() -> None:
