@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store.engine import Database, acting_for
+from app.store.engine import Connection, Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.ids import session_key
 from app.wings.recall import store as search
@@ -61,6 +61,7 @@ async def read_for(database: Database, session: str, *words: str) -> tuple[int, 
     """Return a search's table scans and rows read by index, from counters, because a function's plan is hidden."""
     own = session_key(DEFAULT_TENANT, session)
     async with database.transaction() as tx:
+        before = await counted(tx)  # of earlier transactions of the connection, which Postgres has not collected yet
         await tx.fetch(
             search._HITS,
             session_id=own,
@@ -70,7 +71,13 @@ async def read_for(database: Database, session: str, *words: str) -> tuple[int, 
             asks=1,
             speaks=[2],
         )
-        row = await tx.fetchrow("SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'search'")
+        after = await counted(tx)
+    return after[0] - before[0], after[1] - before[1]
+
+
+async def counted(tx: Connection) -> tuple[int, int]:
+    """Return the scans of the table and the rows read by index so far."""
+    row = await tx.fetchrow("SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'search'")
     assert row is not None
     return row["seq_scan"], row["idx_tup_fetch"]
 
