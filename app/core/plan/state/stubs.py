@@ -132,36 +132,30 @@ def apply_stubs(context: Context, state: Frontier, stubs: Iterable[Stub]) -> Red
 
 def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
     """Remove recall hints from the texts that the plan `after` adds to `before`, the frontier that it began with."""
-    context, state = _stubs(before, after)
+    context, state = after.context, after.state
+    earlier = {stub.seq: stub for stub in before.stubs}
+    new = {
+        stub.seq: _without_hint(stub, item.event, context.counter)
+        for stub in state.stubs
+        if stub.recall and stub.tokens and stub != earlier.get(stub.seq)
+        if (item := context.item(stub.seq)) is not None
+    }
+    if new:
+        stubs = tuple(new.get(stub.seq, stub) for stub in state.stubs)
+        context, state = context.with_stubs(new), replace(state, stubs=stubs)
     if state.note and state.note != before.note:
         text = wording.note(state.left_out, recall=False)
         state = replace(state, note=text, note_tokens=context.counter.message(text))
         context = replace(context, note_tokens=state.note_tokens)
     if state.folds == before.folds:
         return Reduced(context, state)
-    earlier = {fold.id: fold.recall for fold in before.folds}
-    state = replace(state, folds=tuple(replace(fold, recall=earlier.get(fold.id, False)) for fold in state.folds))
+    recalled = {fold.id: fold.recall for fold in before.folds}
+    state = replace(state, folds=tuple(replace(fold, recall=recalled.get(fold.id, False)) for fold in state.folds))
     known = {summary.id: summary for summary in summaries}
     blocks = summary_blocks([known[fold.id] for fold in state.folds], state.folds, rules)
     tokens = sum(context.counter.message(content_text(block.content)) for block in blocks)
     context = replace(context, summaries=blocks, summary_tokens=tokens)
     return Reduced(context, replace(state, summary_tokens=tokens))
-
-
-def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
-    context, state = after.context, after.state
-    if state.stubs == before.stubs:
-        return context, state
-    earlier = {stub.seq: stub for stub in before.stubs}
-    new: dict[int, Stub] = {}
-    for stub in state.stubs:
-        if not stub.recall or not stub.tokens or stub == earlier.get(stub.seq):
-            continue
-        item = context.item(stub.seq)
-        if item is not None:
-            new[stub.seq] = _without_hint(stub, item.event, context.counter)
-    stubs = tuple(new.get(stub.seq, stub) for stub in state.stubs)
-    return context.with_stubs(new), replace(state, stubs=stubs)
 
 
 def _without_hint(stub: Stub, event: Event, counter: Counter) -> Stub:
