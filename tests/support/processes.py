@@ -23,6 +23,7 @@ from tests.support import pooler
 ROOT: Final = Path(__file__).parents[2]
 IMPORTED: Final = [
     "alembic.command",
+    "anyio._backends._asyncio",
     "app.cli.main",
     "app.main",
     "app.providers.anthropic",
@@ -36,6 +37,8 @@ IMPORTED: Final = [
     "app.store.tenant_isolation",
     "app.runtime.wiring",
     "app.worker.run",
+    "httpcore2",
+    "markdown_it",
     "palimpsest_tools.bench.command",
     "palimpsest_tools.commands",
     "palimpsest_tools.look.calls",
@@ -48,9 +51,9 @@ IMPORTED: Final = [
     "palimpsest_tools.transfer.importing",
     "palimpsest_tools.verify",
     "sqlalchemy.ext.asyncio",
-    "tests.support.preload",
     "tests.support.processes",
     "uvloop",
+    "tests.support.preload",
 ]
 PIECE_BYTES: Final = 65_536
 _forking: Final = multiprocessing.get_context("forkserver")
