@@ -208,3 +208,21 @@ async def test_a_pool_looks_for_its_placement_until_it_is_known(database_url: st
     own = await pid(one)
     assert await pid(one) == own and len(asked) == 2
     await one.close()
+
+
+async def queries_for(url: str, statement: str) -> list[str]:
+    """Return all queries that a new connection sends for a statement."""
+    connection = await driver.connect(url, connection_class=driver.TenantConnection)
+    sent: list[str] = []
+    with connection.query_logger(lambda logged: sent.append(logged.query)):
+        assert await connection.fetchval(statement) == ["a"]
+    await connection.close()
+    return sent
+
+
+async def test_a_process_asks_once_for_types_that_every_database_has(database_url: str, database: Database) -> None:
+    """The number of a type of this database's own may be another type's elsewhere: it is asked for each time."""
+    await database.execute("CREATE DOMAIN own AS text")
+    for statement, asks in (("SELECT ARRAY['a']::name[]", False), ("SELECT ARRAY['a']::own[]", True)):
+        await queries_for(database_url, statement)
+        assert (len(await queries_for(database_url, statement)) > 1) == asks
