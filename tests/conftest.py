@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import structlog
 import uvloop
 from sqlalchemy.engine import make_url
 from xdist.remote import Producer
@@ -29,9 +30,16 @@ from tests.support.summarizers import Summarizers, summarizers
 
 Servers = tuple[httpx.AsyncClient, httpx.AsyncClient]
 
+gc.disable()  # until all tests are collected: looking for garbage among what is imported takes a seventh of the time
 examples.register()
 CERTIFICATES = os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # a CA bundle takes 25 ms to read, and no test speaks TLS
+structlog.configure(  # as the server does; a traceback in structlog's own form takes seconds
+    [
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the loop that the server runs on
 
 
@@ -57,6 +65,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:

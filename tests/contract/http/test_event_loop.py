@@ -167,7 +167,7 @@ async def test_a_server_in_use_next_to_a_busy_worker_never_blocks_its_loop_for_l
 
 
 async def test_a_huge_layer_never_blocks_the_loop_for_long(database_url: str) -> None:
-    content = '{"a":[' + "[]," * 6_000_000 + "[]]}"
+    content = '{"a":[' + "[]," * 3_000_000 + "[]]}"
     bodies = [json.dumps({"content": content + "!" * number}).encode() for number in range(4)]
     stretches: Future[list[float]] = Future()
     async with (

@@ -1,12 +1,7 @@
 """The log of a server: one line per request, without content, and each server error once."""
 
 import json
-import os
 import re
-import signal
-import sys
-from asyncio import create_subprocess_exec
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from http import HTTPStatus
@@ -19,6 +14,7 @@ from structlog.testing import capture_logs
 from app.http.middleware import RequestLimits, RequestMiddleware
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
+from tests.support.processes import Process, palimpsest
 from tests.support.wings import PROBES
 
 
@@ -28,10 +24,7 @@ async def logging_server(
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Process, list[Any]]]:
     """Yield a client of a server process, the process, and a list that gets its log lines when it has ended."""
     ours = {"DATABASE_URL": database_url, "PORT": "0", "LOG_JSON": "true", **settings}
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
-    environment |= {f"PALIMPSEST_{name}": value for name, value in ours.items()}
-    command = (sys.executable, "-m", "app.cli", "api")
-    process = await create_subprocess_exec(*command, env=environment, stdout=PIPE, stderr=PIPE)
+    process = await palimpsest("api", settings=ours)
     assert process.stdout is not None and process.stderr is not None
     lines: list[Any] = []
     try:
@@ -40,7 +33,7 @@ async def logging_server(
         async with httpx.AsyncClient(base_url=line.decode().split()[-1], timeout=30) as http:
             yield http, process, lines
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         said = await process.stderr.read()
         await process.wait()
         lines += [json.loads(line) for line in said.splitlines()]
