@@ -157,6 +157,26 @@ async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
         yield http  # verify=False: reading the certificates is slow
 
 
+@asynccontextmanager
+async def asking_alone(postgres: str, template: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield an HTTP client, as `client` is, of a server on a database of its own."""
+    hooks = {"response": [check_problem]}
+    async with (
+        migrated(postgres, template) as database_url,
+        serving(Settings(), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30, verify=False, event_hooks=hooks) as http,
+    ):
+        yield http
+
+
+@pytest.fixture(scope="session")
+async def refusing(postgres: str, template: str) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of a server that tests share. It refuses all their requests, so none of them changes anything."""
+    async with asking_alone(postgres, template) as http:
+        yield http
+        assert (await http.get("/v1/sessions")).json()["items"] == []
+
+
 @pytest.fixture
 async def servers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator[Servers]:
     """Clients of two servers on one database, each with its own caches; the first is `client`."""

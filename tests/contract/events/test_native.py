@@ -57,10 +57,10 @@ async def test_a_log_can_be_posted_as_it_was_read(client: httpx.AsyncClient) -> 
     ],
 )
 async def test_native_fields_that_no_message_yields_are_refused(
-    client: httpx.AsyncClient, event: dict[str, Any]
+    refusing: httpx.AsyncClient, event: dict[str, Any]
 ) -> None:
-    answer = await client.post("/v1/sessions/s/events", json={"events": [event]})
+    answer = await refusing.post("/v1/sessions/s/events", json={"events": [event]})
     assert answer.status_code == 422, answer.text
     problem = answer.json()
     assert problem["type"].endswith("/invalid-event")
-    assert (await client.get("/v1/sessions/s")).status_code == 404
+    assert (await refusing.get("/v1/sessions/s")).status_code == 404

@@ -39,9 +39,9 @@ async def test_a_body_is_json_whatever_its_declared_type(client: httpx.AsyncClie
 @pytest.mark.parametrize("headers", TYPES, ids=["none", "form", "text"])
 @pytest.mark.parametrize(("method", "path"), BODY_OPERATIONS)
 async def test_invalid_json_is_the_same_problem_on_every_route(
-    client: httpx.AsyncClient, method: str, path: str, headers: dict[str, str]
+    refusing: httpx.AsyncClient, method: str, path: str, headers: dict[str, str]
 ) -> None:
-    answer = await client.request(method, path, content=b"a=b", headers=headers)
+    answer = await refusing.request(method, path, content=b"a=b", headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-json"), answer.text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contract.contexts.test_context import rounds
+from tests.contract.http.conftest import Unchanged, session
 from tests.support.openapi import document
 
 DOCUMENT = json.loads(document())
@@ -44,30 +44,21 @@ def cursor(value: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-async def session(http: httpx.AsyncClient) -> str:
-    """Create a session with a few turns, a webhook and a call; return the id of the call."""
-    await http.put("/v1/webhooks/w", json={"url": "http://127.0.0.1:1/", "events": ["compaction.finished"]})
-    assert (await http.post("/v1/sessions/s/events", json={"events": rounds(3)})).status_code == 201
-    made = await http.get("/v1/sessions/s/context", params={"max_tokens": 8000})
-    return str(made.json()["call_id"])
-
-
 def assert_refused(answer: httpx.Response, *also: int) -> None:
     assert answer.status_code in (422, *also), (answer.request.method, answer.request.url, answer.text)
     assert also or answer.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("path", LISTS)
-async def test_odd_cursors(client: httpx.AsyncClient, path: str) -> None:
+async def test_odd_cursors(unchanged: Unchanged, path: str) -> None:
     """Some are no cursors, others could be a position in one of the lists."""
-    await session(client)
     for value in CURSORS:
-        answer = await client.get(path, params={"cursor": cursor(value)})
+        answer = await unchanged.http.get(path, params={"cursor": cursor(value)})
         assert answer.status_code in (200, 422), (value, answer.text)
         if isinstance(value, (bool, float, dict)):
             assert_refused(answer)
     for raw in RAW:
-        answer = await client.get(f"{path}?cursor={raw}")
+        answer = await unchanged.http.get(f"{path}?cursor={raw}")
         assert answer.status_code == 422, (raw[:20], answer.text)
 
 
@@ -97,9 +88,8 @@ async def test_odd_cursors(client: httpx.AsyncClient, path: str) -> None:
         pytest.param("PUT", "/v1/webhooks/%00", marks=pytest.mark.wing("webhooks")),
     ],
 )
-async def test_odd_parameters(client: httpx.AsyncClient, method: str, path: str) -> None:
-    await session(client)
-    assert_refused(await client.request(method, path, content=b"{}" if method == "PUT" else None, headers=JSON))
+async def test_odd_parameters(unchanged: Unchanged, method: str, path: str) -> None:
+    assert_refused(await unchanged.http.request(method, path, content=b"{}" if method == "PUT" else None, headers=JSON))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +108,8 @@ async def test_odd_parameters(client: httpx.AsyncClient, method: str, path: str)
         ),
     ],
 )
-async def test_times_at_the_ends_of_the_calendar(client: httpx.AsyncClient, path: str) -> None:
-    await session(client)
-    answer = await client.get(path)
+async def test_times_at_the_ends_of_the_calendar(unchanged: Unchanged, path: str) -> None:
+    answer = await unchanged.http.get(path)
     assert answer.status_code in (200, 422), answer.text
 
 
@@ -165,10 +154,9 @@ BODIES: list[Any] = [
 
 @pytest.mark.parametrize(("method", "path", "body"), BODIES)
 async def test_nul_and_surrogates_in_bodies_are_refused(
-    client: httpx.AsyncClient, method: str, path: str, body: Any
+    unchanged: Unchanged, method: str, path: str, body: Any
 ) -> None:
-    await session(client)
-    answer = await client.request(method, path, content=json.dumps(body), headers=JSON)
+    answer = await unchanged.http.request(method, path, content=json.dumps(body), headers=JSON)
     looked_up = {"/recall": 200}.get(path[path.rfind("/") :]) or (404 if "policy" in body else None)
     assert_refused(answer, *filter(None, [looked_up]))  # a lookup by such a text finds nothing
 

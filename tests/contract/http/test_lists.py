@@ -76,8 +76,8 @@ async def test_a_session_search_continues_after_the_scan_limit(
 @pytest.mark.parametrize(
     "given", ["x", "[]", '"a"', "null", '{"a": "\\u0000"}', '{"a": 1e999}', '{"a":' * 90 + "1" + "}" * 90, "{" * 4000]
 )
-async def test_metadata_that_is_no_object_is_an_error(client: httpx.AsyncClient, given: str) -> None:
-    answer = await client.get("/v1/sessions", params={"metadata": given})
+async def test_metadata_that_is_no_object_is_an_error(refusing: httpx.AsyncClient, given: str) -> None:
+    answer = await refusing.get("/v1/sessions", params={"metadata": given})
     assert answer.status_code in (200, 422)
     if answer.status_code == 422:
         assert answer.json()["field"] == "metadata"

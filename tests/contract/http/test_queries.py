@@ -25,9 +25,9 @@ def place(path: str) -> str:
 
 @pytest.mark.parametrize(("method", "path", "operation"), OPERATIONS, ids=lambda one: one if type(one) is str else "")
 async def test_an_unknown_parameter_is_an_error_everywhere(
-    client: httpx.AsyncClient, method: str, path: str, operation: dict[str, Any]
+    refusing: httpx.AsyncClient, method: str, path: str, operation: dict[str, Any]
 ) -> None:
-    answer = await client.request(method, place(path), params={"max_token": "9000"})
+    answer = await refusing.request(method, place(path), params={"max_token": "9000"})
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), answer.text
     assert answer.json()["field"] == "max_token"
     assert "'max_token'" in answer.json()["detail"]

@@ -152,8 +152,8 @@ def test_brackets_are_counted_as_a_parser_does(text: bytes, error: type[Exceptio
 @pytest.mark.parametrize(
     "body", [b"[" * 5000, b'{"a":' * 101 + b"1" + b"}" * 101, b'"\xff\xfe"', b"\x80", b"{", b"nul"]
 )
-async def test_invalid_json_is_422(client: httpx.AsyncClient, method: str, path: str, body: bytes) -> None:
-    answer = await client.request(method, path, content=body, headers=JSON)
+async def test_invalid_json_is_422(refusing: httpx.AsyncClient, method: str, path: str, body: bytes) -> None:
+    answer = await refusing.request(method, path, content=body, headers=JSON)
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json"), answer.text
     assert answer.json()["type"] == "/problems/invalid-json"
 

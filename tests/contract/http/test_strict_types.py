@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.contract.http.test_hostile import session
+from tests.contract.http.conftest import Unchanged
 from tests.support.openapi import document
 
 DOCUMENT = json.loads(document())
@@ -106,16 +105,16 @@ def bodies(operation: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize(("method", "path", "operation"), CASES, ids=lambda one: one if type(one) is str else "")
 async def test_a_value_of_a_similar_type_is_an_error(
-    client: httpx.AsyncClient, method: str, path: str, operation: dict[str, Any]
+    unchanged: Unchanged, method: str, path: str, operation: dict[str, Any]
 ) -> None:
-    call = await session(client)
+    http, call = unchanged
     seqs = {"seq": "1", "sid": "s", "name": "w", "kind": "sources"}
     place = path
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
             place = place.replace("{" + parameter["name"] + "}", seqs.get(parameter["name"], call))
     for where, body in bodies(operation):
-        answer = await client.request(method, place, json=body)
+        answer = await http.request(method, place, json=body)
         assert answer.status_code == 422, (where, body, answer.status_code, answer.text)
     required = {
         parameter["name"]: "2026-01-01T00:00:00Z"
@@ -135,5 +134,5 @@ async def test_a_value_of_a_similar_type_is_an_error(
                 query |= {name: value}
             elif parameter["in"] == "path":
                 asked = path.replace("{sid}", "s").replace("{" + name + "}", value)
-            answer = await client.request(method, asked, params=query)
+            answer = await http.request(method, asked, params=query)
             assert (answer.status_code, answer.json()["field"]) == (422, name), (value, answer.text)

@@ -178,15 +178,17 @@ async def test_unknown_policies_and_versions_are_problems(client: httpx.AsyncCli
         ({"authors": ["x" * 65_536]}, "policy"),
     ],
 )
-async def test_an_invalid_policy_is_refused_with_its_knob(client: httpx.AsyncClient, document: Any, knob: str) -> None:
+async def test_an_invalid_policy_is_refused_with_its_knob(
+    refusing: httpx.AsyncClient, document: Any, knob: str
+) -> None:
     text = json.dumps(document)
-    answer = await client.put("/v1/policies/mine", content=text, headers={"Content-Type": "application/json"})
+    answer = await refusing.put("/v1/policies/mine", content=text, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["type"], answer.json()["knob"]) == (
         422,
         "/problems/invalid-policy",
         knob,
     )
-    assert (await client.get("/v1/policies/mine")).status_code == 404
+    assert (await refusing.get("/v1/policies/mine")).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -399,11 +399,11 @@ async def test_a_webhook_is_stored_listed_changed_and_deleted_and_its_secret_is_
         ("colour", {"colour": "red"}),
     ],
 )
-async def test_invalid_webhooks_are_refused(client: httpx.AsyncClient, field: str, body: Json) -> None:
-    answer = await client.put(HOOK, json={"url": "https://example.com/", "events": [FINISHED], **body})
+async def test_invalid_webhooks_are_refused(refusing: httpx.AsyncClient, field: str, body: Json) -> None:
+    answer = await refusing.put(HOOK, json={"url": "https://example.com/", "events": [FINISHED], **body})
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
     assert answer.json()["field"] == field
-    assert (await client.get("/v1/webhooks")).json()["items"] == []
+    assert (await refusing.get("/v1/webhooks")).json()["items"] == []
 
 
 async def test_the_number_of_webhooks_is_limited(client: httpx.AsyncClient) -> None:
