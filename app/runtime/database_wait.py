@@ -12,7 +12,6 @@ import structlog
 import uvicorn
 
 from app.core.errors import StoreUnavailable
-from app.http.errors import TABLE
 from app.version import VERSION
 
 PAUSE_SECONDS: Final = 0.5
@@ -22,7 +21,6 @@ REMINDER_SECONDS: Final = 60.0
 """Time between two log lines about the wait."""
 STATUS: Final = "waiting for the database"
 _HEALTHY: Final = {"status": "ok", "service": "palimpsest", "version": VERSION}
-_AWAY: Final = TABLE[StoreUnavailable].body("the server is starting and waiting for its database")
 
 
 class DatabaseUnreachable(Exception):
@@ -113,10 +111,16 @@ class _ProbeServer(uvicorn.Server):
         yield
 
 
+def _away() -> dict[str, object]:
+    from app.http.errors import TABLE  # and with it FastAPI, which no other command needs
+
+    return TABLE[StoreUnavailable].body("the server is starting and waiting for its database")
+
+
 async def _answer(scope: Any, receive: Any, send: Any) -> None:
     """Answer `/healthz` with 200 and everything else with 503."""
     alive = scope["path"] == "/healthz"
-    body = json.dumps(_HEALTHY if alive else _AWAY).encode()
+    body = json.dumps(_HEALTHY if alive else _away()).encode()
     kind = b"application/json" if alive else b"application/problem+json"
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
     headers += [] if alive else [(b"retry-after", b"1")]

@@ -3,16 +3,16 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.options import DatabaseUrl, DataDir, load_settings, require_database, run_on_database
 from app.core.errors import InvalidRequest, NotFound
-from app.store.engine import Database, acting_for
-from app.wings.retention import store
-from app.wings.retention.rules import Lifetimes
-from app.wings.retention.service import RetentionRules, RuleDue
+
+if TYPE_CHECKING:
+    from app.store.engine import Database
+    from app.wings.retention.service import RuleDue
 
 
 def retention(
@@ -28,7 +28,7 @@ def retention(
 ) -> None:
     """Show or change how many days a tenant's data is kept."""
 
-    async def use(database: Database) -> None:
+    async def use(database: "Database") -> None:
         async for line in report_lines(database, tenant, rule or (), names if dry_run else None):
             typer.echo(line)
 
@@ -36,10 +36,14 @@ def retention(
 
 
 async def report_lines(
-    database: Database, tenant: str, changes: Sequence[str], names: int | None
+    database: "Database", tenant: str, changes: Sequence[str], names: int | None
 ) -> AsyncIterator[str]:
     """Apply `changes` (`RULE=DAYS`) to a tenant's rules, then yield the rules or, with `names`, the data that is due,
     with up to that number of sessions. Raises NotFound or InvalidRequest."""
+    from app.store.engine import acting_for
+    from app.wings.retention import store
+    from app.wings.retention.service import RetentionRules
+
     wanted = dict(map(_change, changes))
     known = {one.name: one.tenant_id for one in await store.tenants(database)}
     if tenant not in known:
@@ -63,6 +67,8 @@ async def report_lines(
 
 def _change(text: str) -> tuple[str, int]:
     """Parse a change of a rule. Raises InvalidRequest."""
+    from app.wings.retention.rules import Lifetimes
+
     name, _, days = text.partition("=")
     rules = [one.name for one in fields(Lifetimes)]
     if name not in rules or not days.isascii() or not days.isdigit():
@@ -70,7 +76,7 @@ def _change(text: str) -> tuple[str, int]:
     return name, int(days)
 
 
-def _line(one: RuleDue) -> str:
+def _line(one: "RuleDue") -> str:
     number = f"{'at least ' if one.more else ''}{one.count}"
     if one.oldest is None or one.newest is None:
         return f"{one.rule}  {number}"

@@ -1,6 +1,6 @@
 """Sessions in shards over the nodes of a distributed database (docs/scaling.md)."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from app.runtime.wing import Wing
 
@@ -9,6 +9,10 @@ if TYPE_CHECKING:
 
     from app.store.driver import Driver, Placement
     from app.store.engine import Database
+
+
+SHARDS: Final = 32
+"""The number of shards, unless another one is asked for."""
 
 
 async def is_distributed(driver: "Driver") -> bool:
@@ -31,9 +35,9 @@ async def _find_placement(driver: "Driver", database: "Database") -> "Placement 
 
 
 def _commands(app: "typer.Typer") -> None:
-    from app.wings.shards.distribute import command
+    from app.wings.shards.commands import distribute
 
-    app.command("distribute")(command)
+    app.command()(distribute)
 
 
 WING = Wing(commands=_commands, find_placement=_find_placement)

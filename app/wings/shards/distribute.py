@@ -10,24 +10,20 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 from uuid import uuid4
 
 import asyncpg
-import typer
 
-from app.cli.options import DatabaseUrl, load_settings, require_url, run, stop
-from app.runtime import serve as serving
 from app.store.driver import numbered
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE
-from app.wings.shards import is_distributed
+from app.wings.shards import SHARDS, is_distributed
 from app.wings.shards.placement import SHARD_SETTINGS
 from app.wings.shards.statements import HOT
 
 ROOT: Final = "sessions"
 """The table that a session's other tables are colocated with."""
-SHARDS: Final = 32
 _LOCK: Final = 0x70616C69646973  # the key of an advisory lock, so that two runs take turns
 
 # Settings of the database. A tenant set for a transaction must also be set on the shards' nodes. Triggers run on the
@@ -255,33 +251,3 @@ async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Route:
     counts, failed = _COUNT.findall(plan), "Error:" in plan  # one shard's error
     reason = "its shard refuses it" if failed else f"{' + '.join(counts) or 'no'} tasks"
     return Route(name, counts == ["1"] and not failed, reason)
-
-
-def command(
-    database_url: DatabaseUrl = None,
-    shards: Annotated[int, typer.Option(min=1, help="Number of shards; it cannot be changed later.")] = SHARDS,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the statements and change nothing.")] = False,
-    only_check: Annotated[
-        bool, typer.Option("--check", help="Show for a distributed database to which shards each hot statement goes.")
-    ] = False,
-) -> None:
-    """Distribute a migrated database's sessions over Citus workers, if every hot statement then uses one shard."""
-
-    async def distributed() -> None:
-        await serving.prepare(url, upgrade=False)
-        try:
-            if only_check:
-                routes = await check(url)
-                for one in routes:
-                    typer.echo(f"{'one shard' if one.to_one_shard else 'not one shard':<13}  {one.name}: {one.reason}")
-                if not all(one.to_one_shard for one in routes):
-                    stop("not every hot statement goes to one shard")
-            elif dry_run:
-                typer.echo("".join(f"{step};\n" for step in await plan_statements(url, shards)), nl=False)
-            else:
-                await distribute(url, shards)
-        except CannotDistribute as error:
-            stop(str(error))
-
-    url = require_url(load_settings(database_url=database_url))
-    run(distributed())
