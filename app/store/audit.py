@@ -1,6 +1,7 @@
 """Recorded calls, and the epochs, events and summaries that their records name."""
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -106,29 +107,37 @@ WITH call AS ({_FIND.replace(" FROM", ", manifest ->> 'estimator' AS counter FRO
     SELECT taken.*, true AS locked FROM taken
     UNION ALL SELECT {calibrations.FIELDS}, false FROM call {_KNOWN} WHERE NOT EXISTS (SELECT FROM taken)
 )
-SELECT call.*, own.*, known.* FROM call LEFT JOIN own ON true LEFT JOIN known ON true
+SELECT call.*, own.*, known.*, (
+    SELECT p.call_id FROM model_calls p WHERE p.session_id = :session_id AND p.view = call.view AND p.call_id < :call_id
+    ORDER BY p.call_id DESC LIMIT 1) AS previous
+FROM call LEFT JOIN own ON true LEFT JOIN known ON true
 """
+
+READ: Final = re.sub(r" FOR (?:NO KEY )?UPDATE(?: OF [vc])?(?: SKIP LOCKED)?", "", LOCK)
 
 
 @dataclass(frozen=True, slots=True)
-class LockedCall:
-    """A call, locked with its view and, unless it is in use, its model's calibration.
+class ReportedCall:
+    """A call with its view and its model's calibration, all of them locked unless they were only read.
 
-    `view` is None if no epoch of it was opened; `calibration` if it is unknown whether there is one.
+    `view` is None if no epoch of it was opened; `calibration` if it is unknown whether there is one. `previous` is the
+    view's call before this one; None if it is unknown, or if there is none.
     """
 
     call: CallRow
     view: ReportedView | None
     calibration: CalibrationSamples | None
+    previous: UUID | None
 
 
-async def lock(tx: Connection, ref: SessionRef, call_id: UUID) -> LockedCall | None:
-    """Return one call, locked against other reports until the transaction ends. Raises UnknownVersion."""
-    row = await tx.fetchrow(LOCK, **ref._asdict(), call_id=call_id)
+async def to_report(connection: Connection | Database, ref: SessionRef, call_id: UUID) -> ReportedCall | None:
+    """Return one call; in a transaction it is locked against other reports until that ends. Raises UnknownVersion."""
+    sql = READ if isinstance(connection, Database) else LOCK
+    row = await connection.fetchrow(sql, **ref._asdict(), call_id=call_id)
     if row is None:
         return None
     known = None if row["locked"] is None else calibrations.with_samples(row, locked=row["locked"])
-    return LockedCall(decode_call(row), reported_view(row), known)
+    return ReportedCall(decode_call(row), reported_view(row), known, row["previous"])
 
 
 async def page(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import starmap
 from typing import Any, Final
 from uuid import UUID
 
@@ -32,11 +33,9 @@ async def of_model(connection: Connection | Database, tenant_id: UUID, model: st
     return tuple(map(calibration, rows))
 
 
-FIELDS: Final = f"{COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples"
-_READ: Final = (
-    f"SELECT {FIELDS} FROM calibrations c "
-    "WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator"
-)
+FIELDS: Final = f"{COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples, c.updated_at"
+OF_KEY: Final = "c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator"
+_READ: Final = f"SELECT {FIELDS} FROM calibrations c WHERE {OF_KEY}"
 LOCK: Final = f"{_READ} FOR UPDATE"
 LOCK_IF_FREE: Final = f"{LOCK} SKIP LOCKED"
 _ADD: Final = (
@@ -49,11 +48,13 @@ _ADD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSamples:
-    """A calibration and its samples, oldest first. It may be saved only if it is `locked`."""
+    """A calibration and its samples, oldest first, as last changed at `updated_at`. It may be saved only if it is
+    `locked`, or by a statement that checks that it has not been changed since."""
 
     known: Calibration
     samples: tuple[Sample, ...]
     locked: bool
+    updated_at: datetime
 
 
 async def lock(
@@ -90,19 +91,15 @@ def with_samples(row: Row, *, locked: bool) -> CalibrationSamples:
         row["accepted_at"],
         tuple(Claim(*one) for one in json.loads(row["claims"])),
     )
-    return CalibrationSamples(known, tuple(_sample(*one) for one in json.loads(row["samples"])), locked)
-
-
-def _sample(counted: int, reported: int, least: int = 0, at: float = 0.0, source: str = "") -> Sample:
-    """Decode a stored sample; rows of earlier versions have neither time nor source."""
-    return Sample(counted, reported, bool(least), at, source)
+    # Samples of earlier versions have neither time nor source.
+    return CalibrationSamples(known, tuple(starmap(Sample, json.loads(row["samples"]))), locked, row["updated_at"])
 
 
 SAVE: Final = (
-    "UPDATE calibrations SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
+    "UPDATE calibrations c SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
     "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
     "accepted_tokens = :accepted, accepted_at = :accepted_at, claims = :claims, updated_at = now() "
-    "WHERE tenant_id = :tenant_id AND model = :model AND estimator = :estimator"
+    f"WHERE {OF_KEY}"
 )
 
 
@@ -111,7 +108,7 @@ def values(tenant_id: UUID, model: str, now: CalibrationSamples) -> dict[str, ob
     return {
         "tenant_id": tenant_id,
         "model": model,
-        "learned_from": canonical_json([[s.counted, s.reported, int(s.least), s.at, s.source] for s in now.samples]),
+        "learned_from": canonical_json(now.samples),
         **parameters(now.known),
         "claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in now.known.claims]),
     }
@@ -162,7 +159,7 @@ def learned(stored: str | None) -> Learned | None:
     if stored is None:
         return None
     document: Mapping[str, Any] = json.loads(stored)
-    points = tuple(Point(c, r, outside, bool(least), at) for c, r, outside, least, at in document["points"])
+    points = tuple(starmap(Point, document["points"]))
     return Learned(
         document["model"], Calibration(*document["known"]), points, document["outside"], document.get("caches")
     )
@@ -183,6 +180,5 @@ def learned_json(value: Learned) -> str:
         known.accepted,
         known.accepted_at,
     ]
-    points: Json = [[p.counted, p.reported, p.outside, int(p.least), p.at] for p in value.points]
-    fields = {"model": value.model, "known": figures, "points": points, "outside": value.outside}
+    fields = {"model": value.model, "known": figures, "points": value.points, "outside": value.outside}
     return canonical_json({**fields, "caches": value.caches})

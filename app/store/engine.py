@@ -181,16 +181,14 @@ class Database:
         find_placement: FindPlacement | None = None,
         on_wait: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self._on_wait = on_wait
-        self._url, self._role, self._pooler_url = url, role, pooler_url
+        self._on_wait, self._url, self._role, self._pooler_url = on_wait, url, role, pooler_url
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
         self._find_placement = find_placement
         self._placement: Placement | None = None
         self._full_until = 0.0
         self._idle: list[PoolConnectionProxy] = []
-        self._waiting = 0
-        self._closing = False
+        self._waiting, self._closing = 0, False
         self._sweep: asyncio.TimerHandle | None = None
         self._returned: asyncio.Future[Any] | None = None
         self._pool = asyncpg.create_pool(
@@ -233,6 +231,11 @@ class Database:
             await own._release_failed(driver, error)
             raise
         await own._release(driver)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether a statement alone is one round trip: its connection keeps the settings, and no placement adds any."""
+        return not self._pooled and self._placement is None and self._find_placement is None
 
     def pool(self) -> PoolState:
         """Return the numbers of this process's connections, and of statements that wait for one."""

@@ -11,7 +11,7 @@ from app.core.log.events import Json
 from app.core.tokens.calibration import Reported
 from app.store import calibrations, texts
 from app.store.calibrations import CalibrationSamples
-from app.store.engine import Connection
+from app.store.engine import Connection, Database
 from app.store.ids import SessionRef
 from app.store.rows import Row, columns, decode, parameters
 
@@ -97,6 +97,25 @@ STORES: Final = {
     (True, True): f"WITH {_VIEW_CHANGED}, {_MODEL_TAUGHT} {STORE}",
 }
 """Statements that store an outcome, by whether they change the view, and whether they change the calibration."""
+_READ: Final = ("policy_name", "policy_version", "model", "window_tokens", "target", "learned_version", "reported_call")
+_FREE: Final = f"""
+WITH free AS (
+    SELECT FROM model_calls m JOIN views v ON v.session_id = m.session_id AND v.view = :view
+    WHERE m.session_id = :session_id AND m.call_id = :call_id AND m.reported_at IS NULL
+    AND {" AND ".join(f"v.{name} IS NOT DISTINCT FROM :read_{name}" for name in _READ)} FOR NO KEY UPDATE
+), changed AS ({CHANGE_VIEW} AND EXISTS (SELECT FROM free))"""
+_STORE_IF_FREE: Final = f"{STORE} AND EXISTS (SELECT FROM free) RETURNING"
+STORES_IF_UNCHANGED: Final = {
+    False: f"{_FREE} {_STORE_IF_FREE} false AS taught",
+    True: f"""{_FREE}, known AS (
+    SELECT FROM free, calibrations c WHERE {calibrations.OF_KEY} AND c.updated_at = :taught_at
+    FOR UPDATE OF c SKIP LOCKED
+), taught AS ({calibrations.SAVE} AND EXISTS (SELECT FROM known))
+{_STORE_IF_FREE} EXISTS (SELECT FROM known) AS taught
+""",
+}
+"""Statements that store an outcome and the changed view if that and the call are as they were read, by whether they
+change the calibration. If only this has been changed since, or is locked, it stays as it is."""
 
 
 def reported_view(row: Row) -> ReportedView | None:
@@ -118,16 +137,18 @@ def reported_view(row: Row) -> ReportedView | None:
 
 
 async def store(
-    tx: Connection,
+    on: Connection | Database,
     ref: SessionRef,
     call_id: UUID,
     outcome: ReportedOutcome,
     view: tuple[str, ReportedView] | None,
     model: tuple[str, CalibrationSamples] | None,
-) -> None:
+    before: ReportedView | None = None,
+) -> bool | None:
     """Store the outcome of a call, and the changed view and calibration of its model, each with its name.
 
-    This transaction must have locked all of them.
+    The transaction must have locked all of them; or else, if the call has an outcome or its view is no longer as it was
+    `before`, nothing is stored and the result is None. It is False if the calibration alone was not stored.
     """
     stored_error = None if outcome.error is None else texts.dumps(outcome.error)
     values = {"session_id": ref.session_id, "call_id": call_id} | parameters(outcome) | {"error": stored_error}
@@ -137,4 +158,13 @@ async def store(
         values |= {column: getattr(changed.reported, field, None) for column, field in _USAGE.items()}
     if model is not None:
         values |= calibrations.values(ref.tenant_id, *model)
-    await tx.execute(STORES[view is not None, model is not None], **values)
+    if before is None:
+        await on.execute(STORES[view is not None, model is not None], **values)
+        return model is not None
+    settings = (*before.policy, before.model, before.window_tokens, before.target)
+    read = (*settings, before.learned_version, getattr(before.reported, "call_id", None))
+    values |= {f"read_{name}": value for name, value in zip(_READ, read, strict=True)}
+    if model is not None:
+        values["taught_at"] = model[1].updated_at
+    row = await on.fetchrow(STORES_IF_UNCHANGED[model is not None], **values)
+    return None if row is None else bool(row["taught"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
@@ -15,18 +16,25 @@ if TYPE_CHECKING:
 Value = TypeVar("Value", bound="DataclassInstance")
 
 
+@cache  # grows by one entry for each class
+def _names(kind: type["DataclassInstance"]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
 def columns(kind: type["DataclassInstance"]) -> str:
     """Return the column list for a dataclass."""
-    return ", ".join(field.name for field in fields(kind))
+    return ", ".join(_names(kind))
 
 
 def parameters(value: "DataclassInstance", *omitted: str) -> dict[str, Any]:
     """Return a value's fields by name, for a statement with one parameter per field that is not `omitted`."""
-    return {field.name: getattr(value, field.name) for field in fields(value) if field.name not in omitted}
+    return {name: getattr(value, name) for name in _names(type(value)) if name not in omitted}
 
 
-def decode(kind: type[Value], row: asyncpg.Record, **others: Any) -> Value:
+def decode(kind: type[Value], row: Row, **others: Any) -> Value:
     """Decode a row, which may have further columns; `others` are fields that are not columns. Lists become tuples."""
-    values = {field.name: row[field.name] for field in fields(kind) if field.name not in others}
-    read = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return kind(**read, **others)
+    for name in _names(kind):
+        if name not in others:
+            value = row[name]
+            others[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**others)

@@ -121,7 +121,7 @@ def test_the_first_of_far_larger_requests_is_as_unsure_as_the_first_of_all() -> 
 
 @given(st.lists(samples, min_size=1, max_size=10), samples)
 def test_a_refusals_sample_counts_only_until_a_report(refused: list[Sample], reported: Sample) -> None:
-    lower = [replace(one, least=True) for one in refused]
+    lower = [one._replace(least=True) for one in refused]
     known, seen = learn_from(lower)
     assert all(one.ratio <= known.ratio * (1 + known.margin) * (1 + 1e-9) for one in lower[-1:]) or (
         lower[-1].counted < SMALL_SHARE * max(one.counted for one in lower)
@@ -183,13 +183,13 @@ NOW = 1_000_000_000.0
 @given(st.lists(samples, min_size=2, max_size=20), samples)
 def test_a_single_calls_sample_changes_no_model(stream: list[Sample], odd: Sample) -> None:
     steady = [Sample(one.counted, one.counted * 2) for one in stream]
-    alone = replace(odd, reported=odd.counted * 7)
+    alone = odd._replace(reported=odd.counted * 7)
     assert corroborated([*steady, alone], NOW) == corroborated(steady, NOW)
-    again = replace(alone, at=NOW)
+    again = alone._replace(at=NOW)
     assert {alone, again} <= set(corroborated([*steady, alone, again], NOW))
 
 
-refusals = st.builds(replace, samples, least=st.booleans(), source=st.sampled_from("ab"))
+refusals = st.builds(Sample._replace, samples, least=st.booleans(), source=st.sampled_from("ab"))
 
 
 @given(st.lists(refusals, max_size=20))

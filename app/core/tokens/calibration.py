@@ -16,10 +16,11 @@ used only until a call has reported.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Final
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
 from uuid import UUID
 
 SAMPLES_MAX: Final = 64
@@ -56,8 +57,7 @@ DOUBT: Final = 1.5
 """The largest factor by which a ratio from many samples is assumed to be too low, once a call was refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One request: the estimator's count and the provider's; `least`: the provider's is a lower bound.
 
     `at` is the time of the report in epoch seconds (0: unknown), `source` names the session's view that it came from.
@@ -72,7 +72,7 @@ class Sample:
     @property
     def ratio(self) -> float:
         """The provider's tokens per token of ours."""
-        return self.reported / max(1, self.counted)
+        return self.reported / (self.counted or 1)
 
     @property
     def sensible(self) -> bool:
@@ -154,8 +154,9 @@ def _learn(before: Calibration, large: Sequence[Sample], own_margin: float) -> C
         ratio, margin = max(1.0, max(ratios)), own_margin
     else:
         ordered = sorted(zip(ratios, (sample.counted for sample in large), strict=True))
-        ratio = _quantile(ordered, 0.5)
-        spread = (max(evidence, _quantile(ordered, UPPER)) / ratio - 1) * HEADROOM
+        through = list(accumulate(counted for _, counted in ordered))
+        ratio, upper = (ordered[bisect_left(through, share * through[-1])][0] for share in (0.5, UPPER))
+        spread = (max(evidence, upper) / ratio - 1) * HEADROOM
         margin = max(spread, MARGIN_LEAST if len(large) >= MANY else own_margin)
     if (
         abs(before.ratio / ratio - 1) <= STEP
@@ -195,9 +196,9 @@ def corroborated(samples: Sequence[Sample], now: float) -> tuple[Sample, ...]:
     fresh = [sample for sample in samples if not _is_old(sample.at, now, SAMPLE_DAYS)]
     ratios = [sample.ratio for sample in fresh]
     confirmed = set[int]()  # whoever agrees with any agrees with the next in order
-    for low, high in pairwise(sorted(range(len(fresh)), key=ratios.__getitem__)):
-        if ratios[high] <= AGREE * ratios[low]:
-            confirmed |= {low, high}
+    for pair in pairwise(sorted(range(len(fresh)), key=ratios.__getitem__)):
+        if ratios[pair[1]] <= AGREE * ratios[pair[0]]:
+            confirmed.update(pair)
     return tuple(
         sample
         for index, sample in enumerate(fresh)
@@ -298,18 +299,5 @@ def retry_target(limit: int, counted: int, window: int, known: Calibration | Non
 
 def sizeable(samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples that are not far smaller than the largest."""
-    largest = max((sample.counted for sample in samples), default=0)
-    return [sample for sample in samples if sample.counted >= SMALL_SHARE * largest]
-
-
-def _quantile(ordered: Sequence[tuple[float, int]], share: float) -> float:
-    """Return the smallest ratio such that samples up to it hold at least `share` of all counted tokens.
-
-    `ordered` are the ratios and the counted tokens of samples, by ratio.
-    """
-    rest = share * sum(counted for _, counted in ordered)
-    for ratio, counted in ordered:
-        rest -= counted
-        if rest <= 0:
-            return ratio
-    return ordered[-1][0]
+    least = SMALL_SHARE * max((sample.counted for sample in samples), default=0)
+    return [sample for sample in samples if sample.counted >= least]

@@ -16,7 +16,7 @@ way and covered by the margin.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.core.tokens.calibration import AGREE, MANY, RECENT, Calibration, Sample, learn, sizeable
 
@@ -37,8 +37,7 @@ SPREAD_SHARE: Final = 0.25
 """The largest spread of the calls' remainders, as a share of `outside`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One call: the estimator's count, and the provider's of everything that was sent (a lower bound if `least`).
 
     `outside` is the part sent outside the request; None unless the caller had stated it. `at` is in epoch seconds.

@@ -161,7 +161,7 @@ def cache_profile(
     best = profile_name(model, table)
     profile = otherwise if best is None else table[best]
     overrides = {} if rules is None else {f.name: v for f in fields(rules) if (v := getattr(rules, f.name)) is not None}
-    return replace(profile, **overrides)
+    return replace(profile, **overrides) if overrides else profile
 
 
 def is_known_cache(

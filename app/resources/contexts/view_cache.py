@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -159,14 +159,15 @@ def with_events(held: CachedView, added: AddedEvents) -> CachedView | None:
 def with_report(held: CachedView, view: str, report: ReportResults) -> CachedView:
     """Return a view of the name `view` with a report's results."""
     loaded, known = held.loaded, report.calibration
+    changes: dict[str, Any] = {}
     if report.reported is not None and report.view == view:
-        loaded = replace(loaded, reported=report.reported)
+        changes["reported"] = report.reported
     if report.learned is not None and report.view == view:
-        loaded = replace(loaded, learned=report.learned[0], learned_version=report.learned[1])
+        changes["learned"], changes["learned_version"] = report.learned
     if known is not None and loaded.view is not None and loaded.view.model == report.model:
         others = tuple(one for one in loaded.calibrations if one.estimator != known.estimator)
-        loaded = replace(loaded, calibrations=(*others, known))
-    return replace(held, loaded=loaded)
+        changes["calibrations"] = (*others, known)
+    return replace(held, loaded=replace(loaded, **changes))
 
 
 class ViewCache:

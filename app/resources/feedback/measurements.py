@@ -3,16 +3,21 @@
 With them, what a view and a model learn.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
-from app.core.errors import InvalidRequest
+from app.core.assembly.budget import budget_of, real_window
+from app.core.assembly.inputs import ContextRequest, Retry, ViewRow, ViewSettings
+from app.core.errors import CannotFit, InvalidPolicy, InvalidRequest
 from app.core.log.events import Json
 from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
 from app.core.policy.policy import Policy
 from app.core.record.evictions import input_if_sent
 from app.core.render.formats import FORMATS
 from app.core.tokens import calibration
+from app.core.tokens.budget import Budget
 from app.core.tokens.calibration import (
     Calibration,
     Claim,
@@ -24,10 +29,23 @@ from app.core.tokens.calibration import (
     with_accepted,
     with_claim,
 )
+from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned, Point, with_point
 from app.store.audit import CallRow
 from app.store.calibrations import CalibrationSamples
 from app.store.outcomes import ReportedOutcome
+from app.store.spans import ViewFacts
+
+
+class Lessons(NamedTuple):
+    """The calibration of the call's model (`shared`), and the state that its view has learned (`own`, at `version`).
+
+    `shared` is None if the call names no model, `own` if nothing was learned about the view.
+    """
+
+    shared: Calibration | None
+    own: Learned | None
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +235,30 @@ def shared_lessons(
     borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
     known = with_window_evidence(known, claim, point, overflow, believed=borne_out)
     return replace(taken, known=known, samples=samples)
+
+
+def budget_after(
+    policy: Policy,
+    call: CallRow,
+    lessons: Lessons,
+    reported: Reported | None,
+    counter: Counter,
+    retry: Retry | None = None,
+) -> Budget | None:
+    """Return the budget of a call's view, or of its retry, updated by its report; None if nothing fits."""
+    window = call.manifest.window
+    view = ViewFacts(
+        call.view,
+        ViewRow(call.policy, call.model, window, call.epoch, call.epoch),
+        calibrations=() if lessons.shared is None else (lessons.shared,),
+        reported=reported,
+        learned=lessons.own,
+    )
+    if retry is not None:
+        window = real_window(view, call.model, window, time.time())
+    settings = ViewSettings(call.policy, policy, call.model, window)
+    request = ContextRequest(call.view, outside_tokens=call.manifest.stated_outside, retry=retry)
+    try:
+        return budget_of(view, settings, request, counter, (), fresh=False)
+    except (CannotFit, InvalidPolicy):
+        return None

@@ -4,25 +4,25 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 import asyncpg
 import structlog
 
-from app.core.assembly.budget import budget_of, real_window
-from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest, Injection, Retry, ViewRow, ViewSettings
-from app.core.errors import CannotFit, Conflict, InvalidPolicy, InvalidRequest, NotFound, StoreUnavailable
+from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest, Injection, Retry
+from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from app.core.log.segments import is_line
 from app.core.policy.overflow import Overflow
 from app.core.policy.policy import Policy
-from app.core.tokens.budget import Budget
-from app.core.tokens.calibration import Calibration, Reported
-from app.core.tokens.learned import Learned, initial_state, with_cache
+from app.core.tokens.calibration import Reported
+from app.core.tokens.learned import Point, initial_state, with_cache
 from app.core.tokens.models import CacheProfile, profile_name
 from app.resources.contexts.view_cache import ReportResults, ViewCache
 from app.resources.feedback.measurements import (
+    Lessons,
     Report,
+    budget_after,
     claim_of,
     estimate_error,
     is_believable,
@@ -37,13 +37,12 @@ from app.resources.feedback.measurements import (
 from app.resources.policies.service import Policies
 from app.services.counting import Counting
 from app.store import audit, calibrations, compactions, lines, outcomes
-from app.store.audit import CallRow, LockedCall
+from app.store.audit import CallRow, ReportedCall
 from app.store.calibrations import CalibrationSamples, KnownModel
 from app.store.compactions import WaitingContext
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, overflow_run, session_ref
-from app.store.outcomes import ReportedOutcome
-from app.store.spans import ViewFacts
+from app.store.outcomes import ReportedOutcome, ReportedView
 
 REASON: Final = "overflow"
 RETRY_WAIT_MS: Final = 10_000
@@ -77,23 +76,14 @@ class Verdict:
     cache: CacheReads | None = None
 
 
-class Lessons(NamedTuple):
-    """The calibration of the call's model (`shared`), and the state that its view has learned (`own`, at `version`).
-
-    `shared` is None if the call names no model, `own` if nothing was learned about the view.
-    """
-
-    shared: Calibration | None
-    own: Learned | None
-    version: int
-
-
 @dataclass(frozen=True, slots=True)
 class Reporting:
     """A report as one transaction has recorded it: its call as it was before, the call's policy, and the outcome.
 
     `overflow` is the matched pattern. `lessons` is None if nothing was learned. `reported` is the view's new usage,
-    None if the report gives none or a later call has reported. A `repeated` report changes nothing.
+    None if the report gives none or a later call has reported. `previous` is the view's call before, None if unknown.
+    `changed` and `taught` are the view and the calibration that it changes, each with its name. A `repeated` report
+    changes nothing.
     """
 
     ref: SessionRef
@@ -103,6 +93,9 @@ class Reporting:
     overflow: Overflow | None = None
     lessons: Lessons | None = None
     reported: Reported | None = None
+    previous: UUID | None = None
+    changed: tuple[str, ReportedView] | None = None
+    taught: tuple[str, CalibrationSamples] | None = None
     repeated: bool = False
 
     @property
@@ -122,7 +115,7 @@ class Reporting:
 class Feedback:
     """Records reports and learns from them.
 
-    `cache_reads`, set by a wing, measures a call's reads from the provider's cache, by tenant, session, view and call.
+    `cache_reads`, set by a wing, measures the reads of a reported call from the provider's cache.
     """
 
     def __init__(
@@ -135,7 +128,7 @@ class Feedback:
         on_report: Callable[[Verdict], None],
     ) -> None:
         self._on_report = on_report
-        self.cache_reads: Callable[[SessionRef, str, UUID], Awaitable[CacheReads | None]] | None = None
+        self.cache_reads: Callable[[Reporting], Awaitable[CacheReads | None]] | None = None
         self._caches = caches
         self._database = database
         self._counting = counting
@@ -151,6 +144,8 @@ class Feedback:
 
         async def reporting(name: str) -> Reporting:
             ref = session_ref(tenant_id, name)
+            if self._database.is_direct and (made := await self._report_unlocked(ref, call_id, report)) is not None:
+                return made
             return await self._database.run_in_transaction(lambda tx: self.report_in(tx, ref, name, call_id, report))
 
         try:
@@ -169,10 +164,10 @@ class Feedback:
 
         Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
         """
-        found = await audit.lock(tx, ref, call_id)
+        found = await audit.to_report(tx, ref, call_id)
         if found is None:
             raise _no_call(external_id, call_id)
-        call, view = found.call, found.view
+        call, model = found.call, found.call.model
         policy = await self._policies.get(ref.tenant_id, call.policy, tx)
         outcome, overflow = outcome_of(report, call, policy)
         if call.outcome is not None and same_report(call.outcome, outcome):
@@ -182,26 +177,43 @@ class Feedback:
         measured: ReportedOutcome | None = outcome
         if call.view == OBSERVED_VIEW:
             overflow, measured = None, outcome_if_sent(call, outcome)
-        if measured is None:
+        point = None if measured is None else point_of(call, measured, overflow, time.time())
+        if measured is None or point is None:
             await outcomes.store(tx, ref, call_id, outcome, None, None)
-            return Reporting(ref, call, policy, outcome)
-        lessons, taught = await self._learn(tx, ref, found, measured, overflow)
-        reported = usage_of(call, measured)
-        if view is None or (view.reported is not None and view.reported.call_id >= call_id):
-            reported = None
-        changed = view if view is None or reported is None else replace(view, reported=reported)
-        if changed is not None and lessons is not None:
-            if lessons.own is not None:
-                learned = calibrations.learned_json(lessons.own)
-                changed = replace(changed, learned=learned, learned_version=lessons.version)
-            settings = (call.policy, call.model, call.manifest.window)
-            # After a later call's report, the target follows from that one.
-            if (reported is not None or outcome.error is not None) and settings == changed.settings:
-                budget = self._budget(policy, call, lessons, reported)
-                changed = replace(changed, target=1 if budget is None else max(1, budget.target))
-        stored = None if changed is None or changed == view else (call.view, changed)
-        await outcomes.store(tx, ref, call_id, outcome, stored, taught)
-        return Reporting(ref, call, policy, outcome, overflow, lessons, reported)
+            return Reporting(ref, call, policy, outcome, overflow)
+        known, wait = found.calibration, overflow is not None
+        if model is not None and (known is None or (wait and not known.locked)):
+            key = (ref.tenant_id, model, call.manifest.estimator)
+            found = replace(found, calibration=await calibrations.lock(tx, *key, self._margin(call), wait=wait))
+        parent = None if call.retry_of is None else await audit.find(tx, ref, call.retry_of)
+        made = self._learn(ref, found, policy, measured, point, overflow, parent)
+        await outcomes.store(tx, ref, call_id, outcome, made.changed, made.taught)
+        return replace(made, outcome=outcome)
+
+    async def _report_unlocked(self, ref: SessionRef, call_id: UUID, report: Report) -> Reporting | None:
+        """Record a call's first report, of its usage, in two statements; None if the row locks must decide on it.
+
+        The second statement stores only what follows from the first one's rows if these are still the same.
+        """
+        found = None if report.error is not None else await audit.to_report(self._database, ref, call_id)
+        if found is None or found.view is None or found.call.outcome is not None:
+            return None
+        call, taken = found.call, found.calibration
+        if call.retry_of is not None or call.view == OBSERVED_VIEW or (call.model is not None and taken is None):
+            return None
+        policy = await self._policies.get(ref.tenant_id, call.policy)
+        outcome, _ = outcome_of(report, call, policy)
+        point = point_of(call, outcome, None, time.time())
+        made = None if point is None else self._learn(ref, found, policy, outcome, point)
+        if made is None or made.changed is None:
+            return None
+        changes = (made.changed, made.taught)
+        taught = await outcomes.store(self._database, ref, call_id, outcome, *changes, before=found.view)
+        if taught is None:
+            return None
+        if taught or taken is None or made.lessons is None:
+            return made
+        return replace(made, lessons=made.lessons._replace(shared=taken.known))
 
     async def finish(self, reporting: Reporting) -> Verdict:
         """Do what follows the commit of a report, and return the next action.
@@ -223,7 +235,7 @@ class Feedback:
         cache = None
         if self.cache_reads and outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
             with _only_logged("cache reads are not compared"):
-                cache = await self.cache_reads(ref, call.view, call.call_id)
+                cache = await self.cache_reads(reporting)
         error = estimate_error(call, outcome)
         return self._observe(replace(reporting.verdict, overflow=overflow, estimate_error=error, cache=cache))
 
@@ -285,81 +297,65 @@ class Feedback:
             raise _no_call(external_id, call_id)
         return call
 
-    async def _learn(
-        self,
-        tx: Connection,
-        ref: SessionRef,
-        found: LockedCall,
-        outcome: ReportedOutcome,
-        overflow: Overflow | None,
-    ) -> tuple[Lessons | None, tuple[str, CalibrationSamples] | None]:
-        """Learn from an outcome about the view and its model; return the lessons and the model's changed calibration.
+    def _margin(self, call: CallRow) -> float:
+        """Return the own margin of a call's estimator."""
+        return self._counting.session_counter(call.manifest.estimator, call.model).estimator.margin
 
-        Both are None if there is nothing to learn. Reports of one model's calls do not wait for each other: a report
-        that arrives while another updates the model updates only its view, unless the call was refused. So the model
-        learns from a sample of its calls.
+    def _learn(
+        self,
+        ref: SessionRef,
+        found: ReportedCall,
+        policy: Policy,
+        outcome: ReportedOutcome,
+        point: Point,
+        overflow: Overflow | None = None,
+        parent: CallRow | None = None,
+    ) -> Reporting:
+        """Learn from an outcome about the view and its model; `parent` is the call that this one retries.
+
+        Reports of one model's calls do not wait for each other: a report that arrives while another updates the model
+        updates only its view, unless the call was refused. So the model learns from a sample of its calls.
         """
-        now = time.time()
         call, view, taken = found.call, found.view, found.calibration
-        estimator = call.manifest.estimator
-        margin = self._counting.session_counter(estimator, call.model).estimator.margin
-        point = point_of(call, outcome, overflow, now)
-        if point is None:
-            return None, None
-        wait = overflow is not None
-        if call.model is not None and (taken is None or (wait and not taken.locked)):
-            taken = await calibrations.lock(tx, ref.tenant_id, call.model, estimator, margin, wait=wait)
+        estimator, margin = call.manifest.estimator, self._margin(call)
         shared = None if taken is None else taken.known
         before = None if view is None else calibrations.learned(view.learned)
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
             before = initial_state(call.model, estimator, margin)
-        parent = None if call.retry_of is None else await audit.find(tx, ref, call.retry_of)
         source = ref.session_id.hex
         claim = claim_of(call, parent, point, overflow, source)
-        if claim is not None and not is_believable(claim, point, overflow, (before.known, shared), now):
+        if claim is not None and not is_believable(claim, point, overflow, (before.known, shared), point.at):
             claim = None
         own = own_lessons(before, call, point, claim, overflow, margin)
         counts = (outcome.input_tokens, outcome.cache_read_tokens, outcome.cache_write_tokens)
         own = with_cache(own, *counts, known=profile_name(call.model, self._caches) is not None)
         version = 0 if view is None or own == before else view.learned_version + 1
-        kept = own if version else None
-        if call.model is None or taken is None or not taken.locked:
-            return Lessons(shared, kept, version), None
-        taught = shared_lessons(taken, before, own, point, claim, overflow, margin, source)
-        return Lessons(taught.known, kept, version), (call.model, taught)
-
-    def _budget(
-        self,
-        policy: Policy,
-        call: CallRow,
-        lessons: Lessons,
-        reported: Reported | None,
-        retry: Retry | None = None,
-    ) -> Budget | None:
-        """Return the budget of a call's view, or of its retry, updated by its report; None if nothing fits."""
-        counter = self._counting.counter(call.model, policy)
-        window = call.manifest.window
-        view = ViewFacts(
-            call.view,
-            ViewRow(call.policy, call.model, window, call.epoch, call.epoch),
-            calibrations=() if lessons.shared is None else (lessons.shared,),
-            reported=reported,
-            learned=lessons.own,
-        )
-        if retry is not None:
-            window = real_window(view, call.model, window, time.time())
-        settings = ViewSettings(call.policy, policy, call.model, window)
-        request = ContextRequest(call.view, outside_tokens=call.manifest.stated_outside, retry=retry)
-        try:
-            return budget_of(view, settings, request, counter, (), fresh=False)
-        except (CannotFit, InvalidPolicy):
-            return None
+        taught: tuple[str, CalibrationSamples] | None = None
+        if call.model is not None and taken is not None and taken.locked:
+            taught = call.model, shared_lessons(taken, before, own, point, claim, overflow, margin, source)
+            shared = taught[1].known
+        lessons = Lessons(shared, own if version else None, version)
+        reported = usage_of(call, outcome)
+        if view is None or (view.reported is not None and view.reported.call_id >= call.call_id):
+            reported = None
+        changed = view if view is None or reported is None else replace(view, reported=reported)
+        if changed is not None and lessons.own is not None:
+            changed = replace(changed, learned=calibrations.learned_json(lessons.own), learned_version=version)
+        # After a later call's report, the target follows from that one.
+        settings = (call.policy, call.model, call.manifest.window)
+        if changed and (reported is not None or outcome.error is not None) and settings == changed.settings:
+            budget = budget_after(policy, call, lessons, reported, self._counting.counter(call.model, policy))
+            changed = replace(changed, target=1 if budget is None else max(1, budget.target))
+        stored = None if changed is None or changed == view else (call.view, changed)
+        return Reporting(ref, call, policy, outcome, overflow, lessons, reported, found.previous, stored, taught)
 
     async def _compact(
         self, ref: SessionRef, call: CallRow, policy: Policy, lessons: Lessons, tokens: int | None
     ) -> None:
         """Schedule a compaction for a refused call's retry."""
-        budget = self._budget(policy, call, lessons, None, Retry(call.call_id, call.counted or call.estimate, tokens))
+        counter = self._counting.counter(call.model, policy)
+        retry = Retry(call.call_id, call.counted or call.estimate, tokens)
+        budget = budget_after(policy, call, lessons, None, counter, retry)
         wanted = None
         if budget is not None:
             wanted = WaitingContext(call.view, budget.used_window, call.policy, tightened=True)

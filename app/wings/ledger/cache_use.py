@@ -13,9 +13,9 @@ calibrated estimate over the count.
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.core.policy.summarize import Prices
 from app.core.tokens.models import Bill, CacheProfile, divide, priced
@@ -124,8 +124,7 @@ class LedgerLine:
     idle: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     epoch: int
     tokens: int
     blocks: int | None
@@ -224,7 +223,7 @@ def _cached_prefix(call: CountedCall, scale: float, entries: Sequence[_Entry], c
         if call.rules.lookback_blocks is None:
             tokens = int(min(entry.tokens, shared, call.stable))
             if best is None or tokens > best.tokens:
-                best = replace(entry, tokens=tokens)
+                best = entry._replace(tokens=tokens)
         elif entry.tokens <= shared + ROUNDING and any(
             _reaches(mark, entry, call.rules.lookback_blocks) for mark in stored
         ):
@@ -256,9 +255,14 @@ def _entries_after(
     read = found.tokens if found else 0
     stored = _cached_marks(call, scale)
     places = {(mark.tokens, mark.blocks) for mark in stored}
+    whole = call.stable if call.rules.lookback_blocks is None else 0  # an automatic cache has all prefixes of it, too
     older = []
     for entry in entries:
-        if entry.until <= call.at or (entry.epoch == call.epoch and (entry.tokens, entry.blocks) in places):
+        if entry.until <= call.at:
+            continue
+        if entry.epoch == call.epoch and (
+            (entry.tokens, entry.blocks) in places or (entry.tokens <= whole and entry.until <= until)
+        ):
             continue
         used = entry.tokens <= read + ROUNDING and entry.tokens <= common(entry.epoch, call.epoch) + ROUNDING
         kept = max(entry.until, until) if used else entry.until

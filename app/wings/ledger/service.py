@@ -16,12 +16,11 @@ from app.core.policy.summarize import Prices
 from app.core.record.evictions import input_if_sent
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced, profile_name
-from app.resources.feedback.service import CacheReads
+from app.resources.feedback.service import CacheReads, Reporting
 from app.resources.feedback.warmings import warming_bill
 from app.resources.policies.service import Policies
 from app.store import sessions
 from app.store.engine import Database
-from app.store.ids import SessionRef
 from app.wings.ledger import store
 from app.wings.ledger.cache_use import (
     Caches,
@@ -196,19 +195,22 @@ class Ledger:
         openings = {row.epoch: row for row in reversed(rows)}
         epochs = [_epoch(row, openings.get(row.epoch), outside) for row in found]
         fronts = {row.epoch: (row.tools_seq, row.system_seq) for row in found}
-        calls = [self._call(row, used[row.policy], outside) for row in rows]
-        return [replace(call, front=fronts.get(call.epoch, (0, 0))) for call in calls], epochs
+        return [self._call(row, used[row.policy], outside, fronts.get(row.epoch, (0, 0))) for row in rows], epochs
 
-    async def cache_reads(self, ref: SessionRef, view: str, call_id: UUID) -> CacheReads | None:
+    async def cache_reads(self, reporting: Reporting) -> CacheReads | None:
         """Return the expected and actual cache reads of a reported call; None if the call is gone.
 
         They follow from what the calls before it have left in the caches, which is kept for the views last reported.
         """
+        ref, view, call_id = reporting.ref, reporting.call.view, reporting.call.call_id
         known = self._followed.get((ref.session_id, view))
         if known is None or known.last >= call_id or len(known.caches.epochs) > EPOCHS_FOLLOWED_MAX:
             known = None
         after, epoch = (None, None) if known is None else (known.last, known.epoch)
-        rows = await store.calls(self._database, ref, view, CALLS_LOOKED_BACK, call_id, after)
+        if after is not None and after == reporting.previous:
+            rows = [store.of_report(reporting.call, reporting.outcome)]
+        else:
+            rows = await store.calls(self._database, ref, view, CALLS_LOOKED_BACK, call_id, after)
         if not rows or rows[-1].call_id != call_id:
             return None
         found: Sequence[store.EpochRow] = ()
@@ -220,7 +222,7 @@ class Ledger:
         if known is None:
             known = _Followed(Caches(), _outside(rows), call_id, rows[-1].epoch)
         elif known.last != after:  # another report of this view was faster
-            return await self.cache_reads(ref, view, call_id)
+            return await self.cache_reads(reporting)
         opened = [row for row in found if epoch is None or row.epoch > epoch]
         line = known.caches.lines(*self._counted(rows, opened, used, known.outside))[-1]
         self._keep((ref.session_id, view), replace(known, last=call_id, epoch=rows[-1].epoch))
@@ -236,7 +238,7 @@ class Ledger:
         if len(self._followed) > FOLLOWED_MAX:
             self._followed.popitem(last=False)
 
-    def _call(self, row: store.LedgerRow, policy: Policy, outside: _Outside) -> CountedCall:
+    def _call(self, row: store.LedgerRow, policy: Policy, outside: _Outside, front: tuple[int, int]) -> CountedCall:
         own = row.counted / row.estimate if row.estimate else 1.0
         ephemeral = round(row.ephemeral * own)
         extra = outside.estimator_tokens(row)
@@ -260,6 +262,7 @@ class Ledger:
             usage=None if row.usage is None else Usage(*row.usage),
             failed=row.failed,
             prices=policy.prices,
+            front=front,
         )
 
     def _rules(self, model: str | None, format: str, policy: Policy) -> CacheProfile:

@@ -11,10 +11,12 @@ from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.lexicon.times import to_seconds
 from app.core.record.manifest import from_json
 from app.store import texts
+from app.store.audit import CallRow
 from app.store.calls import manifest_columns
 from app.store.engine import Database
 from app.store.ids import SessionRef
-from app.store.rows import decode
+from app.store.outcomes import ReportedOutcome
+from app.store.rows import Row, decode, parameters
 from app.store.session_filter import has_prefix
 from app.store.warmings import WarmingUsage
 
@@ -131,7 +133,7 @@ ORDER BY call_id DESC LIMIT :limit
 """
 
 
-def _call(row: asyncpg.Record) -> LedgerRow:
+def _call(row: Row) -> LedgerRow:
     """Decode a row of _CALL_COLUMNS, with the manifest if the call was recorded before these figures had columns."""
     stored = row["manifest"]
     read = row if stored is None else manifest_columns(from_json(texts.loads(stored)))
@@ -158,6 +160,14 @@ def _call(row: asyncpg.Record) -> LedgerRow:
         failed=row["failed"] and figures[0] is None,
         outside=read["outside_tokens"],
     )
+
+
+def of_report(call: CallRow, outcome: ReportedOutcome) -> LedgerRow:
+    """Return a recorded call with its outcome, as `calls` would read it."""
+    own = parameters(call) | manifest_columns(call.manifest) | parameters(outcome)
+    own["policy_name"], own["policy_version"] = call.policy
+    own["failed"], own["manifest"] = outcome.error is not None, None
+    return _call(own)
 
 
 async def calls(

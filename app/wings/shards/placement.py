@@ -246,7 +246,7 @@ async def _lock_call(tx: Connection, method: str, sql: str, values: Values) -> R
     if call is None:
         return None
     view = await tx.fetchrow(outcomes.LOCK_VIEW, session_id=values["session_id"], view=call["view"])
-    return {**call, **(view or {"view_window_tokens": None}), "locked": None}
+    return {**call, **(view or {"view_window_tokens": None}), "locked": None, "previous": None}
 
 
 async def _store_outcome(tx: Connection, method: str, sql: str, values: Values) -> None:

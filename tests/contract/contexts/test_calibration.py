@@ -325,3 +325,25 @@ async def test_usage_reports_do_not_wait_for_a_locked_calibration(
     await refusal
     await report_call(client, "b", {"usage": {"input_tokens": 900}}, model="m")
     assert (await client.get("/v1/calibrations")).json()["items"][0]["samples"] == 2
+
+
+async def test_a_report_learns_from_its_view_as_another_report_leaves_it(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    """The second statement of the report waits for the other one, and then finds the view changed."""
+    await report_call(client, "a", {"usage": {"input_tokens": 900}}, model="m")
+    teach = "UPDATE views SET learned_version = learned_version + 5 WHERE view = 'main'"
+    waits = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with database.transaction() as other:
+        await other.execute(teach)
+        report = asyncio.create_task(report_call(client, "a", {"usage": {"input_tokens": 800}}, model="m"))
+        while await database.fetchrow(waits) is None:
+            assert not report.done()
+    made = await report
+    row = await database.fetchrow(
+        "SELECT learned_version, reported_call::text, reported_tokens, learned -> 'points' ->> 1 AS point FROM views"
+    )
+    assert row is not None
+    assert (row["learned_version"], row["reported_call"], row["reported_tokens"]) == (7, made["call_id"], 800)
+    assert row["point"] is not None
+    assert (await client.get("/v1/calibrations")).json()["items"][0]["samples"] == 2
