@@ -165,7 +165,16 @@ SAID = REJECTED + "To tell you how to proceed, the user said:\ndon't check\nthis
         ("Bash", {"command": "git add -A"}, SAID, True, "don't check this in (rejected: Bash git add -A)"),
         ("Write", {"file_path": "a.sh", "content": "x"}, SAID, False, "don't check this in (rejected: Write a.sh)"),
         ("Bash", {"command": "git push"}, REJECTED + "STOP what you are doing", True, "Rejected: Bash git push"),
+        (
+            "Bash",
+            {"command": "git add a && git commit -m b"},
+            SAID,
+            False,
+            "don't check this in (rejected: Bash git add a && git commit -m b)",
+        ),
         # Output of a command or a page is not the user's text.
+        ("Bash", {"command": "git log"}, SAID, False, "Rejected: Bash git log"),
+        ("Bash", {"command": "git add a && make"}, SAID, False, "Rejected: Bash git add a && make"),
         ("Bash", {"command": "cat page"}, SAID, False, "Rejected: Bash cat page"),
         ("WebFetch", {"url": "https://a.b"}, SAID, False, "Rejected: WebFetch"),
         ("execute_command", {"command": "x"}, "The user denied this operation.", True, "Rejected: execute_command x"),
@@ -203,3 +212,25 @@ def test_a_rejected_call_did_nothing() -> None:
     text = write_summary(log.events, (), "", digest, 800, COUNTER)
     assert "Changed" not in text and "Ran" not in text and "Called" not in text and "failed" not in text
     assert "[rejected] git commit -m a" in text and "Rejected: Write /a.sh" in text
+
+
+def test_a_message_after_which_the_user_interrupted_the_agent_says_so() -> None:
+    log = Log()
+    log.user(body={"content": "commit this"})
+    log.user(body={"content": "[Request interrupted by user]"})
+    log.user(body={"content": "First sort the gauge."})
+    add = log.call("Bash", body={"arguments": {"command": "ls"}})
+    log.result(add, body={"content": ""})
+    log.user(body={"content": "[Request interrupted by user for tool use]"})
+    assert [words for _, words, _ in user_lines(log.events)] == [
+        "commit this (the user then interrupted the agent)",
+        "First sort the gauge. (the user then interrupted the agent)",
+    ]
+
+
+def test_a_promise_of_the_agent_is_a_constraint() -> None:
+    log = Log()
+    log.assistant(body={"content": "Got it - I won't amend commits going forward. I'll push this now."})
+    assert digest_of(log.events).constraints == (
+        'The agent promised: "Got it - I won\'t amend commits going forward."',
+    )

@@ -425,6 +425,65 @@ def test_changes_reverted_by_git_are_not_listed_as_done() -> None:
     assert section(body(log), "### Done") == ["Changed gauge.go."]
 
 
+def run(log: Log, command: str, says: str = "", **more: Any) -> None:
+    log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": says}, **more)
+
+
+def test_a_deleted_file_is_no_longer_listed_as_written() -> None:
+    log = Log()
+    add_edit(log, "a", "b")
+    add_edit(log, "a", "b", path="/srv/tide/feet.go")
+    run(log, "rm tide/feet.go *.md && git rm -f other.go")
+    assert section(body(log), "### Done") == ["Changed gauge.go.", "Deleted feet.go."]
+    first = body(log)
+    later = Log()
+    add_edit(later, "b", "c")
+    assert section(body(later, previous=first), "### Done") == ["Deleted feet.go.", "Changed gauge.go x2."]
+    add_edit(later, "b", "c", path="/srv/tide/feet.go")
+    assert "Deleted" not in body(later, previous=first)
+
+
+def test_a_removal_that_failed_deletes_nothing() -> None:
+    log = Log()
+    add_edit(log, "a", "b")
+    run(log, "rm tide/gauge.go", "rm: cannot remove 'tide/gauge.go': Permission denied", is_error=True)
+    assert section(body(log), "### Done") == ["Changed gauge.go."]
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
+    log = Log()
+    add_edit(log, "a", "b")
+    add_edit(log, "a", "b", path="tide/gauge.go")
+    assert section(body(log), "### Done") == ["Changed gauge.go x2."]
+    add_edit(log, "a", "b", path="/srv/wind/gauge.go")
+    assert section(body(log), "### Done") == ["Changed tide/gauge.go x2.", "Changed wind/gauge.go."]
+
+
+def test_a_failed_command_is_given_with_its_conflicts_or_its_error() -> None:
+    log = Log()
+    conflicts = "CONFLICT (content): Merge conflict in a.go\nCONFLICT (add/add): Merge conflict in b.go\n"
+    run(log, "git rebase origin/main", f"Rebasing (1/5)\n{conflicts}error: could not apply ad0c095", is_error=True)
+    assert section(body(log), "### Blocked") == [
+        "`git rebase origin/main` failed when it was last run in this part: Merge conflict in a.go; Merge conflict in"
+        " b.go."
+    ]
+    run(log, "terraform apply", "Planning\nError: no such region\n", is_error=True)
+    assert "`terraform apply` failed when it was last run in this part: Error: no such region." in body(log)
+
+
+def test_a_request_within_the_work_on_another_is_marked_as_later() -> None:
+    log = Log()
+    log.user(body={"content": "Sort the gauge by harbour."})
+    add_edit(log, "a", "b")
+    before = len(log.events)
+    add_edit(log, "b", "c")
+    log.user(body={"content": "Now print the report of the estuary."})
+    rest = log.events[before:]
+    text = extract(rest, "", digest_of(rest), 400, COUNTER)
+    assert section(text, "## Goal") == ["Later request: Now print the report of the estuary."]
+    assert section(body(log), "## Goal")[0] == "Sort the gauge by harbour."
+
+
 @pytest.mark.parametrize(
     "command", ["git add a.go", "grep -n x a.go", "cd /tmp && git branch -D x; echo $?", "mkdir a", "git status"]
 )

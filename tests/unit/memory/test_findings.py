@@ -4,7 +4,7 @@ import pytest
 
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest
-from app.core.memory.extractive.body import condense
+from app.core.memory.extractive.quotes import condense
 from app.core.memory.extractive.statements import (
     findings,
     finished_statements,
@@ -168,5 +168,37 @@ def test_a_long_text_is_shortened_to_whole_sentences_without_table_heads() -> No
         "| File | Fix |\n|---|---|\n| gauge | metres |\n\nFixes:\n\n- The gauge prints metres now.\n"
         + "It rains. " * 50
     )
-    assert condense(text, 75) == "gauge | metres Fixes: The gauge prints metres now. … It rains."
+    assert condense(text, 75) == "gauge | metres. Fixes: - The gauge prints metres now. … It rains."
     assert condense("Heights " * 50, 60, is_first=False) == ""
+
+
+LISTS = """The tests cover:
+
+- `Gauge` itself
+- Harbours
+
+But **no test** checks:
+- Ebb after flood
+- Flood after ebb, in a year that has no summer
+
+## Files
+
+1. `tide.py`:
+   - Added `Ebb`
+   - Added `Flood` and nothing else that could be seen from outside
+2. `gauge.py` is as before
+"""
+
+
+def test_an_item_of_a_list_keeps_its_mark_and_the_words_that_it_depends_on() -> None:
+    assert condense(LISTS, 400) == (
+        "The tests cover: - `Gauge` itself - Harbours. But no test checks: - Ebb after flood - Flood after ebb, in a"
+        " year that has no summer. Files: 1. `tide.py`: - Added `Ebb` - Added `Flood` and nothing else that could be"
+        " seen from outside 2. `gauge.py` is as before."
+    )
+    assert condense(LISTS, 150) == (
+        "The tests cover: - `Gauge` itself - Harbours. But no test checks: - Ebb after flood … `tide.py`: - Added"
+        " `Ebb` … Files: 2. `gauge.py` is as before"
+    )
+    late = LISTS.replace("- Ebb after flood", "- Ebb after flood, " + "and again, " * 30 + "and so on")
+    assert "But no test checks: - Flood after ebb" in condense(late, 250)

@@ -80,6 +80,13 @@ def test_a_failure_leaves_with_a_later_pass_of_more() -> None:
     assert "go test ./tide" in again.words[1] and "[error] go test ./tide" in again.sections
 
 
+def test_a_failed_change_leaves_with_a_later_change_of_the_file() -> None:
+    failed = "### Blocked\n- The change of /srv/a.go failed when it was last tried in this part."
+    assert unite([failed, "<modified-files>\n/srv/b.go\n</modified-files>"]).words[0] == failed
+    assert unite([failed, "<modified-files>\n/srv/a.go\n</modified-files>"]).words[0] == ""
+    assert unite(["<modified-files>\n/srv/a.go\n</modified-files>", failed]).words[1] == failed
+
+
 def test_a_heading_over_failures_leaves_with_the_last_of_them() -> None:
     failed, passed = (
         "### Blocked\n- `make test` failed when it was last run.",

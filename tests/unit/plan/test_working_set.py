@@ -11,7 +11,7 @@ from app.core.log.events import EventType
 from app.core.memory.cover import Summary
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.economics import EconomicReducer
-from app.core.plan.state.answers import WorkedFiles, held_content, ranked
+from app.core.plan.state.answers import REPORT_TOKENS_MAX, WorkedFiles, held_content, ranked
 from app.core.plan.state.frontier import START
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import PRESETS, Policy
@@ -347,3 +347,29 @@ def test_knowledge_of_files_is_independent_of_batches(steps: list[tuple[str, str
     calls = {e.seq for e in log.events if e.type is EventType.TOOL_CALL}
     assert {seq for seqs in at_once.shown_by.values() for seq in seqs} <= results | calls
     assert set(at_once.shown_by) == {path for _, path in steps}
+
+
+def test_the_report_that_the_newest_request_follows_is_held_first() -> None:
+    log = Log()
+    log.user()
+    older = read(log, "a.py", 300)
+    report = log.assistant(600)
+    assert report not in held_content(log.plan(1_000_000).context, 16, 10_000)  # its turn is running
+    log.user()
+    newer = read(log, "b.py", 300)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (report, newer, older)
+    assert held_content(log.plan(1_000_000).context, 0, 10_000) == ()
+    log.assistant(REPORT_TOKENS_MAX + 1)
+    log.user()
+    newest = read(log, "c.py", 300)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (newest, newer, older)
+
+
+def test_a_turn_that_ends_with_a_call_has_no_report() -> None:
+    log = Log()
+    log.user()
+    log.assistant(100)
+    older = read(log, "a.py", 300)
+    log.user()
+    newer = read(log, "b.py", 300)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (newer, older)

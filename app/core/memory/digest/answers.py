@@ -7,6 +7,7 @@ from typing import Final
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest.commands import programs
 from app.core.memory.digest.files import command_of, files_of, named_paths
 from app.core.memory.digest.sentences import (
     is_rejected,
@@ -41,6 +42,13 @@ TELLING_WORDS: Final = 4
 SHARED_WORDS: Final = 2
 
 _MARKED: Final = re.compile(r"\[[^\]]{0,200}\]")
+_GIT_CHANGES: Final = frozenset(
+    {"git add", "git commit", "git push", "git rebase", "git merge", "git fetch", "git reset"}
+)
+"""Commands whose output does not begin with free text."""
+_INTERRUPT: Final = re.compile(r"\[Request interrupted by user[^\]]{0,40}\]")
+"""Claude Code's record of an interruption."""
+INTERRUPTED: Final = " (the user then interrupted the agent)"
 _NUMBER: Final = re.compile(
     r"(?<!\ball)(?<!\ball )\b(?P<kind>option|number|point|approach|plan|choice|nr\.?|#)? ?#?(?P<name>\d{1,2}|[A-H])"
     r"(?:\b|(?=[=).:]))"
@@ -124,9 +132,21 @@ _ITEM: Final = re.compile(r"^\s{0,4}(?:[-*•]|\d{1,2}[.)]|\*\*\d{1,2}[.)])\s{0,
 def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, str, str]]:
     """Yield each user message with words of its own: its seq, those words on one line, and the question it answers.
 
-    The question is empty for a message that answers none. A call that the user did not allow counts as a message: the
-    user's words about it, and the call. `said` is the assistant's text before the events.
+    The question is empty for a message that answers none. A message after which the user interrupted the agent says so.
+    A call that the user did not allow counts as a message: the user's words about it, and the call. `said` is the
+    assistant's text before the events.
     """
+    last: tuple[int, str, str] | None = None
+    for seq, words, asked in _user_lines(events, said):
+        if last is not None:
+            yield (last[0], last[1] + INTERRUPTED, last[2]) if _INTERRUPT.fullmatch(words) else last
+        last = None if _INTERRUPT.fullmatch(words) else (seq, words, asked)
+    if last is not None:
+        yield last
+
+
+def _user_lines(events: Sequence[Event], said: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the lines of `user_lines`, and the marks of Claude Code where the user interrupted the agent."""
     calls: dict[int, Event] = {}
     own = {event.seq for event in own_messages(events)}
     for event in events:
@@ -139,7 +159,9 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
             said = ""
         elif event.seq in own:
             words = prompt_command(event.text) or " ".join(own_words(event.text).split())
-            if words and not _MARKED.fullmatch(words):
+            if _INTERRUPT.fullmatch(words):
+                yield event.seq, words, ""
+            elif words and not _MARKED.fullmatch(words):
                 yield event.seq, words, answered_question(words, said) or "; ".join(_labelled_options(words, said))
                 said = ""
 
@@ -148,7 +170,7 @@ def _rejection(result: Event, call: Event | None) -> str:
     """Return a rejected call, with the user's words about it.
 
     Words are trusted in an error and in the result of a tool that changes files, since only the agent's harness writes
-    those. Output of a command or a page may merely look like a rejection.
+    those, and in that of a command of git that reads nothing. Other output may merely look like a rejection.
     """
     tool, arguments = result.tool or "a tool", {} if call is None else call.arguments
     command = command_of(tool, arguments)
@@ -156,9 +178,15 @@ def _rejection(result: Event, call: Event | None) -> str:
         shorten(" ".join(command.split()), COMMAND_CHARS_MAX) if command else next(iter(named_paths(arguments)), "")
     )
     tried = " ".join(filter(None, (tool, detail)))
-    trusted = result.is_error or (command is None and files_of(tool, arguments).modified)
+    trusted = result.is_error or (_only_changes_git(command) if command else files_of(tool, arguments).modified)
     words = words_of(result.text) if trusted else ""
     return f"{words} (rejected: {tried})" if words else f"Rejected: {tried}"
+
+
+def _only_changes_git(command: str) -> bool:
+    """Return whether a command runs git alone, and nothing that prints what is in the repository."""
+    ran = set(programs(command))
+    return bool(ran) and ran <= _GIT_CHANGES
 
 
 def answered_question(answer: str, text: str) -> str:

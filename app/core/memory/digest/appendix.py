@@ -12,6 +12,7 @@ from typing import Final
 
 from app.core.memory.digest.commands import programs
 from app.core.memory.digest.outcomes import ERROR, OK, UNKNOWN, is_check, is_idle
+from app.core.memory.digest.plans import open_last
 from app.core.memory.digest.record import Command, Digest, Search
 from app.core.memory.digest.sentences import shorten
 from app.core.tokens.counter import Counter, TextKind
@@ -128,6 +129,9 @@ _SHARES: Final = {
     "searches": 0.01,
 }
 """The maximum share of each list in the room left after constraints and modified files; names take the rest."""
+TASKS_SHARE: Final = 0.1
+TASKS_TOKENS: Final = 120
+"""The maximum share of the same room for the agent's tasks, and the least that they may take."""
 _LEAST_TOKENS: Final = {"repository": 80, "commands": 60}
 """The minimum room in a small appendix, for a few commits and for the newest run of every check."""
 REQUESTS: Final = "earlier-requests"
@@ -137,6 +141,7 @@ TAGS: Final = (
     FORMER_REQUESTS,
     REQUESTS,
     "constraints",
+    "tasks",
     "modified-files",
     "read-files",
     "artifacts",
@@ -205,6 +210,8 @@ class Appendix:
         page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
         page.add_all("modified-files", modified, tokens, order=str)
         rest = page.room
+        tasks = [task.line for task in open_last(digest.tasks)]
+        page.add("tasks", tasks, max(int(rest * TASKS_SHARE), TASKS_TOKENS))
         lists = {
             "hidden": [shorten(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
             "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],

@@ -1,13 +1,10 @@
-"""Shell commands and their parts, and the lists of steps in which an agent writes its plan."""
+"""Shell commands and their parts."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from posixpath import basename, normpath
 from typing import Final, NamedTuple
-
-from app.core.log.events import Json
-from app.core.memory.digest.sentences import shorten
 
 COMMAND_CHARS_MAX: Final = 20_000
 
@@ -228,49 +225,3 @@ def _is_literal_path(path: str) -> bool:
 
 def _join(folder: str, path: str) -> str:
     return normpath(path if path.startswith(("/", "~")) or not folder else f"{folder}/{path}")
-
-
-STEPS_MAX: Final = 50
-STEP_CHARS_MAX: Final = 200
-PENDING, RUNNING, DONE = "pending", "in_progress", "completed"
-
-_LISTS: Final = ("todos", "plan", "tasks")
-"""Arguments that hold a list of steps."""
-_TEXTS: Final = ("content", "step", "title", "text", "description")
-_STATES: Final = {
-    **dict.fromkeys(("pending", "not_started", "todo", "open"), PENDING),
-    **dict.fromkeys(("in_progress", "running", "active"), RUNNING),
-    **dict.fromkeys(("completed", "done", "finished"), DONE),
-}
-
-
-class PlanStep(NamedTuple):
-    """A step of an agent's plan, its text on one line; `state` is `pending`, `in_progress` or `completed`."""
-
-    text: str
-    state: str
-
-
-def plan_of(arguments: Mapping[str, Json]) -> tuple[PlanStep, ...]:
-    """Return the list of steps that a call writes, at most STEPS_MAX of them; empty if it writes none.
-
-    A list counts only if each of its items has a text and a known state.
-    """
-    for name in _LISTS:
-        items = arguments.get(name)
-        if isinstance(items, list) and items:
-            steps = tuple(_steps(items))
-            if len(steps) == len(items):
-                return steps[:STEPS_MAX]
-    return ()
-
-
-def _steps(items: list[Json]) -> Iterator[PlanStep]:
-    for item in items:
-        if not isinstance(item, Mapping):
-            return
-        state = _STATES.get(str(item.get("status")))
-        text = next((item[name] for name in _TEXTS if isinstance(item.get(name), str) and item[name].strip()), None)
-        if state is None or text is None:
-            return
-        yield PlanStep(shorten(" ".join(text.split()), STEP_CHARS_MAX), state)

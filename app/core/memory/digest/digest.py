@@ -7,12 +7,13 @@ from typing import Final
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.memory.digest.calls import AnsweredCall, answered_calls
-from app.core.memory.digest.commands import PlanStep, plan_of, programs
+from app.core.memory.digest.commands import programs
 from app.core.memory.digest.files import files_of, repository_lines
 from app.core.memory.digest.names import names_in, weigh
 from app.core.memory.digest.outcomes import CheckRun, outcomes_of, reads_only, run_of
+from app.core.memory.digest.plans import PlanStep, Task, plan_of, tasks_in
 from app.core.memory.digest.record import FOUND_MAX, Artifact, Command, Digest, Output, Search, unite
-from app.core.memory.digest.sentences import ask_of, own_messages, rules_with_reversals, shorten
+from app.core.memory.digest.sentences import ask_of, own_messages, promises_in, rules_with_reversals, shorten
 
 COMMAND_CHARS_MAX: Final = 200
 ERROR_CHARS_MAX: Final = 200
@@ -50,12 +51,20 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         errors=tuple(_errors(calls)),
         hidden=tuple((event.seq, replacements[event.seq]) for event in events if event.seq in replacements),
         identifiers=tuple(weigh(events).items()),
-        constraints=tuple(rules_with_reversals([event.text for event in user_messages])),
+        constraints=(*rules_with_reversals([event.text for event in user_messages]), *_promises(events)),
         asks=tuple(ask for event in user_messages if (ask := ask_of(event.text))),
         directives=tuple(_directives(events)),
         plan=_plan(calls),
+        tasks=tuple(_tasks(calls)),
     )
     return unite((found,))  # to remove repeats and bring every list within its bounds
+
+
+def _promises(events: Iterable[Event]) -> Iterator[str]:
+    """Yield the promises in the agent's messages."""
+    for event in events:
+        if event.type is EventType.ASSISTANT_MESSAGE:
+            yield from promises_in(event.text)
 
 
 def _directives(events: Iterable[Event]) -> Iterable[str]:
@@ -71,6 +80,13 @@ def _plan(calls: Sequence[AnsweredCall]) -> tuple[PlanStep, ...]:
         call.event for call in reversed(calls) if call.result is None or not (call.result.is_error or call.is_rejected)
     )
     return next((plan for call in accepted if (plan := plan_of(call.arguments))), ())
+
+
+def _tasks(calls: Sequence[AnsweredCall]) -> Iterator[Task]:
+    """Yield the tasks of calls that did not fail, in order; one may be named several times."""
+    for call in calls:
+        if call.result is not None and not (call.result.is_error or call.is_rejected):
+            yield from tasks_in(call.tool, call.event.arguments, call.result.text)
 
 
 def _files(calls: Iterable[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -68,6 +68,8 @@ _ERROR_LINE: Final = re.compile(
     r"|^[^\n]{0,200}(?:directory not found|command not found|No such file or directory)[^\n]{0,100}",
     re.M | re.I,
 )
+_CONFLICT: Final = re.compile(r"^CONFLICT \([^)\n]{1,40}\): ([^\n]{1,200})", re.M)
+CONFLICTS_MAX: Final = 4
 _NO_TESTS: Final = re.compile(r"no tests (?:to run|ran|found|collected)", re.I)
 _SOME_TESTS: Final = re.compile(
     r"^(?:--- PASS|ok[ \t]+\S+[ \t]+\S+(?: \(cached\))?$)|\b[1-9]\d{0,5} (?:tests? )?pass", re.M
@@ -198,6 +200,15 @@ def _does_work(step: Step) -> bool:
     return bool(step.words) and step.follows != "|" and step.words[0] not in _HARMLESS
 
 
+def error_in(text: str) -> str:
+    """Return the conflicts that git printed, else the first line with an error; empty without either."""
+    conflicts = list(dict.fromkeys(_CONFLICT.findall(text)))
+    first = None if conflicts else _ERROR_LINE.search(text)
+    return (
+        "; ".join(conflicts[:CONFLICTS_MAX]) if first is None else shorten(" ".join(first[0].split()), ERROR_CHARS_MAX)
+    )
+
+
 def _failure(text: str, kind: str) -> str:
     """Return the names of the tests that failed, else the first line with an error; empty without either."""
     names = list(dict.fromkeys(next(filter(None, found)) for found in _FAILING.findall(text)))
@@ -207,17 +218,13 @@ def _failure(text: str, kind: str) -> str:
         shown = ", ".join(shorten(name, NAME_CHARS_MAX) for name in names[:NAMES_MAX])
         report = shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
     else:
-        found = _ERROR_LINE.search(text)
-        report = found[0] if found else _line_at(text, _RED_OF[kind].search(text))
-        report = shorten(" ".join(report.split()), ERROR_CHARS_MAX)
+        line = " ".join(_line_at(text, _RED_OF[kind].search(text)).split())
+        report = error_in(text) or shorten(line, ERROR_CHARS_MAX)
     return report
 
 
 def _line_at(text: str, found: re.Match[str] | None) -> str:
-    if found is None:
-        return ""
-    end = text.find("\n", found.end())
-    return text[text.rfind("\n", 0, found.end()) + 1 : end if end >= 0 else len(text)]
+    return "" if found is None else text[: found.end()].rpartition("\n")[2] + text[found.end() :].partition("\n")[0]
 
 
 def counts_of(text: str) -> str:

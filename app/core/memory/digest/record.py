@@ -6,10 +6,10 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from app.core.log.events import Json
-from app.core.memory.digest.commands import PlanStep
 from app.core.memory.digest.files import unite_lines
 from app.core.memory.digest.names import Names, decay, heaviest
 from app.core.memory.digest.outcomes import CheckRun, bare_command, mark_before_edits, newest_runs, runs_in
+from app.core.memory.digest.plans import PlanStep, Task, unite_tasks
 
 READ_FILES_MAX: Final = 1000
 ARTIFACTS_MAX: Final = 500
@@ -84,10 +84,11 @@ class Digest:
 
     Every tuple is in the log's order, the newest last, without repeats; only `identifiers` has the best first, each
     with its weight as of the span's end. A modified file is not listed among the read files. `hidden` pairs the seqs of
-    hidden events with their replacement texts. `constraints` and `asks` are the user's own words, `directives` the
-    system messages, `plan` the agent's newest list of steps. `requests` are the user's messages in the turns that the
-    span's ends cut through. `checks` are the newest runs of checks, which are in `commands` too. `made` are lines
-    on commits, pushes and the like, and on their reversals. `edits` is the number of calls that changed files.
+    hidden events with their replacement texts. `asks` are the user's own words, `constraints` too, with the agent's
+    promises, `directives` the system messages, `plan` the agent's newest list of steps, `tasks` its tasks. `requests`
+    are the user's messages in the turns that the span's ends cut through. `checks` are the newest runs of checks, which
+    are in `commands` too. `made` are lines on commits, pushes and the like, and on their reversals. `edits` is the
+    number of calls that changed files.
     """
 
     events: int = 0
@@ -108,6 +109,7 @@ class Digest:
     checks: tuple[CheckRun, ...] = ()
     made: tuple[str, ...] = ()
     edits: int = 0
+    tasks: tuple[Task, ...] = ()
 
     @property
     def is_on_files(self) -> bool:
@@ -177,6 +179,7 @@ def unite(digests: Sequence[Digest]) -> Digest:
         asks=ends(newest((one for d in digests for one in d.asks), str), ASKS),
         directives=distinct_rules(one for d in digests for one in d.directives),
         plan=next((d.plan for d in reversed(digests) if d.plan), ()),
+        tasks=unite_tasks(one for d in digests for one in d.tasks),
         requests=newest((one for d in digests for one in d.requests), str, REQUESTS_MAX),
     )
 
@@ -262,6 +265,7 @@ _PARSERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "asks": tuple,
     "directives": tuple,
     "plan": lambda values: tuple(PlanStep(*value) for value in values),
+    "tasks": lambda values: tuple(Task(*value) for value in values),
     "requests": tuple,
     "checks": _entries(CheckRun),
     "made": tuple,

@@ -243,6 +243,20 @@ def constraints_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))[:CONSTRAINTS_EACH_MAX]
 
 
+_PROMISE: Final = re.compile(
+    r"\bI(?:['’]ll| will| won['’]t|['’]m not going to)\b.{1,200}\b(?:going forward|from now on"
+    r"|for the rest of (?:this|the) session)\b"
+)
+"""Words by which an agent accepts a rule, in an answer to words that the log may lack."""
+
+
+def promises_in(text: str) -> Iterator[str]:
+    """Yield the sentences of an agent's message that promise to keep to something, quoted."""
+    for sentence in sentences(own_words(text)):
+        if _PROMISE.search(sentence):
+            yield f'The agent promised: "{shorten(plain(sentence), SENTENCE_CHARS_MAX)}"'
+
+
 def _states_rule(sentence: str) -> bool:
     """Return whether a sentence instructs the agent, rather than states or asks something."""
     if _FINDING.match(sentence):

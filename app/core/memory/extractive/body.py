@@ -13,12 +13,11 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.answers import user_lines, with_question
 from app.core.memory.digest.appendix import Measure
-from app.core.memory.digest.commands import PENDING
-from app.core.memory.digest.commands import RUNNING as UNDER_WAY
+from app.core.memory.digest.plans import PENDING
+from app.core.memory.digest.plans import RUNNING as UNDER_WAY
 from app.core.memory.digest.record import Digest
-from app.core.memory.digest.sentences import ask_of, own_messages, own_words, plain, sentences, shorten
+from app.core.memory.digest.sentences import ask_of, own_messages, own_words, shorten
 from app.core.memory.extractive.changes import (
-    TELLING_WORDS,
     bare_goals,
     commits_of,
     decisions,
@@ -26,7 +25,15 @@ from app.core.memory.extractive.changes import (
     goals,
     ranked,
 )
-from app.core.memory.extractive.quotes import CANDIDATES_MAX, Sentence, central, notes_of, quotes, sentences_of
+from app.core.memory.extractive.quotes import (
+    CANDIDATES_MAX,
+    Sentence,
+    central,
+    condense,
+    notes_of,
+    quotes,
+    sentences_of,
+)
 from app.core.memory.extractive.sections import (
     BLOCKED,
     CONSTRAINTS,
@@ -37,6 +44,7 @@ from app.core.memory.extractive.sections import (
     GOAL,
     HEADINGS,
     LATEST,
+    LATEST_REQUEST,
     NEXT,
     NOT_STARTED,
     NOTHING,
@@ -44,7 +52,6 @@ from app.core.memory.extractive.sections import (
     PREFIX_HEADINGS,
     REQUEST,
     RUNNING,
-    SHORTEST_CHARS,
     STATES,
     SUFFIX,
     UNRESOLVED,
@@ -59,7 +66,6 @@ from app.core.memory.extractive.sections import (
 from app.core.memory.extractive.statements import (
     INTENT,
     has_content,
-    is_narration,
     looks_only,
     problems,
     refutes,
@@ -72,8 +78,6 @@ NEWEST_TEXTS: Final = 3
 """The number of newest assistant texts that are quoted, and of open calls that are named."""
 LONG_SHARE: Final = 0.6
 """The share of a section's room from which a user's message, or a text of the assistant, is shortened."""
-GAP_CHARS: Final = 3
-"""Characters around a sentence for spaces and an ellipsis."""
 LONG_CHARS: Final = 240
 """The length to which a user's message is shortened."""
 CHARS_PER_TOKEN: Final = 3.4
@@ -96,7 +100,7 @@ _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS
 """The initial share of the room for each section: in a span with work on files, with other tool calls, and in talk
 without any."""
 
-_TABLE_HEAD: Final = re.compile(r"^\s{0,8}\|[^\n]{0,400}\n(?=\s{0,8}\|[-:| ]{1,200}$)", re.M)
+_ACTS: Final = frozenset({EventType.USER_MESSAGE, EventType.TOOL_CALL})
 _GREETING: Final = re.compile(
     r"(?:(?:hi|hey|hello|yo|(?:great|perfect|okay|ok)?\W{0,4}(?:thanks|thank you)(?: (?:so|very) much| a lot)?"
     r"(?: for (?:your|the|all your|all the) \w{1,12})?)\W{0,4}){1,2}(?:#{1,4}\w{1,12}#{1,4})?",
@@ -142,6 +146,8 @@ class SpanBody:
         said = messages.said(sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq))
         self._said = [*said, *([] if said else asks)]
         goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
+        if goal and not earlier[GOAL] and messages.began_at_work:
+            goal = [SectionLine(LATEST_REQUEST + goal[0].text, goal[0].seq), *goal[1:]]
         # In the order in which the sections choose: a sentence goes to the first section that takes it.
         self._candidates: Mapping[str, Sequence[SectionLine]] = {
             GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
@@ -210,6 +216,9 @@ class _Messages:
         self.is_talk = not any(e.type is EventType.TOOL_CALL for e in events) if events else quoted
         self.users = list(own_messages(events))
         self.last_seq = events[-1].seq if events else 0
+        first = next((event for event in events if event.type in _ACTS), None)
+        self.began_at_work = first is not None and first.type is EventType.TOOL_CALL and first.turn > 0
+        """Whether the span begins within the work on an earlier request."""
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
         self._reports, refuted = _reports(events)
         self._commits = commits_of(events)
@@ -321,51 +330,6 @@ def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[Secti
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
     whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
     return [*whole, *(SectionLine(shorten(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
-
-
-def condense(text: str, chars: int, *, is_first: bool = True) -> str:
-    """Return the text on one line if it takes at most `chars` characters, else a selection of its sentences.
-
-    Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
-    the next steps. A sentence that ends with a colon is joined to the next one. Sentences that only announce are left
-    out, except the last. If few sentences fit, it is the first words if `is_first`, else empty.
-    """
-    line = plain(text)
-    if len(line) <= chars:
-        return line
-    units = _units(text)
-    kept: set[int] = set()
-    room, at, end = chars, 0, len(units)
-    while at < end:
-        take_last = (end - len(units)) * -2 < at
-        end, at = (end - 1, at) if take_last else (end, at + 1)
-        number = end if take_last else at - 1
-        if len(units[number]) + GAP_CHARS <= room:
-            room -= len(units[number]) + GAP_CHARS
-            kept.add(number)
-    words = content_words(" ".join(units[number] for number in kept))
-    if chars - room < chars // 3 or len(words) < TELLING_WORDS:
-        return shorten(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
-    shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{units[number]}" for number in sorted(kept))
-    return " ".join(shown) + ("" if len(units) - 1 in kept else " …")
-
-
-def _units(text: str) -> Sequence[str]:
-    """Return the sentences with content, each preceded by its heading or by a lead-in that ends with a colon."""
-    found: list[str] = []
-    lead = ""
-    text = _TABLE_HEAD.sub("", text)
-    said = [one for one in sentences(text) if any(map(str.isalpha, one))]
-    for number, one in enumerate(said, start=1):
-        if is_narration(one) and number < len(said):
-            continue
-        sentence = plain(one)
-        if sentence.endswith(":") or one.startswith("#"):
-            lead = sentence
-        else:
-            found.append(f"{lead} {sentence}".lstrip())
-            lead = ""
-    return found
 
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:

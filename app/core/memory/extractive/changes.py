@@ -14,7 +14,7 @@ from app.core.memory.digest.calls import answered_calls
 from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS
 from app.core.memory.digest.outcomes import OK
 from app.core.memory.digest.sentences import shorten
-from app.core.memory.extractive.quotes import Sentence, distinct
+from app.core.memory.extractive.quotes import TELLING_WORDS, Sentence, distinct
 from app.core.memory.extractive.sections import EARLIER_MARK, LATEST_REQUEST, SectionLine
 from app.core.memory.extractive.statements import findings, finished_statements, newest_diagnoses, worth_of
 
@@ -22,7 +22,7 @@ NAMES_MAX: Final = 4
 NAME_CHARS_MAX: Final = 60
 ADDED, REMOVED, EDITED = "added", "removed", "edited"
 
-_TOLD: Final = re.compile(r"^- (Changed|Wrote) ([^\s,:]{1,200}?)(?: x(\d{1,6}))?(?:: ([^\n]{1,600}))?\.$", re.M)
+_TOLD: Final = re.compile(r"^- (Changed|Wrote|Deleted) ([^\s,:]{1,200}?)(?: x(\d{1,6}))?(?:: ([^\n]{1,600}))?\.$", re.M)
 
 _OUTER: Final = re.compile(
     r"[ \t]{0,4}(?:export |pub |async |default |static |public |private )*"
@@ -40,11 +40,13 @@ class FileChange:
     times: int = 0
     seq: int = 0
     is_new: bool = False
+    is_gone: bool = False
     names: dict[str, str] = field(default_factory=dict)
 
     def add(self, times: int, seq: int, names: Mapping[str, str]) -> None:
         """Count more changes; a name that was added and then removed is dropped."""
         self.times += times
+        self.is_gone = False
         self.seq = max(self.seq, seq) if self.seq > 0 else seq
         for name, done in names.items():
             before = self.names.pop(name, None)
@@ -60,9 +62,13 @@ class FileChange:
                 if name not in _defined(old) and word.search(old) and not word.search(new):
                     del self.names[name]
 
+    def remove(self, seq: int) -> None:
+        """Note that the file was deleted, with all its changes."""
+        self.times, self.seq, self.is_new, self.is_gone, self.names = 0, seq, True, True, {}
+
     def line(self, name: str) -> SectionLine:
         """Describe the changes of the file in one line."""
-        verb = "Wrote" if self.is_new else "Changed"
+        verb = "Deleted" if self.is_gone else "Wrote" if self.is_new else "Changed"
         times = f" x{self.times}" if self.times > 1 else ""
         shown = list(self.names.items())[-NAMES_MAX:]
         parts = [
@@ -77,6 +83,10 @@ def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
     """Yield the changes in lines of earlier summaries, each with the file's name."""
     for number, (verb, name, times, listed) in enumerate(_TOLD.findall(text)):
         change = FileChange(is_new=verb == "Wrote")
+        if verb == "Deleted":
+            change.remove(number - len(text))
+            yield name, change
+            continue
         names: dict[str, str] = {}
         done = EDITED
         for word in listed.replace(",", "").split():
@@ -157,10 +167,6 @@ def commits_of(events: Sequence[Event]) -> Sequence[Commit]:
             subject, _, body = next(filter(None, message.groups()[1:])).strip().partition("\n")
             found.append(Commit(call.seq, subject.strip(), _WRAPPED.sub(" ", _TRAILER.sub("", body)).strip()))
     return found
-
-
-TELLING_WORDS: Final = 4
-"""The number of content words below which a sentence says nothing alone."""
 
 
 def decisions(

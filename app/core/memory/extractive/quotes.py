@@ -1,21 +1,24 @@
-"""Quotations from the log: whole messages, notes, and sentences."""
+"""Quotations from the log: whole messages, notes, sentences, and texts shortened by whole sentences."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import DIALOGUE, EventType
-from app.core.memory.digest.sentences import SENTENCE_CHARS_MAX, own_words, sentences, shorten
-from app.core.memory.extractive.sections import SectionLine
+from app.core.memory.digest.sentences import SENTENCE_CHARS_MAX, own_words, plain, sentences, shorten
+from app.core.memory.extractive.sections import SHORTEST_CHARS, SectionLine
+from app.core.memory.extractive.statements import HEADING, is_narration
 
 CANDIDATES_MAX: Final = 600
 """The number of newest sentences that are considered."""
 PER_TEXT_MAX: Final = 40
+TELLING_WORDS: Final = 4
+"""The number of content words below which a sentence says nothing alone."""
 ALIKE: Final = 0.7
 """The share of words in common with one better sentence from which a sentence counts as a repeat."""
 
@@ -177,3 +180,112 @@ def _sentence_worth(sentence: str, rarity: Mapping[str, float]) -> float:
         if cue.search(sentence):
             worth *= factor
     return worth * _QUESTION if sentence.endswith("?") else worth
+
+
+GAP_CHARS: Final = 3
+"""Characters around a sentence for spaces and an ellipsis."""
+_TABLE_HEAD: Final = re.compile(r"^\s{0,8}\|[^\n]{0,400}\n(?=\s{0,8}\|[-:| ]{1,200}$)", re.M)
+_MARK: Final = re.compile(r"^(\s{0,40})([-*•]|\d{1,3}[.)])\s{1,8}")
+"""The beginning of an item of a list: its indentation and its mark."""
+_UNSTOPPED: Final = re.compile(r"[\w)`]$")
+"""The end of a sentence without punctuation."""
+
+
+def condense(text: str, chars: int, *, is_first: bool = True) -> str:
+    """Return the text on one line if it takes at most `chars` characters, else a selection of its sentences.
+
+    Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
+    the next steps. A sentence that ends with a colon is joined to the next one, and to the first one shown of the list
+    after it. Sentences that only announce are left out, except the last. If few sentences fit, it is the first words if
+    `is_first`, else empty.
+    """
+    line = plain(_with_stops(text))
+    if len(line) <= chars:
+        return line
+    units = _units(text)
+    kept: set[int] = set()
+    room, at, end = chars, 0, len(units)
+    while at < end:
+        take_last = (end - len(units)) * -2 < at
+        end, at = (end - 1, at) if take_last else (end, at + 1)
+        number = end if take_last else at - 1
+        if len(units[number].text) + GAP_CHARS <= room:
+            chosen = _join(units, kept | {number})
+            if len(chosen) <= chars:
+                kept.add(number)
+                room = chars - len(chosen)
+    words = content_words(" ".join(units[number].text for number in kept))
+    if chars - room < chars // 3 or len(words) < TELLING_WORDS:
+        return shorten(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
+    return _join(units, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A sentence with content, or an item of a list with its mark, and the lead-in or heading that it depends on.
+
+    `block` numbers the paragraph or list that it belongs to.
+    """
+
+    lead: str
+    text: str
+    block: int
+
+
+def _join(units: Sequence[_Unit], kept: Collection[int]) -> str:
+    """Return the units in `kept` on one line, each lead once per block, with an ellipsis for those left out."""
+    parts: list[str] = []
+    before = -1
+    for number in sorted(kept):
+        one = units[number]
+        if number - before > 1:
+            parts.append("…")
+        same_block = before >= 0 and units[before].block == one.block
+        if before >= 0 and not same_block and _UNSTOPPED.search(parts[-1]):
+            parts[-1] += "."
+        is_led = same_block and units[before].lead == one.lead
+        parts += [one.text] if is_led or not one.lead else [one.lead, one.text]
+        before = number
+    return " ".join(parts if before == len(units) - 1 else [*parts, "…"])
+
+
+def _with_stops(text: str) -> str:
+    """Return a text with a colon after each heading, and a full stop after a paragraph or list that ends without."""
+    kept: list[str] = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        bare = line.rstrip("* ") if HEADING.match(line) else line.rstrip()
+        ends = number + 1 < len(lines) and not lines[number + 1].strip()
+        stop = ":" if HEADING.match(line) else "." if ends else ""
+        kept.append(bare + stop if stop and _UNSTOPPED.search(bare) else line)
+    return "\n".join(kept)
+
+
+def _units(text: str) -> Sequence[_Unit]:
+    """Return the sentences with content; the leads of lists go with each of their items."""
+    found: list[_Unit] = []
+    leads: list[tuple[int, str]] = []
+    block, was_item = 0, False
+    lines = [line for line in _TABLE_HEAD.sub("", text).split("\n") if any(map(str.isalpha, line))]
+    for number, line in enumerate(lines, start=1):
+        item = _MARK.match(line)
+        depth = len(item[1]) if item else -1
+        if not item or not was_item:
+            block += 1
+        if item:
+            leads = [lead for lead in leads if lead[0] < depth]
+        elif was_item:
+            leads = []
+        was_item = item is not None
+        said = [one for one in sentences(line) if any(map(str.isalpha, one))]
+        for place, one in enumerate(said, start=1):
+            if is_narration(one) and (number < len(lines) or place < len(said)):
+                continue
+            sentence = plain(one)
+            if sentence.endswith(":") or HEADING.match(line):
+                leads = [*(lead for lead in leads if lead[0] < depth), (depth, f"{sentence.rstrip(':')}:")]
+            else:
+                mark = f"{item[2]} " if item and place == 1 else ""
+                found.append(_Unit(leads[-1][1] if leads else "", mark + sentence, block))
+                leads = leads if item else []
+    return found

@@ -33,7 +33,7 @@ NOTHINGS: Final = (NOTHING.rstrip("."), "Nothing was said or changed")
 """The beginnings of a summary without sections, in older ones too."""
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
-COUNTED: Final = re.compile(r"(?:Changed|Wrote|Ran|Called) .*\.$|`[^`]+` failed ")
+COUNTED: Final = re.compile(r"(?:Changed|Wrote|Deleted|Ran|Called) .*\.$|`[^`]+` failed ")
 """A line on the runs and changes of a span, counted at its end."""
 GOAL_SHARE: Final = 0.2
 LATEST_SHARE: Final = 0.12

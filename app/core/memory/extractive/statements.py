@@ -15,7 +15,7 @@ STATEMENT_CHARS_MAX: Final = 420
 """The length above which a sentence is left out, since sentences are never cut."""
 LEAD_CHARS_MAX: Final = 120
 
-_HEADING: Final = re.compile(r"\s{0,4}#{1,6} |\s{0,4}\*\*[^*\n]{1,100}\*\*:?\s{0,4}$")
+HEADING: Final = re.compile(r"\s{0,4}#{1,6} |\s{0,4}\*\*[^*\n]{1,100}\*\*:?\s{0,4}$")
 _ITEM: Final = re.compile(r"\s{0,12}(?:[-*•]|\d{1,3}[.)])\s|\s{0,4}\*\*\d{1,2}[.)]")
 _NO_PROSE: Final = re.compile(r"\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{3,}|[-=*_]{3,}$)")
 _REVIEW: Final = re.compile(
@@ -188,7 +188,7 @@ def _statements(words: str) -> Iterator[Statement]:
     for line in words.split("\n"):
         if not line.strip() or _NO_PROSE.match(line):
             continue
-        if _HEADING.match(line):
+        if HEADING.match(line):
             heading, lead = plain(line), ""
             continue
         is_item = _ITEM.match(line) is not None

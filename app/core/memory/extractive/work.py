@@ -5,14 +5,16 @@ names of tests and first error lines.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from posixpath import normpath
 from typing import Final
 
 from app.core.log.event import Event
+from app.core.memory.digest.appendix import distinct_files
 from app.core.memory.digest.calls import AnsweredCall, answered_calls
 from app.core.memory.digest.commands import programs
-from app.core.memory.digest.files import Undone, commits_in, files_of, undone_changes, writes_whole
+from app.core.memory.digest.files import Undone, commits_in, files_of, removed_paths, undone_changes, writes_whole
 from app.core.memory.digest.outcomes import (
     BEFORE_EDITS,
     ERROR,
@@ -20,6 +22,7 @@ from app.core.memory.digest.outcomes import (
     REJECTED,
     CheckRun,
     bare_command,
+    error_in,
     is_check,
     is_idle,
 )
@@ -61,17 +64,24 @@ class SpanWork:
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
+        self._paths: dict[str, str] = {}
         self._commands: dict[str, tuple[str, _Attempts]] = {}
+        self._errors: dict[str, str] = {}
         self._programs: dict[str, str] = {}
         self._tools: dict[str, _Attempts] = {}
         self._called: dict[str, ToolCalls] = {}
+        calls = answered_calls(events)
+        self._names = _short_names(path for call in calls for path in (*call.use.modified, *call.diffed))
         earlier = done_lines(previous_text)
         for name, change in parse_changes(earlier):
             self._change(name, change)
         for told in parse_calls(earlier):
             self._call(*told)
-        for call in answered_calls(events):
+        for call in calls:
             self._add(call)
+
+    def _name(self, path: str) -> str:
+        return self._names.get(normpath(path), _file_name(path))
 
     def _add(self, call: AnsweredCall) -> None:
         tool, state, output = call.tool or "a tool", call.state, "" if call.result is None else call.result.text
@@ -89,10 +99,11 @@ class SpanWork:
             if state == OK:
                 change = FileChange(is_new=writes_whole(arguments))
                 change.add(1, call.seq, definitions(arguments))
-                if _file_name(path) in self._changes:
-                    self._changes[_file_name(path)].forget(arguments)
-                self._change(_file_name(path), change)
+                if self._name(path) in self._changes:
+                    self._changes[self._name(path)].forget(arguments)
+                self._change(self._name(path), change)
                 self._uncommitted.append((path, change))
+                self._paths[self._name(path)] = path
         if not (use.modified or use.read or _LOOKING.search(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
@@ -100,7 +111,10 @@ class SpanWork:
 
     def _change(self, name: str, change: FileChange) -> None:
         known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
-        known.add(change.times, change.seq, change.names)
+        if change.is_gone:
+            known.remove(change.seq)
+        else:
+            known.add(change.times, change.seq, change.names)
 
     def _call(self, tool: str, times: int, seq: int, arguments: str) -> None:
         self._called.setdefault(tool, ToolCalls()).add(times, seq, arguments)
@@ -109,9 +123,14 @@ class SpanWork:
         for program in programs(command):
             self._programs[program] = state
         if not is_check(command):
-            self._commands.setdefault(bare_command(command), (command, _Attempts()))[1].add(state, seq)
+            bare = bare_command(command)
+            self._commands.setdefault(bare, (command, _Attempts()))[1].add(state, seq)
+            self._errors[bare] = error_in(output)
         for back in undone_changes(command, state):
             self._revert(back)
+        gone = removed_paths(command) if state == OK else ()
+        for name in [name for name, path in self._paths.items() if any(_names(path, one) for one in gone)]:
+            self._changes[name].remove(seq)
         if commits_in(command, output):
             self._uncommitted.clear()
 
@@ -123,13 +142,13 @@ class SpanWork:
         ]
         for path, change in gone:
             self._uncommitted.remove((path, change))
-            known = self._changes[_file_name(path)]
+            known = self._changes[self._name(path)]
             known.times -= change.times
             known.names = {name: done for name, done in known.names.items() if name not in change.names}
 
     def done(self) -> Sequence[SectionLine]:
         """Return lines on files changed and tools called, in this order."""
-        changed = [change.line(name) for name, change in self._changes.items() if change.times > 0]
+        changed = [change.line(name) for name, change in self._changes.items() if change.times > 0 or change.is_gone]
         did, asked = (
             [calls.line(tool) for tool, calls in self._called.items() if bool(_ASKING.search(tool)) is asks]
             for asks in (False, True)
@@ -142,7 +161,7 @@ class SpanWork:
         A command counts only if no later run of one of its programs succeeded, and if it did not print its own status.
         """
         lines = [
-            SectionLine(f"`{shorten(bare, COMMAND_CHARS_MAX)}` failed when it was last run in this part.", attempts.seq)
+            SectionLine(_failed(bare, self._errors[bare]), attempts.seq)
             for bare, (command, attempts) in self._commands.items()
             if attempts.states[-1] == ERROR
             and not is_idle(command)
@@ -175,19 +194,33 @@ def _may_settle(call: AnsweredCall) -> bool:
 
 def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
     """Return lines on the checks that failed when they were last run, the newest first."""
-    return [SectionLine(_failed(run), run.seq) for run in reversed(runs) if run.state == ERROR]
+    failed = (run for run in reversed(runs) if run.state == ERROR)
+    return [SectionLine(_failed(run.text, run.told, is_old=run.is_before_edits), run.seq) for run in failed]
 
 
-def _failed(run: CheckRun) -> str:
-    when = f", {BEFORE_EDITS}" if run.is_before_edits else ""
-    report = f": {run.told.rstrip('.')}" if run.told else ""
-    return f"`{shorten(run.text, COMMAND_CHARS_MAX)}` failed when it was last run in this part{when}{report}."
+def _failed(command: str, report: str, *, is_old: bool = False) -> str:
+    when = f", {BEFORE_EDITS}" if is_old else ""
+    why = f": {report.rstrip('.')}" if report else ""
+    return f"`{shorten(command, COMMAND_CHARS_MAX)}` failed when it was last run in this part{when}{why}."
 
 
 def _names(path: str, named: str) -> bool:
     """Return whether a path in a command means a file, or a folder that contains it."""
     named = named.removeprefix("./").rstrip("/")
     return path == named or path.endswith(f"/{named}") or f"/{named}/" in f"/{path}"
+
+
+def _short_names(paths: Iterable[str]) -> Mapping[str, str]:
+    """Return a name, with that of the folder, for each path whose last part another file has too."""
+    alike: dict[str, list[str]] = {}
+    for path in dict.fromkeys(map(normpath, paths)):
+        alike.setdefault(_file_name(path), []).append(path)
+    return {
+        path: "/".join(path.rsplit("/", 2)[-2:])
+        for group in alike.values()
+        if len(distinct_files(group)) > 1
+        for path in group
+    }
 
 
 def _file_name(path: str) -> str:

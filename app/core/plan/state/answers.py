@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.core.lexicon.tools import FILES
 from app.core.log.event import Event
+from app.core.log.events import EventType
 from app.core.memory.digest.checks import Check, covers
 from app.core.memory.digest.commands import shown_paths
 from app.core.memory.digest.files import FileUse, command_of, files_of, patched_paths
@@ -72,6 +73,8 @@ ARGUMENTS_TIMES: Final = 4
 """The factor by which arguments of calls stay in the working set longer than results."""
 SHARE: Final = 0.7
 """The maximum share of a reduction's goal, the prefix aside, that the newest content of files may take."""
+REPORT_TOKENS_MAX: Final = 800
+"""The size above which the report that the newest request follows does not stay."""
 FAILURE_CALLS: Final = 20
 """The number of newest calls among which a check that failed is looked for."""
 FAILURE_TOKENS_MAX: Final = 1_500
@@ -156,20 +159,38 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
 def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     """Return the seqs of the content that a forced reduction leaves whole, the most valuable first.
 
-    This is the output of a check that still fails, then the newest content of all files, worked on or not, as far as
-    it fits into its share of what `goal` leaves after the prefix: an error to mend and text that an edit may quote are
-    worth more than anything else that could stay. Empty if the policy keeps no working set (`calls` is 0).
+    This is the report that the newest request follows, then the output of a check that still fails and the newest
+    content of all files, worked on or not, as far as these two fit into their share of what `goal` leaves after the
+    prefix: an error to mend and text that an edit may quote are worth more than anything else that could stay. Empty if
+    the policy keeps no working set (`calls` is 0).
     """
     fixed = sum(event.tokens for event in context.prefix) + context.ephemeral_tokens
     room = int(SHARE * max(0, goal - fixed))
-    held: list[int] = []
+    report = last_report(context) if calls else None
+    held = [] if report is None or report.tokens > room else [report.event.seq]
     failure = open_failure(context) if calls else None
-    content = filter(None, map(context.item, ranked(context) if calls else ()))
-    for item in content if failure is None else (failure, *content):
+    content = map(context.item, ranked(context) if calls else ())
+    for item in filter(None, (failure, *content)):
         if item.stub is None and item.tokens <= room:
             held.append(item.event.seq)
             room -= item.tokens
     return tuple(held)
+
+
+def last_report(context: "Context") -> Item | None:
+    """Return the message of the agent that the newest request answers or follows; None if it is not shown whole.
+
+    Only one that ended its turn, and is not large.
+    """
+    following = EventType.USER_MESSAGE
+    for unit in reversed(context.units):
+        item = unit.items[-1]
+        if item.event.turn < context.turn and item.event.type is EventType.ASSISTANT_MESSAGE:
+            calls = any(one.event.type is EventType.TOOL_CALL for one in unit.items)
+            ended = following is EventType.USER_MESSAGE and not calls
+            return item if ended and item.stub is None and item.tokens <= REPORT_TOKENS_MAX else None
+        following = item.event.type
+    return None
 
 
 def open_failure(context: "Context") -> Item | None:

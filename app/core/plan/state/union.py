@@ -13,6 +13,7 @@ from typing import Final
 from app.core.memory.digest.appendix import FORMER_REQUESTS, REQUESTS, TAGS, distinct_files
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
+from app.core.memory.digest.plans import DELETED, OPEN, Task, open_last, parse_tasks, unite_tasks
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
 _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
@@ -24,11 +25,12 @@ _SEPARATOR: Final = re.compile(r"[./]")
 _STATE: Final = re.compile(r"^\[\w+\] ")
 _PASSED, _FAILED = "[ok] ", "[error] "
 _BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
+_UNCHANGED: Final = re.compile(r"^- The change of (\S+) failed when it was last tried\b[^\n]*\n?", re.M)
 _UNRESOLVED: Final = re.compile(r"^- Not resolved when this part ended: [^\n]*\n?", re.M)
 _PLANNED: Final = re.compile(r"^(?:### In Progress|### Not Started|## Next Steps)\n(?:- [^\n]*(?:\n|\Z))+", re.M)
 _NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
 _NO_PROGRESS: Final = re.compile(r"^## Progress\n(?=## |\Z)", re.M)
-_EDITED: Final = re.compile(r"^- (?:Changed|Wrote) ", re.M)
+_EDITED: Final = re.compile(r"^- (?:Changed|Wrote|Deleted) ", re.M)
 """Lines in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
 REQUEST_CHARS: Final = 80
 """The prefix by which requests count as one, since they are shortened to different lengths."""
@@ -75,11 +77,13 @@ def _unite(texts: tuple[str, ...]) -> Union:
     found: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
     passed: list[Check] = []
     failed: set[str] = set()
+    modified: set[str] = set()
     newest_edit = max((at for at, one in enumerate(parsed) if one.names_edits), default=0)
     for at in reversed(range(len(texts))):
-        words[at] = _drop_old_failures(parsed[at], passed, failed, is_old=at < newest_edit)
+        words[at] = _drop_old_failures(parsed[at], passed, failed, modified, is_old=at < newest_edit)
         passed += parsed[at].passed
         failed |= parsed[at].failed
+        modified |= {line for tag, _, line in parsed[at].entries if tag == "modified-files"}
     for at, one in enumerate(parsed):
         is_old = at < newest_edit
         for tag, key, line in one.entries:
@@ -91,6 +95,7 @@ def _unite(texts: tuple[str, ...]) -> Union:
     found["commands"] = _drop_passed_failures(found["commands"])
     for tag in _SORTED:
         found[tag] = {path: path for path in distinct_files(list(found[tag]))}
+    found["tasks"] = _united_tasks(entry for one in parsed for entry in one.entries)
     found["identifiers"] = _drop_visible_names(found, words)
     return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
 
@@ -123,8 +128,12 @@ def _is_fixed(command: str, passed: Iterable[Check]) -> bool:
     return len(checks) == 1 and any(covers(later, checks[0]) for later in passed)
 
 
-def _drop_old_failures(summary: _Parsed, passed: Sequence[Check], failed: Set[str], *, is_old: bool) -> str:
+def _drop_old_failures(
+    summary: _Parsed, passed: Sequence[Check], failed: Set[str], modified: Set[str], *, is_old: bool
+) -> str:
     """Return a summary's words without the failures that later summaries report as fixed or report again.
+
+    `passed`, `failed` and `modified` are the checks, commands and files of later summaries.
 
     If it is older than an edit or a pass, its problems are left out too, and if older than an edit, its plans.
     """
@@ -133,9 +142,23 @@ def _drop_old_failures(summary: _Parsed, passed: Sequence[Check], failed: Set[st
         return "" if bare_command(found[1]) in failed or _is_fixed(found[1], passed) else found[0]
 
     kept = _BLOCKED.sub(line, summary.words) if summary.failed else summary.words
+    kept = _UNCHANGED.sub(lambda found: "" if found[1] in modified else found[0], kept)
     kept = _UNRESOLVED.sub("", kept) if is_old or passed else kept
     kept = _PLANNED.sub("", kept) if is_old else kept
     return _NO_PROGRESS.sub("", _NOTHING_BLOCKED.sub("", kept)).strip()
+
+
+def _united_tasks(entries: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    """Return the agent's tasks in their newest states; none if no task is open."""
+    known = unite_tasks(_tasks_in(entries))
+    tasks = [task for task in known if task.state != DELETED and (task.text or task.state in OPEN)]
+    return {task.id: task.line for task in open_last(tasks)} if any(task.state in OPEN for task in tasks) else {}
+
+
+def _tasks_in(entries: Iterable[tuple[str, str, str]]) -> Iterator[Task]:
+    for tag, _, line in entries:
+        if tag == "tasks":
+            yield from parse_tasks(line)
 
 
 def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[str]) -> dict[str, str]:
