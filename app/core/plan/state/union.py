@@ -13,7 +13,7 @@ from typing import Final
 from app.core.memory.digest.appendix import FORMER_REQUESTS, REQUESTS, TAGS, distinct_files
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
-from app.core.memory.digest.plans import DELETED, OPEN, Task, open_last, parse_tasks, unite_tasks
+from app.core.memory.digest.plans import DELETED, OPEN, open_last, parse_tasks, unite_tasks
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
 _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
@@ -150,15 +150,9 @@ def _drop_old_failures(
 
 def _united_tasks(entries: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """Return the agent's tasks in their newest states; none if no task is open."""
-    known = unite_tasks(_tasks_in(entries))
+    known = unite_tasks(task for tag, _, line in entries if tag == "tasks" for task in parse_tasks(line))
     tasks = [task for task in known if task.state != DELETED and (task.text or task.state in OPEN)]
     return {task.id: task.line for task in open_last(tasks)} if any(task.state in OPEN for task in tasks) else {}
-
-
-def _tasks_in(entries: Iterable[tuple[str, str, str]]) -> Iterator[Task]:
-    for tag, _, line in entries:
-        if tag == "tasks":
-            yield from parse_tasks(line)
 
 
 def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[str]) -> dict[str, str]:
