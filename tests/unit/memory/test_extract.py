@@ -126,7 +126,7 @@ def test_a_span_without_text_lists_the_work_and_what_still_fails() -> None:
         "Called book_berth: harbour Oslo, berth 12.",
     }
     assert section(text, "### Blocked") == [
-        "The change of /srv/tide/units.py failed when it was last tried in this part.",
+        "The last attempt to change /srv/tide/units.py in this part failed.",
         "`make lint` failed when it was last run in this part.",
     ]
 
@@ -409,7 +409,7 @@ def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> Non
     add_edit(log, "a", "b", says="<tool_use_error>File has not been read yet. Read it first.</tool_use_error>")
     assert "### Blocked" not in body(log)
     add_edit(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
-    failed = "The change of /srv/tide/gauge.go failed when it was last tried in this part."
+    failed = "The last attempt to change /srv/tide/gauge.go in this part failed."
     assert section(body(log), "### Blocked") == [failed]
 
 

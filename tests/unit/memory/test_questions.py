@@ -109,7 +109,7 @@ def test_the_question_of_a_shown_answer_stays_next_to_the_fold() -> None:
         ("The tests pass now.", "yes", 700, "default"),
         (ASKS, "Forget that, and look at the lexer's tests instead. " * 3, 700, "default"),
         (ASKS, "yes", 700, "threshold"),
-        (ASKS, "yes", 430, "default"),
+        (ASKS, "yes", 460, "default"),
     ],
     ids=["asks nothing", "no short answer", "another preset", "no room"],
 )

@@ -81,7 +81,7 @@ def test_a_failure_leaves_with_a_later_pass_of_more() -> None:
 
 
 def test_a_failed_change_leaves_with_a_later_change_of_the_file() -> None:
-    failed = "### Blocked\n- The change of /srv/a.go failed when it was last tried in this part."
+    failed = "### Blocked\n- The last attempt to change /srv/a.go in this part failed."
     assert unite([failed, "<modified-files>\n/srv/b.go\n</modified-files>"]).words[0] == failed
     assert unite([failed, "<modified-files>\n/srv/a.go\n</modified-files>"]).words[0] == ""
     assert unite(["<modified-files>\n/srv/a.go\n</modified-files>", failed]).words[1] == failed
@@ -171,6 +171,11 @@ def test_a_heading_without_its_lines_is_removed() -> None:
 def test_one_summary_says_its_turns_and_times(turns: tuple[int, int], times: tuple[str, str], span: str) -> None:
     shown = join_summaries((summary("## Goal", turns, times),), recall=False)
     rest = "Of that part, only messages that are still needed follow."
+    age = "Failures, open tasks and plans are as of the end of each summary; messages after it are newer."
+    assert join_summaries((summary("## Goal", turns, times),), recall=False, dated=False) == shown.replace(
+        f" {age}", ""
+    )
+    rest = f"{rest} {age}"
     assert shown == f"[The conversation was compacted: this summary stands for {span}. {rest}]\n\n## Goal"
 
 

@@ -373,3 +373,31 @@ def test_a_turn_that_ends_with_a_call_has_no_report() -> None:
     log.user()
     newer = read(log, "b.py", 300)
     assert held_content(log.plan(1_000_000).context, 16, 10_000) == (newer, older)
+
+
+PLAN = "Implement the following plan:\n\n# Gauge\n\n## Steps\n" + "Sort the gauge, then print it.\n" * 40
+
+
+def test_the_plan_that_the_user_gave_in_an_earlier_turn_is_held() -> None:
+    log = Log()
+    plan = log.user(body={"content": PLAN}, tokens=400)
+    older = read(log, "a.py", 300)
+    assert plan not in log.plan(1_000_000).state.kept
+    log.user(body={"content": "done, continue"})
+    newer = read(log, "b.py", 300)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (plan, newer, older)
+    assert held_content(log.plan(1_000_000).context, 16, 2_000) == (newer, older)  # larger than its share
+    for _ in range(4):
+        log.user(body={"content": "go on"})
+    assert plan not in held_content(log.plan(1_000_000).context, 16, 10_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["Sort the gauge. " * 100, f"Base directory for this skill: /a\n{PLAN}", "# Gauge\n\n## Steps\n- Sort it."]
+)
+def test_a_long_text_without_headings_a_loaded_one_and_a_short_one_are_no_plan(text: str) -> None:
+    log = Log()
+    log.user(body={"content": text}, tokens=400)
+    log.user(body={"content": "go on"})
+    file = read(log, "a.py", 300)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (file,)

@@ -132,7 +132,7 @@ _STRONG: Final = re.compile(
 )
 """Words that make a sentence a rule, unless it asks or describes a problem."""
 _WEAK: Final = re.compile(
-    r"\b(?:only|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b", re.I
+    r"\b(?:(?<!-)only(?!-)|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b", re.I
 )
 """Words that make a sentence a rule unless it begins like a statement."""
 _STATEMENT: Final = re.compile(

@@ -307,8 +307,9 @@ def is_narration(sentence: str) -> bool:
 
 
 def has_content(text: str) -> bool:
-    """Return whether a text has a sentence with content."""
-    items = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
+    """Return whether a text has a sentence with content, apart from headings."""
+    words = "\n".join(line for line in own_words(text).split("\n") if not HEADING.match(line))
+    items = [one for one in sentences(words) if any(map(str.isalpha, one))]
     return any(not is_narration(one) and not one.rstrip("*_ ").endswith(":") for one in items)
 
 

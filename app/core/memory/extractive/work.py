@@ -170,9 +170,7 @@ class SpanWork:
         ]
         for path, attempts in self._edits.items():
             if attempts.states[-1] == ERROR:
-                lines.append(
-                    SectionLine(f"The change of {path} failed when it was last tried in this part.", attempts.seq)
-                )
+                lines.append(SectionLine(f"The last attempt to change {path} in this part failed.", attempts.seq))
         for tool, attempts in self._tools.items():
             if attempts.states[-1] == ERROR:
                 lines.append(SectionLine(f"{tool} failed when it was last called in this part.", attempts.seq))

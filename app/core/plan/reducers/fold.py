@@ -206,7 +206,7 @@ def fold(
     gone |= {i.event.seq for i in context.items if i.event.seq <= to_seq and _is_orphan(i, calls)}
     rest = tuple(item for item in context.items if item.event.seq not in gone)
     folds = tuple(
-        Fold(s.id, s.from_seq, s.to_seq, s.depth, s.tokens, max(0, s.source_tokens - s.tokens), joined=True)
+        Fold(s.id, s.from_seq, s.to_seq, s.depth, s.tokens, max(0, s.source_tokens - s.tokens), joined=True, dated=True)
         for s in cover
     )
     floor = max(state.floor, to_seq)
@@ -229,7 +229,8 @@ def fold_all(
     """Fold all that `tree` covers, so that no covered event is dropped, and `shrink` the summaries.
 
     Events in `held` stay verbatim, the first ones first, as far as the target allows if the summaries are shortened by
-    at most CUT_SHARE. `known` are the tree and the summaries that the state names.
+    at most CUT_SHARE; all of them if the target cannot be met without them either. `known` are the tree and the
+    summaries that the state names.
     """
     last = FoldReducer(tree, rules).last
     if not last or last < done.state.folded_to:
@@ -241,11 +242,12 @@ def fold_all(
         if covered and 0 < over <= CUT_SHARE * folded.context.summary_tokens:
             folded = cut_summaries(folded, folded.context.summary_tokens - over, known, rules)
             over = folded.context.tokens - budget.target
-        if over <= 0 or not covered:
+        items = [item for item in map(done.context.item, covered) if item is not None]
+        if over <= 0 or over >= sum(item.tokens for item in items):
             return folded
-        while covered and over > 0:
-            item = done.context.item(covered.pop())
-            over -= 0 if item is None else item.tokens
+        while over > 0:
+            over -= items.pop().tokens
+        covered = [item.event.seq for item in items]
         held = [seq for seq in held if seq > last or seq in covered]
 
 

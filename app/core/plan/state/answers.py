@@ -1,5 +1,6 @@
 """The tool results of a context with their calls: those that repeat others, and those that show files."""
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from app.core.memory.digest.checks import Check, covers
 from app.core.memory.digest.commands import shown_paths
 from app.core.memory.digest.files import FileUse, command_of, files_of, patched_paths
 from app.core.memory.digest.outcomes import ERROR, OK, outcomes_of
-from app.core.memory.digest.sentences import is_rejected
+from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_rejected, own_messages
 from app.core.plan.state.items import Item
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ SHARE: Final = 0.7
 """The maximum share of a reduction's goal, the prefix aside, that the newest content of files may take."""
 REPORT_TOKENS_MAX: Final = 800
 """The size above which the report that the newest request follows does not stay."""
+PLAN_TURNS: Final = 3
+PLAN_SHARE: Final = 0.15
+"""The number of turns for which a plan stays, and its maximum share of what the goal leaves after the prefix."""
+_TITLE: Final = re.compile(r"^#{1,4} \S", re.M)
 FAILURE_CALLS: Final = 20
 """The number of newest calls among which a check that failed is looked for."""
 FAILURE_TOKENS_MAX: Final = 1_500
@@ -159,15 +164,15 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
 def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     """Return the seqs of the content that a forced reduction leaves whole, the most valuable first.
 
-    This is the report that the newest request follows, then the output of a check that still fails and the newest
-    content of all files, worked on or not, as far as these two fit into their share of what `goal` leaves after the
-    prefix: an error to mend and text that an edit may quote are worth more than anything else that could stay. Empty if
-    the policy keeps no working set (`calls` is 0).
+    This is the report that the newest request follows and the plan that the user gave before, then the output of a
+    check that still fails and the newest content of all files, worked on or not, as far as these two fit into their
+    share of what `goal` leaves after the prefix: an error to mend and text that an edit may quote are worth more than
+    anything else that could stay. Empty if the policy keeps no working set (`calls` is 0).
     """
-    fixed = sum(event.tokens for event in context.prefix) + context.ephemeral_tokens
-    room = int(SHARE * max(0, goal - fixed))
-    report = last_report(context) if calls else None
-    held = [] if report is None or report.tokens > room else [report.event.seq]
+    free = max(0, goal - sum(event.tokens for event in context.prefix) - context.ephemeral_tokens)
+    room = int(SHARE * free)
+    words = (last_report(context), last_plan(context, int(PLAN_SHARE * free))) if calls else ()
+    held = [item.event.seq for item in words if item is not None and item.tokens <= room]
     failure = open_failure(context) if calls else None
     content = map(context.item, ranked(context) if calls else ())
     for item in filter(None, (failure, *content)):
@@ -190,6 +195,27 @@ def last_report(context: "Context") -> Item | None:
             ended = following is EventType.USER_MESSAGE and not calls
             return item if ended and item.stub is None and item.tokens <= REPORT_TOKENS_MAX else None
         following = item.event.type
+    return None
+
+
+def last_plan(context: "Context", most: int) -> Item | None:
+    """Return the newest long request of the last PLAN_TURNS turns that has headings; None if it is not shown whole.
+
+    A summary holds only its beginning. Only one of at most `most` tokens, which the user wrote or accepted.
+    """
+    messages = [
+        item
+        for item in context.items
+        if item.event.type is EventType.USER_MESSAGE and item.event.turn >= context.turn - PLAN_TURNS
+    ]
+    own = {event.seq for event in own_messages(item.event for item in messages)}
+    for item in reversed(messages):
+        if (
+            item.event.seq in own
+            and len(item.event.text) > REQUEST_CHARS_MAX
+            and len(_TITLE.findall(item.event.text)) > 1
+        ):
+            return item if item.stub is None and item.tokens <= most else None
     return None
 
 

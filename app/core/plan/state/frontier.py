@@ -60,7 +60,8 @@ class Fold:
 
     `tokens` counts the summary as shown, `saved` the tokens saved against the events. At most `chars` characters of it
     are shown (0: all); if `ordered`, the sections that must not be lost come first. `recall` is as in `Stub`. If
-    `joined`, it is shown in one text with the others, else in a message of its own.
+    `joined`, it is shown in one text with the others, else in a message of its own; if `dated`, under a line on the age
+    of its states.
     """
 
     id: str
@@ -74,6 +75,7 @@ class Fold:
     recall: bool = True
     ordered: bool = False
     joined: bool = False
+    dated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,9 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
     stored["drops"] = [_row(drop) for drop in frontier.drops]
     stored["superseded"] = [_row(one) for one in frontier.superseded]
     stored["stubs"] = [_stub_row(stub) for stub in frontier.stubs]
-    stored["folds"] = [_row(fold, chars=0, recall=True, ordered=False, joined=False) for fold in frontier.folds]
+    stored["folds"] = [
+        _row(fold, chars=0, recall=True, ordered=False, joined=False, dated=False) for fold in frontier.folds
+    ]
     stored["left_out"] = _row(frontier.left_out, files=())
     return {name: stored[name] for name in stored if getattr(frontier, name) != getattr(START, name)}
 

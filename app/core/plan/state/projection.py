@@ -88,7 +88,9 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     hidden = sum(summary.id not in shown for summary in cover)
     if all(fold.joined for fold in folds):
-        text = wording.join_summaries([s for s in cover if s.id in shown], hidden, recall=not unrecallable)
+        dated = all(fold.dated for fold in folds)
+        joined = [summary for summary in cover if summary.id in shown]
+        text = wording.join_summaries(joined, hidden, recall=not unrecallable, dated=dated)
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     texts = {s.to_seq: wording.summary(s, recall=s.id not in unrecallable) for s in cover if s.id in shown}
     if hidden:

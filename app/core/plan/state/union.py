@@ -25,7 +25,7 @@ _SEPARATOR: Final = re.compile(r"[./]")
 _STATE: Final = re.compile(r"^\[\w+\] ")
 _PASSED, _FAILED = "[ok] ", "[error] "
 _BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
-_UNCHANGED: Final = re.compile(r"^- The change of (\S+) failed when it was last tried\b[^\n]*\n?", re.M)
+_UNCHANGED: Final = re.compile(r"^- The last attempt to change (\S+) in this part failed\.\n?", re.M)
 _UNRESOLVED: Final = re.compile(r"^- Not resolved when this part ended: [^\n]*\n?", re.M)
 _PLANNED: Final = re.compile(r"^(?:### In Progress|### Not Started|## Next Steps)\n(?:- [^\n]*(?:\n|\Z))+", re.M)
 _NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)

@@ -66,6 +66,7 @@ ARGUMENT_CHARS_KEPT: Final = 80
 EPOCH: Final = "1970-01-02"
 """Times before this count as unknown."""
 _REST: Final = " Of that part, only messages that are still needed follow."
+_DATED: Final = " Failures, open tasks and plans are as of the end of each summary; messages after it are newer."
 _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
@@ -118,19 +119,23 @@ def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:
     return f"{text[:chars]}\n[... {cut} characters left out{hint} ...]\n{text[-chars:]}"
 
 
-def join_summaries(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True) -> str:
-    """Join summaries into one text under a line on the part that they replace; `hidden` older ones are not shown."""
+def join_summaries(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True, dated: bool = True) -> str:
+    """Join summaries into one text under a line on the part that they replace; `hidden` older ones are not shown.
+
+    If `dated`, the line says that later messages may have changed their states.
+    """
+    rest = _REST + _DATED if dated else _REST
     gap = f"[{hidden} earlier summar{'ies' if hidden != 1 else 'y'} left out.]" if hidden else ""
     if not shown:
         return gap
     hint = "; what was said and done there can be recalled" if recall else ""
     if len(shown) == 1:
         about = f"this summary stands for {_span(shown[0]) or 'its earlier part'}"
-        head = f"[The conversation was compacted: {about}{hint}.{_REST}]"
+        head = f"[The conversation was compacted: {about}{hint}.{rest}]"
         return "\n\n".join(filter(None, (head, gap, shown[0].text)))
     parts = unite([one.text for one in shown])
     about = "these summaries stand for its earlier part, oldest first"
-    lines = [f"[The conversation was compacted: {about}{hint}.{_REST}]", gap]
+    lines = [f"[The conversation was compacted: {about}{hint}.{rest}]", gap]
     for one, words in zip(shown, parts.words, strict=True):
         if words:
             span = _span(one)

@@ -110,7 +110,7 @@ PREPARED_BY: Final[Mapping[int, Callable[[Layout, str], Fitted]]] = {
     1: lambda layout, _: Fitted(layout),  # everything in its original shapes, whatever the format
     2: fit,
     3: _fit_and_split,
-    4: _fit_and_split,  # folds may be joined in the frontier
+    4: _fit_and_split,  # folds may be joined, and dated, in the frontier
 }
 """The step between layout and format of each render version. An entry never changes: recorded calls depend on it."""
 
