@@ -150,7 +150,7 @@ def _should_fold(at: Situation, done: Reduced) -> bool:
 
 
 HEALING: Final = Row(
-    lambda at: HealReducer(at.read.tree, at.policy.summarize),
+    lambda at: HealReducer(at.read.tree, at.policy.summarize, at.policy.retention.working_set),
     lambda at, done: bool(at.read.tree and done.state.drops),
     "healed",
 )

@@ -11,8 +11,9 @@ from app.core.log.events import EventType
 from app.core.memory.cover import Summary
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.economics import EconomicReducer
+from app.core.plan.reducers.fold import HealReducer
 from app.core.plan.state.answers import REPORT_TOKENS_MAX, WorkedFiles, held_content, ranked
-from app.core.plan.state.frontier import START
+from app.core.plan.state.frontier import START, Drop
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import PRESETS, Policy
 from app.core.tokens.budget import ROUND_SHARE, Budget
@@ -401,3 +402,21 @@ def test_a_long_text_without_headings_a_loaded_one_and_a_short_one_are_no_plan(t
     log.user(body={"content": "go on"})
     file = read(log, "a.py", 300)
     assert held_content(log.plan(1_000_000).context, 16, 10_000) == (file,)
+
+
+@pytest.mark.parametrize(("calls", "kept"), [(16, True), (0, False)])
+def test_the_report_stays_when_dropped_events_are_folded(calls: int, kept: bool) -> None:
+    log = Log()
+    log.user()
+    report = log.assistant(200)
+    log.user()
+    dropped = read(log, "a.py", 300)
+    read(log, "b.py", 300)
+    context = log.plan(1_000_000).context
+    context = replace(context, items=tuple(i for i in context.items if i.event.seq not in (dropped - 1, dropped)))
+    state = replace(START, drops=(Drop(dropped - 1, dropped, 300, "last_resort", "oldest"),))
+    tree = (Summary("one", 1, dropped, 0, 20, "the gauge was read", 500, dropped),)
+    budget = Budget(100_000, 0, 0, 100_000, 70_000, 100_000, 0.7)
+    healed = HealReducer(tree, DEFAULT.summarize, calls).reduce(context, budget, state)
+    assert (healed.context.item(report) is not None) is kept
+    assert healed.state.drops == () and healed.context.item(1) is None

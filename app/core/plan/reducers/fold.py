@@ -8,7 +8,7 @@ from app.core.log.event import content_text, lazy
 from app.core.log.events import EventType
 from app.core.memory.cover import COVER_SHARE, Summary, clip, ends, refine, tiling
 from app.core.plan.state import wording
-from app.core.plan.state.answers import held_content
+from app.core.plan.state.answers import held_content, held_messages
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
 from app.core.plan.state.frontier import Drop, Fold, Frontier
@@ -96,7 +96,8 @@ class FoldReducer:
         if not lost_to:
             return Reduced(context, state)
         cover = tiling(self.tree, 1, max(state.folded_to, self.fold_end(lost_to)))
-        verbatim = fold(context, state, cover, self.rules, shown_from=lost_to + 1)
+        held = held_messages(context, budget.goal) if self.calls else ()
+        verbatim = fold(context, state, cover, self.rules, shown_from=lost_to + 1, held=held)
         if verbatim.context.tokens <= budget.threshold:
             return verbatim
         return replace(self, least_to=lost_to).reduce(context, budget, state)
@@ -113,10 +114,11 @@ class FoldReducer:
 
 @dataclass(frozen=True, slots=True)
 class HealReducer:
-    """Folds dropped events that a summary covers by now."""
+    """Folds dropped events that a summary covers by now; `calls` as in `FoldReducer`."""
 
     tree: tuple[Summary, ...]
     rules: Summarize
+    calls: int = 0
 
     def idle(self, context: Context, state: Frontier) -> bool:
         """Return whether there is nothing to heal."""
@@ -124,7 +126,7 @@ class HealReducer:
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Apply `FoldReducer.heal`."""
-        return FoldReducer(self.tree, self.rules).heal(context, budget, state)
+        return FoldReducer(self.tree, self.rules, calls=self.calls).heal(context, budget, state)
 
 
 class _Weights:

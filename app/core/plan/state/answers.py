@@ -78,7 +78,9 @@ REPORT_TOKENS_MAX: Final = 800
 """The size above which the report that the newest request follows does not stay."""
 PLAN_TURNS: Final = 3
 PLAN_SHARE: Final = 0.15
-"""The number of turns for which a plan stays, and its maximum share of what the goal leaves after the prefix."""
+PLAN_TOKENS_MIN: Final = 150
+"""The number of turns for which a plan stays, its maximum share of what the goal leaves after the prefix, and the size
+below which a message is none."""
 _TITLE: Final = re.compile(r"^#{1,4} \S", re.M)
 FAILURE_CALLS: Final = 20
 """The number of newest calls among which a check that failed is looked for."""
@@ -169,10 +171,8 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     share of what `goal` leaves after the prefix: an error to mend and text that an edit may quote are worth more than
     anything else that could stay. Empty if the policy keeps no working set (`calls` is 0).
     """
-    free = max(0, goal - sum(event.tokens for event in context.prefix) - context.ephemeral_tokens)
-    room = int(SHARE * free)
-    words = (last_report(context), last_plan(context, int(PLAN_SHARE * free))) if calls else ()
-    held = [item.event.seq for item in words if item is not None and item.tokens <= room]
+    room = int(SHARE * _free(context, goal))
+    held = list(held_messages(context, goal)) if calls else []
     failure = open_failure(context) if calls else None
     content = map(context.item, ranked(context) if calls else ())
     for item in filter(None, (failure, *content)):
@@ -180,6 +180,17 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
             held.append(item.event.seq)
             room -= item.tokens
     return tuple(held)
+
+
+def held_messages(context: "Context", goal: int) -> tuple[int, ...]:
+    """Return the seqs of the report that the newest request follows, and of the plan that the user gave before."""
+    free = _free(context, goal)
+    found = (last_report(context), last_plan(context, int(PLAN_SHARE * free)))
+    return tuple(item.event.seq for item in found if item is not None and item.tokens <= SHARE * free)
+
+
+def _free(context: "Context", goal: int) -> int:
+    return max(0, goal - sum(event.tokens for event in context.prefix) - context.ephemeral_tokens)
 
 
 def last_report(context: "Context") -> Item | None:
@@ -203,20 +214,19 @@ def last_plan(context: "Context", most: int) -> Item | None:
 
     A summary holds only its beginning. Only one of at most `most` tokens, which the user wrote or accepted.
     """
-    messages = [
-        item
-        for item in context.items
-        if item.event.type is EventType.USER_MESSAGE and item.event.turn >= context.turn - PLAN_TURNS
-    ]
-    own = {event.seq for event in own_messages(item.event for item in messages)}
-    for item in reversed(messages):
-        if (
-            item.event.seq in own
-            and len(item.event.text) > REQUEST_CHARS_MAX
-            and len(_TITLE.findall(item.event.text)) > 1
-        ):
-            return item if item.stub is None and item.tokens <= most else None
-    return None
+    long = [item for item in context.items if item.event.turn >= context.turn - PLAN_TURNS and _is_long_request(item)]
+    if not long:
+        return None
+    own = {event.seq for event in own_messages(item.event for item in context.items)}
+    newest = next((item for item in reversed(long) if item.event.seq in own), None)
+    return newest if newest is not None and newest.stub is None and newest.tokens <= most else None
+
+
+def _is_long_request(item: Item) -> bool:
+    event = item.event
+    if event.type is not EventType.USER_MESSAGE or event.tokens < PLAN_TOKENS_MIN:
+        return False
+    return len(event.text) > REQUEST_CHARS_MAX and len(_TITLE.findall(event.text)) > 1
 
 
 def open_failure(context: "Context") -> Item | None:
