@@ -84,12 +84,12 @@ CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
     GOAL: 0.1,
-    USERS: 0.48,
+    USERS: 0.478,
     CONSTRAINTS: 0.04,
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
-    LATEST: 0.2,
+    LATEST: 0.204,
     DONE: 0.04,
     DECISIONS: 0.13,
     NEXT: 0.03,

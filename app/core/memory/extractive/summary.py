@@ -12,7 +12,7 @@ from app.core.memory.extractive.body import SpanBody, extract_prefix
 from app.core.tokens.counter import MESSAGE_TOKENS, Counter
 
 BODY_SHARE: Final = 0.22
-BODY_TOKENS: Final = 90
+BODY_TOKENS: Final = 64
 """The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""
 CASES_SHARE: Final = 0.5

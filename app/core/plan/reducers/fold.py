@@ -231,12 +231,12 @@ def fold_all(
     """Fold all that `tree` covers, so that no covered event is dropped, and `shrink` the summaries.
 
     Events in `held` stay verbatim, the first ones first, as far as the target allows if the summaries are shortened by
-    at most CUT_SHARE; all of them if the target cannot be met without them either. `known` are the tree and the
-    summaries that the state names.
+    at most CUT_SHARE; a report and a plan in any case. `known` are the tree and the summaries that the state names.
     """
     last = FoldReducer(tree, rules).last
     if not last or last < done.state.folded_to:
         return shrink(done, budget, known, rules)
+    said = [seq for seq in held_messages(done.context, budget.goal) if seq in held]
     while True:
         folded = shrink(fold(done.context, done.state, tiling(tree, 1, last), rules, held=held), budget, known, rules)
         over = folded.context.tokens - budget.target
@@ -244,12 +244,12 @@ def fold_all(
         if covered and 0 < over <= CUT_SHARE * folded.context.summary_tokens:
             folded = cut_summaries(folded, folded.context.summary_tokens - over, known, rules)
             over = folded.context.tokens - budget.target
-        items = [item for item in map(done.context.item, covered) if item is not None]
-        if over <= 0 or over >= sum(item.tokens for item in items):
+        items = [item for item in map(done.context.item, covered) if item is not None and item.event.seq not in said]
+        if over <= 0 or not items:
             return folded
-        while over > 0:
+        while items and over > 0:
             over -= items.pop().tokens
-        covered = [item.event.seq for item in items]
+        covered = [*said, *(item.event.seq for item in items)]
         held = [seq for seq in held if seq > last or seq in covered]
 
 

@@ -75,7 +75,9 @@ ARGUMENTS_TIMES: Final = 4
 SHARE: Final = 0.7
 """The maximum share of a reduction's goal, the prefix aside, that the newest content of files may take."""
 REPORT_TOKENS_MAX: Final = 800
-"""The size above which the report that the newest request follows does not stay."""
+REPORT_SHARE: Final = 0.06
+"""The size above which the report that the newest request follows does not stay: in tokens, and as a share of what the
+goal leaves after the prefix."""
 PLAN_TURNS: Final = 3
 PLAN_SHARE: Final = 0.15
 PLAN_TOKENS_MIN: Final = 150
@@ -185,18 +187,19 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
 def held_messages(context: "Context", goal: int) -> tuple[int, ...]:
     """Return the seqs of the report that the newest request follows, and of the plan that the user gave before."""
     free = _free(context, goal)
-    found = (last_report(context), last_plan(context, int(PLAN_SHARE * free)))
-    return tuple(item.event.seq for item in found if item is not None and item.tokens <= SHARE * free)
+    report = last_report(context, min(REPORT_TOKENS_MAX, int(REPORT_SHARE * free)))
+    plan = last_plan(context, int(PLAN_SHARE * free))
+    return tuple(item.event.seq for item in (report, plan) if item is not None)
 
 
 def _free(context: "Context", goal: int) -> int:
     return max(0, goal - sum(event.tokens for event in context.prefix) - context.ephemeral_tokens)
 
 
-def last_report(context: "Context") -> Item | None:
+def last_report(context: "Context", most: int) -> Item | None:
     """Return the message of the agent that the newest request answers or follows; None if it is not shown whole.
 
-    Only one that ended its turn, and is not large.
+    Only one of at most `most` tokens that ended its turn.
     """
     following = EventType.USER_MESSAGE
     for unit in reversed(context.units):
@@ -204,7 +207,7 @@ def last_report(context: "Context") -> Item | None:
         if item.event.turn < context.turn and item.event.type is EventType.ASSISTANT_MESSAGE:
             calls = any(one.event.type is EventType.TOOL_CALL for one in unit.items)
             ended = following is EventType.USER_MESSAGE and not calls
-            return item if ended and item.stub is None and item.tokens <= REPORT_TOKENS_MAX else None
+            return item if ended and item.stub is None and item.tokens <= most else None
         following = item.event.type
     return None
 
