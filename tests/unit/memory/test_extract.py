@@ -433,7 +433,7 @@ def test_a_deleted_file_is_no_longer_listed_as_written() -> None:
     log = Log()
     add_edit(log, "a", "b")
     add_edit(log, "a", "b", path="/srv/tide/feet.go")
-    run(log, "rm tide/feet.go *.md && git rm -f other.go")
+    run(log, "cd tide && rm feet.go *.md && git rm -f other.go")
     assert section(body(log), "### Done") == ["Changed gauge.go.", "Deleted feet.go."]
     first = body(log)
     later = Log()
@@ -443,11 +443,13 @@ def test_a_deleted_file_is_no_longer_listed_as_written() -> None:
     assert "Deleted" not in body(later, previous=first)
 
 
-def test_a_removal_that_failed_deletes_nothing() -> None:
+def test_a_removal_that_failed_or_of_another_file_deletes_nothing() -> None:
     log = Log()
     add_edit(log, "a", "b")
     run(log, "rm tide/gauge.go", "rm: cannot remove 'tide/gauge.go': Permission denied", is_error=True)
-    assert section(body(log), "### Done") == ["Changed gauge.go."]
+    run(log, "cd /tmp/copy && rm gauge.go")
+    run(log, "git rm --cached tide/gauge.go")
+    assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders() -> None:

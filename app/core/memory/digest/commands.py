@@ -73,6 +73,14 @@ def written_paths(command: str) -> Iterator[str]:
                 yield full
 
 
+def removed_paths(command: str) -> Iterator[str]:
+    """Yield the paths that a command removes, resolved against its `cd`s."""
+    for folder, plain, _ in _with_folders(command[:COMMAND_CHARS_MAX]):
+        words = plain[1:] if plain[:1] == ["git"] else plain
+        if words[:1] == ["rm"] and "--cached" not in words:
+            yield from (_join(folder, path) for path in words[1:] if _is_literal_path(path))
+
+
 def shown_paths(command: str) -> tuple[str, ...]:
     """Return the files of which a command prints some text, without repeats, resolved against its `cd`s."""
     command = command[:COMMAND_CHARS_MAX]

@@ -277,16 +277,6 @@ def undone_changes(command: str, state: str) -> Iterator[Undone]:
             yield Undone()
 
 
-def removed_paths(command: str) -> Sequence[str]:
-    """Return the files and folders that a command deletes by name."""
-    found: list[str] = []
-    for step in steps(command):
-        words = step.words[1:] if step.words[:1] == ("git",) else step.words
-        if words[:1] == ("rm",) and "--cached" not in words:
-            found += [word for word in words[1:] if not word.startswith("-") and not set(word) & set("*?[$")]
-    return [path for path in found if path not in _EVERYTHING]
-
-
 def _paths(words: Sequence[str]) -> tuple[str, ...]:
     return () if _EVERYTHING & set(words) else tuple(words)
 

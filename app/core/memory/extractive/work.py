@@ -13,8 +13,8 @@ from typing import Final
 from app.core.log.event import Event
 from app.core.memory.digest.appendix import distinct_files
 from app.core.memory.digest.calls import AnsweredCall, answered_calls
-from app.core.memory.digest.commands import programs
-from app.core.memory.digest.files import Undone, commits_in, files_of, removed_paths, undone_changes, writes_whole
+from app.core.memory.digest.commands import programs, removed_paths
+from app.core.memory.digest.files import Undone, commits_in, files_of, undone_changes, writes_whole
 from app.core.memory.digest.outcomes import (
     BEFORE_EDITS,
     ERROR,
@@ -128,9 +128,9 @@ class SpanWork:
             self._errors[bare] = error_in(output)
         for back in undone_changes(command, state):
             self._revert(back)
-        gone = removed_paths(command) if state == OK else ()
-        for name in [name for name, path in self._paths.items() if any(_names(path, one) for one in gone)]:
-            self._changes[name].remove(seq)
+        for gone in removed_paths(command) if state == OK else ():
+            for name in [name for name, path in self._paths.items() if f"/{path}".endswith(f"/{gone}")]:
+                self._changes[name].remove(seq)
         if commits_in(command, output):
             self._uncommitted.clear()
 
