@@ -234,3 +234,20 @@ def test_a_promise_of_the_agent_is_a_constraint() -> None:
     assert digest_of(log.events).constraints == (
         'The agent promised: "Got it - I won\'t amend commits going forward."',
     )
+
+
+PROSE = "Comments:\n1. Sort the gauge\n2. Print it\n3. Name the harbour\n\n"
+TABLE = "| # | Comment |\n|---|---|\n| 1 | Sort |\n| 3 | Port the migration |\n| **7** | Reset to an old commit |\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (f"{PROSE}{TABLE}Which ones?", "3: Port the migration; 7: Reset to an old commit. "),
+        (f"{PROSE}Which ones?", ""),
+    ],
+)
+def test_numbers_named_together_are_those_of_one_list_or_table(text: str, options: str) -> None:
+    assert answered_question("let's do 3 and 7", text).startswith(options)
+    assert not answered_question("let's do 3 and 7", text).startswith("3: Name")
+    assert "3: Name the harbour" in answered_question("let's do 3", f"{PROSE}Which ones?")

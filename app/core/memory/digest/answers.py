@@ -76,6 +76,10 @@ _ENTRY: Final = re.compile(
     re.I | re.M,
 )
 """A numbered or lettered entry of the assistant's list."""
+_ROW: Final = re.compile(r"^\s{0,4}\|[ *]{0,6}(\d{1,2})[ *]{0,6}\|([^\n]{1,400}?)\|?[ \t]{0,8}$", re.M)
+"""A row of the assistant's table that begins with a number."""
+_TOGETHER: Final = re.compile(r"(?<![\w.])\d{1,2}(?:(?:, ?and |, ?| ?(?:and|&|\+) ?)\d{1,2}){1,8}(?![\w.])")
+"""Numbers that the user names together, which are all of one list."""
 _LABELLED: Final = re.compile(
     r"^[\s>#*_|-]{0,12}(?:option|approach) (\d{1,2}|[A-H])(?:[.):\]]|\*\*|[ \t]?[—–-] )[\s*_:—-]{0,6}(.+)$", re.I | re.M
 )
@@ -231,11 +235,14 @@ def _begins_with_option(question: str) -> bool:
 
 def _options(answer: str, text: str) -> list[str]:
     """Return the options of a text that an answer names, in the text's order."""
-    entries = {name.upper(): rest for name, rest in _ENTRY.findall(text)}
+    found = sorted((*_ENTRY.finditer(text), *_ROW.finditer(text)), key=lambda entry: entry.start())
+    entries = {entry[1].upper(): entry[2] for entry in found}
     own = {name.upper() for name in _ENUMERATED.findall(answer)}
     asking = {name for name in own if "?" in entries.get(name, "")}
     given = content_words(answer)
-    named = _option_names(answer)
+    together = {number for numbers in _TOGETHER.findall(answer) for number in re.findall(r"\d+", numbers)}
+    known = together <= entries.keys()
+    named: Collection[str] = [name for name in _option_names(answer) if known or name not in together]
     if asking:
         # The user's numbers refer to the agent's numbered questions; other numbers mean something else.
         named = asking
