@@ -449,16 +449,17 @@ def test_a_removal_that_failed_or_of_another_file_deletes_nothing() -> None:
     run(log, "rm tide/gauge.go", "rm: cannot remove 'tide/gauge.go': Permission denied", is_error=True)
     run(log, "cd /tmp/copy && rm gauge.go")
     run(log, "git rm --cached tide/gauge.go")
-    assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
+    assert section(body(log), "### Done") == ["Changed gauge.go."]
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
+def test_a_deleted_file_is_listed_if_no_other_changed_file_has_its_name() -> None:
     log = Log()
     add_edit(log, "a", "b")
-    add_edit(log, "a", "b", path="tide/gauge.go")
-    assert section(body(log), "### Done") == ["Changed gauge.go x2."]
     add_edit(log, "a", "b", path="/srv/wind/gauge.go")
-    assert section(body(log), "### Done") == ["Changed tide/gauge.go x2.", "Changed wind/gauge.go."]
+    run(log, "rm wind/gauge.go")
+    assert section(body(log), "### Done") == ["Changed gauge.go x2."]
+    run(log, "rm tide/gauge.go")
+    assert section(body(log), "### Done") == ["Deleted gauge.go."]
 
 
 def test_a_failed_command_is_given_with_its_conflicts_or_its_error() -> None:

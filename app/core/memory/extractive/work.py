@@ -5,13 +5,11 @@ names of tests and first error lines.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from posixpath import normpath
 from typing import Final
 
 from app.core.log.event import Event
-from app.core.memory.digest.appendix import distinct_files
 from app.core.memory.digest.calls import AnsweredCall, answered_calls
 from app.core.memory.digest.commands import programs, removed_paths
 from app.core.memory.digest.files import Undone, commits_in, files_of, undone_changes, writes_whole
@@ -64,24 +62,19 @@ class SpanWork:
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
-        self._paths: dict[str, str] = {}
+        self._paths: dict[str, set[str]] = {}
         self._commands: dict[str, tuple[str, _Attempts]] = {}
         self._errors: dict[str, str] = {}
         self._programs: dict[str, str] = {}
         self._tools: dict[str, _Attempts] = {}
         self._called: dict[str, ToolCalls] = {}
-        calls = answered_calls(events)
-        self._names = _short_names(path for call in calls for path in (*call.use.modified, *call.diffed))
         earlier = done_lines(previous_text)
         for name, change in parse_changes(earlier):
             self._change(name, change)
         for told in parse_calls(earlier):
             self._call(*told)
-        for call in calls:
+        for call in answered_calls(events):
             self._add(call)
-
-    def _name(self, path: str) -> str:
-        return self._names.get(normpath(path), _file_name(path))
 
     def _add(self, call: AnsweredCall) -> None:
         tool, state, output = call.tool or "a tool", call.state, "" if call.result is None else call.result.text
@@ -99,11 +92,11 @@ class SpanWork:
             if state == OK:
                 change = FileChange(is_new=writes_whole(arguments))
                 change.add(1, call.seq, definitions(arguments))
-                if self._name(path) in self._changes:
-                    self._changes[self._name(path)].forget(arguments)
-                self._change(self._name(path), change)
+                if _file_name(path) in self._changes:
+                    self._changes[_file_name(path)].forget(arguments)
+                self._change(_file_name(path), change)
                 self._uncommitted.append((path, change))
-                self._paths[self._name(path)] = path
+                self._paths.setdefault(_file_name(path), set()).add(path)
         if not (use.modified or use.read or _LOOKING.search(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
@@ -129,10 +122,18 @@ class SpanWork:
         for back in undone_changes(command, state):
             self._revert(back)
         for gone in removed_paths(command) if state == OK else ():
-            for name in [name for name, path in self._paths.items() if f"/{path}".endswith(f"/{gone}")]:
-                self._changes[name].remove(seq)
+            self._remove(gone, seq)
         if commits_in(command, output):
             self._uncommitted.clear()
+
+    def _remove(self, gone: str, seq: int) -> None:
+        """Note that a file was deleted, unless another changed file has its name."""
+        name = _file_name(gone)
+        known = self._paths.get(name, set())
+        left = {path for path in known if not f"/{path}".endswith(f"/{gone}")}
+        if known and not left:
+            self._changes[name].remove(seq)
+        self._paths[name] = left
 
     def _revert(self, back: Undone) -> None:
         gone = [
@@ -142,7 +143,7 @@ class SpanWork:
         ]
         for path, change in gone:
             self._uncommitted.remove((path, change))
-            known = self._changes[self._name(path)]
+            known = self._changes[_file_name(path)]
             known.times -= change.times
             known.names = {name: done for name, done in known.names.items() if name not in change.names}
 
@@ -206,19 +207,6 @@ def _names(path: str, named: str) -> bool:
     """Return whether a path in a command means a file, or a folder that contains it."""
     named = named.removeprefix("./").rstrip("/")
     return path == named or path.endswith(f"/{named}") or f"/{named}/" in f"/{path}"
-
-
-def _short_names(paths: Iterable[str]) -> Mapping[str, str]:
-    """Return a name, with that of the folder, for each path whose last part another file has too."""
-    alike: dict[str, list[str]] = {}
-    for path in dict.fromkeys(map(normpath, paths)):
-        alike.setdefault(_file_name(path), []).append(path)
-    return {
-        path: "/".join(path.rsplit("/", 2)[-2:])
-        for group in alike.values()
-        if len(distinct_files(group)) > 1
-        for path in group
-    }
 
 
 def _file_name(path: str) -> str:
