@@ -40,8 +40,8 @@ READING = (
     ("constraints", "nothing is pushed", ("Never push, I do that myself.",)),
     (
         "state",
-        "`make test` failed once, then passed, and printed 42 passed when it last ran, with a pipe that hides its"
-        " status; `make lint` fails",
+        "all 42 tests passed after the fix, and when `make test` last ran, with a pipe that hides its status;"
+        " `make lint` fails",
         ("42 passed", "undefined name 'row'"),
     ),
     (

@@ -100,7 +100,7 @@ _QUOTED: Final = re.compile(r"[\"'`]([A-Za-z]{1,20}(?:/[A-Za-z]{1,20}){1,4})[\"'
 _LETTERS: Final = re.compile(r"[A-Za-z](?:\.[A-Za-z])+")
 _RECEIVER: Final = re.compile(r"[A-Za-z_]\.[A-Za-z_]\w*")
 """A field of a variable with one letter."""
-_BUILT_IN: Final = re.compile(r"__\w{2,20}__|TODO_?\w?|utf_?8", re.I)
+_BUILT_IN: Final = re.compile(r"__\w{2,20}__|TODO_?\w?|utf_?8|tool_use_error|system-reminder", re.I)
 
 _GUTTER: Final = re.compile(
     r"^(?: {1,8}\d{1,7}\t|[ >]{0,8}(?:\d{1,7}→|\d{1,5}[|:-](?!\d))| {1,8}\d{1,7} (?=[\w./~])"

@@ -8,7 +8,9 @@ from app.core.log.events import EventType
 from app.core.memory.digest.names import weigh
 
 
-@pytest.mark.parametrize("name", ["fmt.Errorf", "os.Stderr", "encoding/json", "e.g", "./", "t.Fatal", "__init__"])
+@pytest.mark.parametrize(
+    "name", ["fmt.Errorf", "os.Stderr", "encoding/json", "e.g", "./", "t.Fatal", "__init__", "tool_use_error"]
+)
 def test_names_of_languages_and_abbreviations_are_noise(name: str) -> None:
     assert is_noise(name)
     assert name not in identifiers(f"see {name} and tide.rows.load")

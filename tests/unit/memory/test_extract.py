@@ -99,6 +99,14 @@ def test_nothing_is_invented_for_a_span_without_text() -> None:
     assert extract([], "", Digest(), 200, COUNTER) == NOTHING
 
 
+def test_calls_alone_are_named_and_changed_nothing_only_if_they_read_or_checked() -> None:
+    log = Log()
+    run(log, "git status && pytest -q", "42 passed")
+    assert body(log) == "Nothing was decided or changed; called Bash x1."
+    run(log, "git push", " abc1234..def5678  main -> main")
+    assert body(log) == "Nothing was decided; called Bash x2."
+
+
 def log_without_text() -> Log:
     """Return a log of work without any text by the user or the model."""
     log = Log()
@@ -441,6 +449,33 @@ def test_a_deleted_file_is_no_longer_listed_as_written() -> None:
     assert section(body(later, previous=first), "### Done") == ["Deleted feet.go.", "Changed gauge.go x2."]
     add_edit(later, "b", "c", path="/srv/tide/feet.go")
     assert "Deleted" not in body(later, previous=first)
+
+
+def test_a_deleted_file_that_git_restores_counts_all_its_changes_that_remain() -> None:
+    log = Log()
+    add_edit(log, "a", "b")
+    run(log, "git commit -am x", "[m abcdef1] x")
+    run(log, "rm tide/gauge.go")
+    assert section(body(log), "### Done") == ["Deleted gauge.go."]
+    run(log, "git checkout -- tide/gauge.go")
+    assert section(body(log), "### Done") == ["Changed gauge.go."]
+    add_edit(log, "b", "c")
+    add_edit(log, "c", "d")
+    assert section(body(log), "### Done") == ["Changed gauge.go x3."]
+    run(log, "rm tide/gauge.go")
+    assert section(body(log), "### Done") == ["Deleted gauge.go."]
+    run(log, "git reset --hard")
+    assert section(body(log), "### Done") == ["Changed gauge.go."]
+
+
+def test_a_deletion_that_was_committed_is_not_taken_back_with_uncommitted_changes() -> None:
+    log = Log()
+    add_edit(log, "a", "b")
+    run(log, "git rm tide/gauge.go && git commit -m x", "[m abcdef1] x")
+    run(log, "git checkout .")
+    assert section(body(log), "### Done") == ["Deleted gauge.go."]
+    add_edit(log, "", "b")
+    assert section(body(log), "### Done") == ["Wrote gauge.go."]
 
 
 def test_a_removal_that_failed_or_of_another_file_deletes_nothing() -> None:

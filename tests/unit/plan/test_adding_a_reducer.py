@@ -32,7 +32,7 @@ class ErrorReducer:
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stubs only; drops nothing."""
         old = (answer for answer in context.answers if self._may_go(answer, context))
-        stubs = (stub_for(one.result.event, context.counter, REDUCER, "error_of_an_earlier_turn") for one in old)
+        stubs = (stub_for(one.result.event, context, REDUCER, "error_of_an_earlier_turn") for one in old)
         return apply_stubs(context, state, [stub for stub in stubs if stub is not None])
 
     def _may_go(self, answer: PairedResult, context: Context) -> bool:

@@ -9,7 +9,7 @@ from app.core.plan.state.context import Reduced
 from app.core.plan.state.frontier import START
 from app.core.plan.state.stubs import apply_stubs, stub_for
 from app.core.tokens.budget import Budget
-from tests.unit.builders import COUNTER, Log
+from tests.unit.builders import Log
 
 ROOM = Budget(100_000, 0, 0, 100_000, 100_000)
 
@@ -21,7 +21,7 @@ def stubbed_by(*reducers: str) -> tuple[list[int], Reduced]:
     results = [log.round() for _ in reducers]
     context = log.plan(100_000).context
     made = [
-        stub_for(log.events[seq - 1], COUNTER, reducer, "for a test")
+        stub_for(log.events[seq - 1], context, reducer, "for a test")
         for seq, reducer in zip(results, reducers, strict=True)
     ]
     return results, apply_stubs(context, START, [stub for stub in made if stub is not None])

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from app.core.plan.pipeline import Plan, PlanInputs, plan
 from app.core.plan.state.context import Context
-from app.core.plan.state.frontier import START
+from app.core.plan.state.frontier import START, from_json, to_json
+from app.core.plan.state.stubs import erase_quotes
 from app.core.policy.evictions import Economics, Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
@@ -91,3 +92,38 @@ def test_names_are_extracted_only_from_evicted_results() -> None:
     budget = Budget(2_000, 0, 0, 10**6, 2_000, 2_000, POLICY.low_water)
     plan(PlanInputs(log.events, log.turn, COUNTER, used_at=0.0), budget, nothing, START)
     assert not any("names" in vars(event) for event in log.events)
+
+
+def log_of_runs(*runs: tuple[str, str]) -> Log:
+    """Return a log of commands with their outputs, after which nothing is protected but the last."""
+    log = Log()
+    log.user()
+    for command, says in runs:
+        call = log.call("Bash", 20, body={"arguments": {"command": command}})
+        log.result(call, COUNTER.result(says), body={"content": says})
+    log.assistant(tokens=1)
+    log.user(tokens=1)
+    return log
+
+
+NOISE = "=== RUN   TestTide\n" * 300
+
+
+def test_the_stub_of_a_check_tells_its_outcome() -> None:
+    log = log_of_runs(
+        ("go test ./...", f"{NOISE}--- FAIL: TestTide (0.1s)\nFAIL\nFAIL\ttide/gauge 0.2s"),
+        ("pytest -v", f"{NOISE}\n===== 42 passed in 1.20s ====="),
+        ("go test ./... | head -900", f"{NOISE}{NOISE}"),
+        ("cat notes.md", NOISE),
+        ("ls", "gauge.go"),
+    )
+    found = make_plan(log, COUNTER, recall=False, room=1_000)
+    texts = shown_texts(found.context)
+    assert [texts[seq].partition('"first".')[2].partition(" In it")[0] for seq in (3, 5, 7)] == [
+        " A check failed: TestTide.]",
+        " Its checks passed: 42 passed.]",
+        "]",
+    ]
+    stored = from_json(to_json(found.state))
+    assert stored == found.state
+    assert erase_quotes(stored, 3).stubs[0].outcome == ""

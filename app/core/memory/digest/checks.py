@@ -26,6 +26,8 @@ _PROGRAMS: Final = {
     **dict.fromkeys(_words("make ninja javac gcc g++ clang rustc xcodebuild"), _BUILD),
 }
 """Programs that are checks without a subcommand, and the kind of their check."""
+_BARE_PROGRAMS: Final = _words("make pytest mocha rspec ctest phpunit eslint flake8 pylint shellcheck mypy pyright tsc")
+"""Programs without subcommands: a plain word after them names a target, a folder or a test."""
 _TASKS: Final = _words(
     "go cargo npm pnpm yarn bun mise make just task rake mix dotnet swift bazel gradle gradlew mvn mvnw zig sbt deno nx"
     " turbo composer poetry uv hatch invoke ninja cmake flutter dart rails docker node python python3 bash sh"
@@ -153,7 +155,8 @@ def _kind(words: Sequence[str]) -> tuple[str, int] | None:
             if kind and not (at == 3 and name == "go"):
                 return kind, at
     if name in _PROGRAMS:
-        return _PROGRAMS[name], 2 if named and re.fullmatch(r"[a-z][a-z-]{1,20}", named[0]) and name != "make" else 1
+        has_subcommand = named and name not in _BARE_PROGRAMS and re.fullmatch(r"[a-z][a-z-]{1,20}", named[0])
+        return _PROGRAMS[name], 2 if has_subcommand else 1
     if ("/" in name and name.startswith((".", "/", "~"))) or name.endswith(".sh"):
         script = name.rsplit("/", 1)[-1]
         kind = next((kind for kind, pattern in _TASK_KINDS if pattern.fullmatch(script)), None)

@@ -13,6 +13,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.answers import user_lines, with_question
 from app.core.memory.digest.appendix import Measure
+from app.core.memory.digest.outcomes import is_check, is_idle
 from app.core.memory.digest.plans import PENDING
 from app.core.memory.digest.plans import RUNNING as UNDER_WAY
 from app.core.memory.digest.record import Digest
@@ -54,6 +55,7 @@ from app.core.memory.extractive.sections import (
     RUNNING,
     STATES,
     SUFFIX,
+    UNDECIDED,
     UNRESOLVED,
     USERS,
     Section,
@@ -131,6 +133,8 @@ class SpanBody:
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
         work = SpanWork(events, previous_text)
+        has_effect = any(not (is_idle(one.text) or is_check(one.text)) for one in digest.commands)
+        self._nothing = UNDECIDED if has_effect else NOTHING.rstrip(".")
         # An earlier summary's sections on current state describe the time before this span.
         before = {heading: [] if events else earlier[heading] for heading in STATES}
         earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
@@ -173,7 +177,7 @@ class SpanBody:
         sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
         spare = CONTEXT if messages.is_talk else USERS
         text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
-        only_called = f"{NOTHING.rstrip('.')}; called {_tools(self._events)}."
+        only_called = f"{self._nothing}; called {_tools(self._events)}."
         return only_called if text == NOTHING and self._events and self._measure(only_called) <= max_tokens else text
 
 

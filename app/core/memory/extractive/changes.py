@@ -44,9 +44,10 @@ class FileChange:
     names: dict[str, str] = field(default_factory=dict)
 
     def add(self, times: int, seq: int, names: Mapping[str, str]) -> None:
-        """Count more changes; a name that was added and then removed is dropped."""
+        """Count more changes, from zero if the file was deleted; a name that was added and then removed is dropped."""
+        if self.is_gone:
+            self.times, self.is_new, self.is_gone, self.names = 0, True, False, {}
         self.times += times
-        self.is_gone = False
         self.seq = max(self.seq, seq) if self.seq > 0 else seq
         for name, done in names.items():
             before = self.names.pop(name, None)
@@ -62,13 +63,19 @@ class FileChange:
                 if name not in _defined(old) and word.search(old) and not word.search(new):
                     del self.names[name]
 
-    def remove(self, seq: int) -> None:
-        """Note that the file was deleted, with all its changes."""
-        self.times, self.seq, self.is_new, self.is_gone, self.names = 0, seq, True, True, {}
+    def take_back(self, change: "FileChange") -> None:
+        """Undo a change or the deletion, after which the earlier changes count again."""
+        if change.is_gone:
+            self.is_gone = False
+        else:
+            self.times = max(0, self.times - change.times)
+            self.names = {name: done for name, done in self.names.items() if name not in change.names}
 
     def line(self, name: str) -> SectionLine:
         """Describe the changes of the file in one line."""
-        verb = "Deleted" if self.is_gone else "Wrote" if self.is_new else "Changed"
+        if self.is_gone:
+            return SectionLine(f"Deleted {name}.", self.seq)
+        verb = "Wrote" if self.is_new else "Changed"
         times = f" x{self.times}" if self.times > 1 else ""
         shown = list(self.names.items())[-NAMES_MAX:]
         parts = [
@@ -82,11 +89,10 @@ class FileChange:
 def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
     """Yield the changes in lines of earlier summaries, each with the file's name."""
     for number, (verb, name, times, listed) in enumerate(_TOLD.findall(text)):
-        change = FileChange(is_new=verb == "Wrote")
         if verb == "Deleted":
-            change.remove(number - len(text))
-            yield name, change
+            yield name, FileChange(seq=number - len(text), is_gone=True)
             continue
+        change = FileChange(is_new=verb == "Wrote")
         names: dict[str, str] = {}
         done = EDITED
         for word in listed.replace(",", "").split():

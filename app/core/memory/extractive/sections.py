@@ -29,7 +29,8 @@ PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
 STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
 """Headings of sections that describe the state at a summary's end."""
 NOTHING: Final = "Nothing was decided or changed."
-NOTHINGS: Final = (NOTHING.rstrip("."), "Nothing was said or changed")
+UNDECIDED: Final = "Nothing was decided"
+NOTHINGS: Final = (UNDECIDED, "Nothing was said or changed")
 """The beginnings of a summary without sections, in older ones too."""
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3

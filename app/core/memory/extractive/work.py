@@ -105,7 +105,7 @@ class SpanWork:
     def _change(self, name: str, change: FileChange) -> None:
         known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
         if change.is_gone:
-            known.remove(change.seq)
+            known.is_gone, known.seq = True, change.seq
         else:
             known.add(change.times, change.seq, change.names)
 
@@ -130,10 +130,12 @@ class SpanWork:
         """Note that a file was deleted, unless another changed file has its name."""
         name = _file_name(gone)
         known = self._paths.get(name, set())
-        left = {path for path in known if not f"/{path}".endswith(f"/{gone}")}
-        if known and not left:
-            self._changes[name].remove(seq)
-        self._paths[name] = left
+        removed = {path for path in known if f"/{path}".endswith(f"/{gone}")}
+        if removed and removed == known:
+            deletion = FileChange(seq=seq, is_gone=True)
+            self._change(name, deletion)
+            self._uncommitted += [(path, deletion) for path in removed]
+        self._paths[name] = known - removed
 
     def _revert(self, back: Undone) -> None:
         gone = [
@@ -143,9 +145,9 @@ class SpanWork:
         ]
         for path, change in gone:
             self._uncommitted.remove((path, change))
-            known = self._changes[_file_name(path)]
-            known.times -= change.times
-            known.names = {name: done for name, done in known.names.items() if name not in change.names}
+            self._changes[_file_name(path)].take_back(change)
+            if change.is_gone:
+                self._paths[_file_name(path)].add(path)
 
     def done(self) -> Sequence[SectionLine]:
         """Return lines on files changed and tools called, in this order."""

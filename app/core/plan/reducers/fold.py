@@ -14,6 +14,7 @@ from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
 from app.core.plan.state.frontier import Drop, Fold, Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import summary_blocks
+from app.core.plan.state.settled import settled_lines
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, allowed_excess
 from app.core.tokens.counter import Counter
@@ -211,6 +212,9 @@ def fold(
         Fold(s.id, s.from_seq, s.to_seq, s.depth, s.tokens, max(0, s.source_tokens - s.tokens), joined=True, dated=True)
         for s in cover
     )
+    newer = [item.event for item in rest if item.event.seq > to_seq]
+    settled = settled_lines([summary.text for summary in cover], newer)
+    folds = (*folds[:-1], replace(folds[-1], settled=settled))
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}
     drops = tuple(left for drop in state.drops if (left := _uncovered_part(drop, to_seq)) is not None)

@@ -226,7 +226,7 @@ def _stub_older(done: Reduced, goal: int, stays: Collection[int] = ()) -> Reduce
             break
         if item.event.seq in newest or item.event.seq in stays:
             continue
-        stub = stub_for(item.event, context.counter, REDUCER, "older_results_over_target")
+        stub = stub_for(item.event, context, REDUCER, "older_results_over_target")
         if stub is not None and stub.tokens < item.tokens:
             stubs.append(stub)
             over -= item.tokens - stub.tokens

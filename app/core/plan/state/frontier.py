@@ -31,7 +31,7 @@ class Stub:
     * A tool call is shown with its long arguments cut to `chars` characters; with `limits` (items, keys, base64
       characters) each value is cut by the limit of its kind.
     * A tool result is shown as its first and last `chars` characters. If `chars` is 0, one line is shown instead, with
-      the identifiers it `keeps`, and the event's body need not be read.
+      the `outcome` of a test or build and the identifiers it `keeps`, and the event's body need not be read.
 
     `tokens` counts the shown form (0: nothing is shown), `saved` the tokens saved against the whole event. `recall`:
     the text includes the hint for recalling the event.
@@ -47,6 +47,7 @@ class Stub:
     keeps: tuple[str, ...] = ()
     recall: bool = True
     limits: tuple[int, ...] = ()
+    outcome: str = ""
 
     @property
     def disposition(self) -> str:
@@ -61,7 +62,8 @@ class Fold:
     `tokens` counts the summary as shown, `saved` the tokens saved against the events. At most `chars` characters of it
     are shown (0: all); if `ordered`, the sections that must not be lost come first. `recall` is as in `Stub`. If
     `joined`, it is shown in one text with the others, else in a message of its own; if `dated`, under a line on the age
-    of its states.
+    of its states. `settled` of the last fold are checksums of the lines, in any of the summaries, that messages after
+    them settled when they were folded, and that are left out.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Fold:
     ordered: bool = False
     joined: bool = False
     dated: bool = False
+    settled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,8 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
     stored["superseded"] = [_row(one) for one in frontier.superseded]
     stored["stubs"] = [_stub_row(stub) for stub in frontier.stubs]
     stored["folds"] = [
-        _row(fold, chars=0, recall=True, ordered=False, joined=False, dated=False) for fold in frontier.folds
+        _row(fold, chars=0, recall=True, ordered=False, joined=False, dated=False, settled=())
+        for fold in frontier.folds
     ]
     stored["left_out"] = _row(frontier.left_out, files=())
     return {name: stored[name] for name in stored if getattr(frontier, name) != getattr(START, name)}
@@ -215,6 +219,8 @@ def _stub_row(stub: Stub) -> dict[str, Json]:
         row["recall"] = False
     if stub.limits:
         row["limits"] = stub.limits
+    if stub.outcome:
+        row["outcome"] = stub.outcome
     return row
 
 
@@ -257,7 +263,7 @@ def from_json(document: Mapping[str, Any]) -> Frontier:
         note=document.get("note", ""),
         note_tokens=document.get("note_tokens", 0),
         began=document.get("began", 0),
-        folds=rows("folds", Fold),
+        folds=tuple(Fold(**{**row, "settled": tuple(row.get("settled", ()))}) for row in document.get("folds", ())),
         summary_tokens=document.get("summary_tokens", 0),
         decisions=document.get("decisions", 0),
         system_before=tuple(document.get("system_before", ())),

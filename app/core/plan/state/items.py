@@ -62,7 +62,8 @@ class Item:
         elif stub.chars:
             text = wording.shortened(content_text(event.block.content), stub.chars, event.seq, recall=stub.recall)
         else:
-            text = wording.stub(event, stub.keeps, stub.tokens + stub.saved, recall=stub.recall)
+            tokens = stub.tokens + stub.saved
+            text = wording.stub(event, stub.keeps, tokens, recall=stub.recall, outcome=stub.outcome)
         native = event.block.native if stub.chars else None
         return replace(event.block, content=text, native=native, replaced=True)
 

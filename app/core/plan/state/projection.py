@@ -10,6 +10,7 @@ from app.core.plan.state import wording
 from app.core.plan.state.context import NOTHING_UNREAD, Context, Unread
 from app.core.plan.state.frontier import Fold, Frontier
 from app.core.plan.state.items import Item
+from app.core.plan.state.settled import without_lines
 from app.core.policy.evictions import SHOW_ALL, ViewFilter
 from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import Counter
@@ -89,7 +90,8 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
     hidden = sum(summary.id not in shown for summary in cover)
     if all(fold.joined for fold in folds):
         dated = all(fold.dated for fold in folds)
-        joined = [summary for summary in cover if summary.id in shown]
+        settled = folds[-1].settled
+        joined = [replace(s, text=without_lines(s.text, settled)) for s in cover if s.id in shown]
         text = wording.join_summaries(joined, hidden, recall=not unrecallable, dated=dated)
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     texts = {s.to_seq: wording.summary(s, recall=s.id not in unrecallable) for s in cover if s.id in shown}

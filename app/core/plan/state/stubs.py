@@ -8,6 +8,8 @@ from app.core.lexicon.identifiers import choose, ranked
 from app.core.log.event import ERASED, Event, content_text
 from app.core.log.events import EventType, Json
 from app.core.memory.cover import Summary
+from app.core.memory.digest.files import command_of
+from app.core.memory.digest.outcomes import ERROR, OK, outcomes_of
 from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier, Stub
@@ -36,12 +38,26 @@ class Candidate:
     saves: int
 
 
-def stub_for(event: Event, counter: Counter, reducer: str, reason: str, keeps: Sequence[str] = ()) -> Stub | None:
-    """Return the stub of a tool result; None if it would save nothing."""
-    tokens = counter.result(wording.stub(event, keeps, event.tokens))
+def stub_for(event: Event, context: Context, reducer: str, reason: str, keeps: Sequence[str] = ()) -> Stub | None:
+    """Return the stub of a tool result in the context; None if it would save nothing."""
+    outcome = _outcome(event, context)
+    tokens = context.counter.result(wording.stub(event, keeps, event.tokens, outcome=outcome))
     if tokens >= event.tokens:
         return None
-    return Stub(event.seq, 0, tokens, event.tokens - tokens, reducer, reason, keeps=tuple(keeps))
+    saved = event.tokens - tokens
+    return Stub(event.seq, 0, tokens, saved, reducer, reason, keeps=tuple(keeps), outcome=outcome)
+
+
+def _outcome(result: Event, context: Context) -> str:
+    """Return a sentence on the checks whose result it is; empty if it is of none, or their outcome is not known."""
+    call = None if result.call_seq is None or result.body is None else context.item(result.call_seq)
+    command = None if call is None else command_of(result.tool or "", call.event.arguments)
+    outcomes = outcomes_of(command, result) if command else ()
+    failed = next((one for one in outcomes if one.state == ERROR), None)
+    if failed is not None:
+        return wording.outcome(failed.report, passed=False)
+    passed = bool(outcomes) and all(one.state == OK for one in outcomes)
+    return wording.outcome(outcomes[0].report, passed=True) if passed else ""
 
 
 def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reason: str) -> Stub | None:
@@ -101,21 +117,21 @@ def stubs_for(context: Context, going: Sequence[Candidate], identifiers: float, 
         seen.update(*[item.names() for item in context.items if item.event.seq not in gone])
     stubs = []
     for candidate in reversed(going):
-        stub = _stub(candidate, context.counter, identifiers, seen, reducer)
+        stub = _stub(candidate, context, identifiers, seen, reducer)
         if stub is not None and stub.tokens < candidate.item.tokens:
             stubs.append(stub)
     return stubs
 
 
-def _stub(candidate: Candidate, counter: Counter, identifiers: float, seen: set[str], reducer: str) -> Stub | None:
+def _stub(candidate: Candidate, context: Context, identifiers: float, seen: set[str], reducer: str) -> Stub | None:
     event = candidate.item.event
     if event.call_seq is None:
-        return arguments_for(event, counter, reducer, candidate.reason)
+        return arguments_for(event, context.counter, reducer, candidate.reason)
     text = event.text
     room = min(KEEPS_CHARS_MAX, int(identifiers * len(text)))
     keeps = choose(ranked(event.names, text), seen, room) if room else ()
     seen.update(keeps)
-    return stub_for(event, counter, reducer, candidate.reason, keeps)
+    return stub_for(event, context, reducer, candidate.reason, keeps)
 
 
 def apply_stubs(context: Context, state: Frontier, stubs: Iterable[Stub]) -> Reduced:
@@ -176,7 +192,11 @@ def _without_hint(stub: Stub, event: Event, counter: Counter) -> Stub:
 
 def erase_quotes(frontier: Frontier, seq: int) -> Frontier:
     """Erase a frontier's quotes of the redacted event `seq`; the stub and the file's entry stay."""
-    stubs = tuple(replace(s, keeps=(), text=ERASED if s.text else "") if s.seq == seq else s for s in frontier.stubs)
+
+    def erased(stub: Stub) -> Stub:
+        return replace(stub, keeps=(), outcome="", text=ERASED if stub.text else "")
+
+    stubs = tuple(erased(stub) if stub.seq == seq else stub for stub in frontier.stubs)
     files = tuple((at, ERASED if at == seq else path) for at, path in frontier.left_out.files)
     left_out = replace(frontier.left_out, files=files)
     note = frontier.note.replace(noted_files(frontier.left_out), noted_files(left_out)) if files else frontier.note

@@ -14,6 +14,7 @@ from app.core.memory.digest.appendix import FORMER_REQUESTS, REQUESTS, TAGS, dis
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
 from app.core.memory.digest.plans import DELETED, OPEN, open_last, parse_tasks, unite_tasks
+from app.core.plan.state.settled import FAILED_CHANGE, FAILED_COMMAND, STATE_MARK, UNRESOLVED_LINE
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
 _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
@@ -22,11 +23,7 @@ _NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
 """An entry of a section of names: a name, or a name with its number."""
 _TOKEN: Final = re.compile(r"[\w./@~:-]*\w")
 _SEPARATOR: Final = re.compile(r"[./]")
-_STATE: Final = re.compile(r"^\[\w+\] ")
 _PASSED, _FAILED = "[ok] ", "[error] "
-_BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
-_UNCHANGED: Final = re.compile(r"^- The last attempt to change (\S+) in this part failed\.\n?", re.M)
-_UNRESOLVED: Final = re.compile(r"^- Not resolved when this part ended: [^\n]*\n?", re.M)
 _PLANNED: Final = re.compile(r"^(?:### In Progress|### Not Started|## Next Steps)\n(?:- [^\n]*(?:\n|\Z))+", re.M)
 _NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
 _NO_PROGRESS: Final = re.compile(r"^## Progress\n(?=## |\Z)", re.M)
@@ -111,7 +108,7 @@ def _parse(text: str) -> _Parsed:
         words=words,
         entries=tuple((tag, key, line) for tag, inner in sections for key, line in _entries(tag, inner)),
         passed=tuple(check for tag, inner in sections if tag == "commands" for check in _passed_checks(inner)),
-        failed=frozenset(bare_command(command) for command in _BLOCKED.findall(words)),
+        failed=frozenset(bare_command(command) for command in FAILED_COMMAND.findall(words)),
         names_edits=_EDITED.search(words) is not None,
     )
 
@@ -141,9 +138,9 @@ def _drop_old_failures(
     def line(found: re.Match[str]) -> str:
         return "" if bare_command(found[1]) in failed or _is_fixed(found[1], passed) else found[0]
 
-    kept = _BLOCKED.sub(line, summary.words) if summary.failed else summary.words
-    kept = _UNCHANGED.sub(lambda found: "" if found[1] in modified else found[0], kept)
-    kept = _UNRESOLVED.sub("", kept) if is_old or passed else kept
+    kept = FAILED_COMMAND.sub(line, summary.words) if summary.failed else summary.words
+    kept = FAILED_CHANGE.sub(lambda found: "" if found[1] in modified else found[0], kept)
+    kept = UNRESOLVED_LINE.sub("", kept) if is_old or passed else kept
     kept = _PLANNED.sub("", kept) if is_old else kept
     return _NO_PROGRESS.sub("", _NOTHING_BLOCKED.sub("", kept)).strip()
 
@@ -178,7 +175,7 @@ def _drop_passed_failures(lines: Mapping[str, str]) -> dict[str, str]:
 
 def _mark_old(line: str) -> str:
     """Return the line of a check, marked as run before later edits."""
-    bare = _STATE.sub("", line)
+    bare = STATE_MARK.sub("", line)
     if bare == line or BEFORE_EDITS in line or not checks_of(bare):
         return line
     return f"{line}{';' if ' # ' in line else ' #'} {BEFORE_EDITS}"
@@ -190,7 +187,7 @@ def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
         return ((name, name) for name in _NAME.findall(inner))
     lines = [line for line in inner.splitlines() if line]
     if tag == "commands":
-        return ((bare_command(_STATE.sub("", line)), line) for line in lines)
+        return ((bare_command(STATE_MARK.sub("", line)), line) for line in lines)
     return ((line[:REQUEST_CHARS] if tag in _REQUESTS else line, line) for line in lines)
 
 

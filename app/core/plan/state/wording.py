@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.memory.cover import Clipped, Summary
+from app.core.memory.digest.sentences import shorten
 from app.core.plan.state.frontier import LeftOut
 from app.core.plan.state.union import TEXTS_CACHED, unite
 
@@ -61,6 +62,7 @@ RENDER_VERSION: Final = 4
 
 PENDING: Final = "[No result yet: this tool call is still running.]"
 TOOLS_NAMED_MAX: Final = 6
+OUTCOME_CHARS_MAX: Final = 120
 ARGUMENT_CHARS_MAX: Final = 300
 ARGUMENT_CHARS_KEPT: Final = 80
 EPOCH: Final = "1970-01-02"
@@ -71,18 +73,25 @@ _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", 
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
 
-def stub(event: Event, keeps: Sequence[str], tokens: int, *, recall: bool = True) -> str:
+def stub(event: Event, keeps: Sequence[str], tokens: int, *, recall: bool = True, outcome: str = "") -> str:
     """Return the line in place of a tool result: its tool, how it began, and its tokens.
 
-    `keeps` are paths and identifiers of the result that are visible nowhere else.
+    `keeps` are paths and identifiers of the result that are visible nowhere else, `outcome` a sentence on its checks.
     """
     state = "error result" if event.is_error else "result"
     begins = f' It begins: "{event.gist}".' if event.gist else ""
     names = f" In it: {' '.join(keeps)}." if keeps else ""
     return (
-        f"[{state} of {event.tool or 'a tool'} left out of this context, about {tokens} tokens.{begins}{names}"
+        f"[{state} of {event.tool or 'a tool'} left out of this context, about {tokens} tokens.{begins}"
+        f"{f' {outcome}' if outcome else ''}{names}"
         f"{f' Recall it with seq {event.seq}.' if recall else ''}]"
     )
+
+
+def outcome(report: str, *, passed: bool) -> str:
+    """Return the sentence of a stub on the outcome of the checks of which it was the result."""
+    told = f": {shorten(report.rstrip('.'), OUTCOME_CHARS_MAX)}" if report else ""
+    return f"{'Its checks passed' if passed else 'A check failed'}{told}."
 
 
 def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, recall: bool = True) -> dict[str, Json]:

@@ -1,0 +1,114 @@
+"""Lines of summaries that messages after them settle: failures, runs of checks, tasks and steps of a plan.
+
+The lines are left out as long as these messages are shown with the summary. They are kept as checksums, so that they
+quote nothing of a log and stay the same if the summary is shortened.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
+from zlib import crc32
+
+from app.core.log.event import Event
+from app.core.memory.digest.calls import AnsweredCall, answered_calls
+from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is_same
+from app.core.memory.digest.commands import programs
+from app.core.memory.digest.outcomes import ERROR, OK, bare_command, outcomes_of
+from app.core.memory.digest.plans import OPEN, parse_tasks, plan_of, tasks_in, unite_tasks
+
+FAILED_COMMAND: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
+FAILED_CHANGE: Final = re.compile(r"^- The last attempt to change (\S+) in this part failed\.\n?", re.M)
+UNRESOLVED_LINE: Final = re.compile(r"^- Not resolved when this part ended: [^\n]*\n?", re.M)
+STATE_MARK: Final = re.compile(r"^\[(\w+)\] ")
+"""Forms of lines on states, in the words and in the commands of a summary without a model."""
+_HEADING: Final = re.compile(r"#{1,3} |<")
+_DETAILS: Final = re.compile(r" # [^#\n]*$")
+_PLANS: Final = frozenset({"### In Progress", "### Not Started"})
+_EMPTY: Final = re.compile(
+    r"^(?:### (?:In Progress|Not Started|Blocked)\n(?=#|<|\n|\Z)|<(commands|tasks)>\n</\1>\n?)", re.M
+)
+_NO_PROGRESS: Final = re.compile(r"^## Progress\n(?=## |<|\n|\Z)", re.M)
+
+
+class _Later:
+    """The states that the calls of later messages show."""
+
+    def __init__(self, calls: Sequence[AnsweredCall]) -> None:
+        done = [call for call in calls if call.result is not None and call.result.body is not None]
+        ran = [(call.command, call) for call in done if call.command and not call.is_rejected]
+        found = (outcome for text, call in ran for outcome in outcomes_of(text, call.result))
+        # A summary names a check in its fixed form.
+        self._checks = [(check, one.state) for one in found if (check := check_of(one.check.text))]
+        self._commands = {bare_command(text) for text, call in ran if call.state in (OK, ERROR)}
+        self._programs = {name for text, call in ran if call.state == OK for name in programs(text)}
+        self._changed = {path for call in done for path in call.use.modified}
+        self._has_plan = any(plan_of(call.event.arguments) for call in done if call.state == OK)
+        tasks = (
+            task
+            for call in done
+            if call.state == OK and call.result is not None
+            for task in tasks_in(call.tool, call.event.arguments, call.result.text)
+        )
+        self._closed = {task.id for task in unite_tasks(tasks) if task.state and task.state not in OPEN}
+
+    def settles(self, line: str, heading: str) -> bool:
+        """Return whether a line of a summary, under its heading or tag, is about a state that changed or was tested."""
+        if found := FAILED_COMMAND.match(line):
+            return self._ran(found[1], has_failed=True)
+        if found := FAILED_CHANGE.match(line):
+            return found[1] in self._changed
+        if UNRESOLVED_LINE.match(line):
+            return bool(self._changed) or any(state == OK for _, state in self._checks)
+        if heading == "<commands>":
+            command = _DETAILS.sub("", STATE_MARK.sub("", line))
+            return self._ran(command, has_failed=line.startswith(f"[{ERROR}] "))
+        if heading == "<tasks>":
+            return any(task.id in self._closed for task in parse_tasks(line))
+        return heading in _PLANS and self._has_plan
+
+    def _ran(self, command: str, *, has_failed: bool) -> bool:
+        """Return whether a command, or a check that covers it, ran again with a known outcome.
+
+        A command that failed counts as replaced by one of its programs that succeeded.
+        """
+        checks = checks_of(command)
+        if len(checks) == 1:
+            return any(self._tells(later, state, checks[0]) for later, state in self._checks)
+        again = has_failed and not self._programs.isdisjoint(programs(command))
+        return again or bare_command(command) in self._commands
+
+    @staticmethod
+    def _tells(later: Check, state: str, check: Check) -> bool:
+        return (state == OK and covers(later, check)) or (state in (OK, ERROR) and is_same(later, check))
+
+
+def settled_lines(texts: Iterable[str], events: Sequence[Event]) -> tuple[int, ...]:
+    """Return the checksums of the lines in summaries that `events`, which are newer and shown, settle."""
+    calls = answered_calls(events)
+    if not calls:
+        return ()
+    later = _Later(calls)
+    lines = (line for text in texts for heading, line in _lines(text) if later.settles(line, heading))
+    return tuple(dict.fromkeys(map(_checksum, lines)))
+
+
+def without_lines(text: str, checksums: Collection[int]) -> str:
+    """Return a summary's text without lines, given by their checksums, and without headings that are left empty."""
+    if not checksums:
+        return text
+    kept = "\n".join(line for line in text.split("\n") if not line or _checksum(line) not in checksums)
+    return _NO_PROGRESS.sub("", _EMPTY.sub("", kept))
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a summary, each with the heading or tag above it."""
+    heading = ""
+    for line in text.split("\n"):
+        if _HEADING.match(line):
+            heading = line.strip()
+        elif line:
+            yield heading, line
+
+
+def _checksum(line: str) -> int:
+    return crc32(line.encode())

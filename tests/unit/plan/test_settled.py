@@ -1,0 +1,142 @@
+"""Lines of summaries that later messages settle."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.core.log.event import content_text
+from app.core.memory.cover import Summary
+from app.core.memory.digest.digest import digest_of
+from app.core.memory.extractive.summary import write_summary
+from app.core.plan.pipeline import Plan, PlanInputs, plan
+from app.core.plan.state.frontier import START, from_json, to_json
+from app.core.plan.state.settled import settled_lines, without_lines
+from app.core.policy.policy import PRESETS
+from app.core.tokens.budget import Budget
+from tests.unit.builders import COUNTER, Log
+
+SUMMARY = """## Goal
+- Sort the gauge.
+## Progress
+### In Progress
+- Sort by time
+### Not Started
+- Print a page
+### Blocked
+- `pytest tests` failed when it was last run in this part: test_sort.
+- `git rebase main` failed when it was last run in this part: Merge conflict in a.go.
+- The last attempt to change /srv/gauge.py in this part failed.
+- Not resolved when this part ended: The rows are not sorted.
+## Key Decisions
+- Rows are sorted in the store.
+
+<tasks>
+#1 [pending] Port the gauge
+#2 [in_progress] Port the report
+</tasks>
+<commands>
+[error] pytest tests # failed: test_sort
+[ok] make lint
+[ok] npm install tide
+</commands>"""
+
+
+def ran(command: str, says: str = "", **more: Any) -> tuple[str, dict[str, Any], str, dict[str, Any]]:
+    return "Bash", {"command": command}, says, more
+
+
+def edited(path: str) -> tuple[str, dict[str, Any], str, dict[str, Any]]:
+    return "Edit", {"file_path": path, "old_string": "a", "new_string": "b"}, "done", {}
+
+
+def task(number: int, status: str) -> tuple[str, dict[str, Any], str, dict[str, Any]]:
+    return "TaskUpdate", {"taskId": str(number), "status": status}, "Updated", {}
+
+
+def planned(status: str) -> tuple[str, dict[str, Any], str, dict[str, Any]]:
+    return "TodoWrite", {"todos": [{"content": "Print a page", "status": status}]}, "done", {}
+
+
+def log_of(*calls: tuple[str, dict[str, Any], str, dict[str, Any]]) -> Log:
+    log = Log()
+    log.user(body={"content": "go on"})
+    for tool, arguments, says, more in calls:
+        log.result(log.call(tool, body={"arguments": arguments}), body={"content": says}, gist=says, **more)
+    return log
+
+
+def gone(*calls: tuple[str, dict[str, Any], str, dict[str, Any]]) -> list[str]:
+    """Return the lines of the summary that are left out after the calls."""
+    text = without_lines(SUMMARY, settled_lines([SUMMARY], log_of(*calls).events))
+    return [line for line in SUMMARY.splitlines() if line not in text.splitlines()]
+
+
+BLOCKED = "- `pytest tests` failed when it was last run in this part: test_sort."
+RAN = "[error] pytest tests # failed: test_sort"
+REBASE = "- `git rebase main` failed when it was last run in this part: Merge conflict in a.go."
+UNCHANGED = "- The last attempt to change /srv/gauge.py in this part failed."
+UNRESOLVED = "- Not resolved when this part ended: The rows are not sorted."
+
+
+@pytest.mark.parametrize(
+    ("call", "lines"),
+    [
+        (ran("cd /srv && pytest tests 2>&1", "12 passed in 0.1s"), [BLOCKED, UNRESOLVED, RAN]),
+        (ran("pytest -q", "42 passed in 0.1s"), [BLOCKED, UNRESOLVED, RAN]),
+        (ran("pytest tests", "1 failed, 11 passed", is_error=True), [BLOCKED, RAN]),
+        (ran("pytest tests | head -3"), []),
+        (ran("pytest tests/other", "3 passed in 0.1s"), [UNRESOLVED]),
+        (ran("make lint", "make: *** [lint] Error 1", is_error=True), ["[ok] make lint"]),
+        (ran("npm install wind"), []),
+        (ran("git rebase --abort"), [REBASE]),
+        (edited("/srv/gauge.py"), [UNCHANGED, UNRESOLVED]),
+        (edited("/srv/other.py"), [UNRESOLVED]),
+        (task(1, "completed"), ["#1 [pending] Port the gauge"]),
+        (task(1, "in_progress"), []),
+        (planned("in_progress"), ["### In Progress", "- Sort by time", "### Not Started", "- Print a page"]),
+    ],
+)
+def test_a_later_call_settles_what_it_shows_anew(call: Any, lines: list[str]) -> None:
+    assert gone(call) == lines
+
+
+def test_a_call_without_a_result_or_that_the_user_rejected_settles_nothing() -> None:
+    log = log_of()
+    log.call("Bash", body={"arguments": {"command": "pytest -q"}})
+    assert not settled_lines([SUMMARY], log.events)
+    assert not settled_lines(
+        [SUMMARY], [replace(event, body=None) for event in log_of(ran("pytest", "1 passed")).events]
+    )
+    assert not gone(ran("pytest -q", "The user doesn't want to proceed with this tool use.", is_error=True))
+
+
+def test_headings_and_sections_without_lines_are_left_out() -> None:
+    calls = (ran("pytest -q", "42 passed"), ran("git rebase --abort"), edited("/srv/gauge.py"), planned("completed"))
+    log = log_of(*calls, task(1, "completed"), task(2, "deleted"))
+    text = without_lines(SUMMARY, settled_lines([SUMMARY], log.events))
+    assert text == (
+        "## Goal\n- Sort the gauge.\n## Key Decisions\n- Rows are sorted in the store.\n\n"
+        "<commands>\n[ok] make lint\n[ok] npm install tide\n</commands>"
+    )
+
+
+def folded(log: Log, to_seq: int, text: str) -> Plan:
+    tree = (Summary("s", 1, to_seq, 0, 300, text, sum(event.tokens for event in log.events[:to_seq]), 1),)
+    inputs = PlanInputs(log.events, log.turn, COUNTER, tree=tree, folded=tree)
+    return plan(inputs, Budget(1_500, 0, 0, 1_500, 1_500, low_water=1.0), PRESETS["default"], START)
+
+
+def test_a_fold_leaves_out_what_the_messages_behind_it_settle_and_says_the_same_when_planned_again() -> None:
+    log = log_of(ran("pytest -q", "=== FAILURES ===\ntest_sort\n1 failed", is_error=True))
+    log.add(log.events[-1].type, 3_000, call_id="c9", tool="read", call_seq=None)
+    to_seq = len(log.events)
+    text = write_summary(log.events, (), "", digest_of(log.events), 800, COUNTER)
+    assert "`pytest` failed" in text
+    log.user(body={"content": "and now?"})
+    log.result(log.call("Bash", body={"arguments": {"command": "pytest -q"}}), body={"content": "2 passed in 0.1s"})
+    done = folded(log, to_seq, text)
+    shown = content_text(done.context.summaries[0].content)
+    assert "failed" not in shown and "[error]" not in shown
+    assert done.context.summary_tokens == COUNTER.message(shown)
+    assert from_json(to_json(done.state)) == done.state
