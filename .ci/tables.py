@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from app.core.policy.knobs import Knob
+from app.core.policy.knobs import Knob, knobs_of
 from app.core.policy.policy import Policy
 from app.runtime import settings_report
 
@@ -37,7 +37,7 @@ def knob_table() -> str:
 def knobs(group: type[Any], path: str = "") -> Iterator[tuple[str, Knob, Any]]:
     """Yield every knob of a group, and of the groups in it, with its path and its default."""
     for own in fields(group):
-        knob: Knob = own.metadata["knob"]
+        knob = knobs_of(group)[own.name]
         where = f"{path}.{own.name}" if path else own.name
         if knob.kind == "group":
             yield from knobs(knob.shape, where)

@@ -56,13 +56,13 @@ class ToolRule:
     """Eviction rules for the results of one tool, in place of the general rules."""
 
     keep_last: int | None = _knob(
-        "whole", None, "Number of the newest results of the tool that stay whole. Null: their number does not matter."
+        None, "Number of the newest results of the tool that stay whole. Null: their number does not matter."
     )
     age_turns: int | None = _knob(
-        "whole", None, "Age in turns from which results may be evicted. Null: age does not matter.", least=1
+        None, "Age in turns from which results may be evicted. Null: age does not matter.", least=1
     )
     min_tokens: int | None = _knob(
-        "whole", None, "Size below which results stay. Null: as `retention.min_tokens`.", unit="tokens"
+        None, "Size below which results stay. Null: as `retention.min_tokens`.", unit="tokens"
     )
 
 
@@ -71,46 +71,36 @@ class Retention:
     """The rules by which tool results are shown as stubs."""
 
     keep_last: int | None = _knob(
-        "whole",
-        2,
-        "Number of the newest tool results that stay whole. Null: their number does not matter.",
-        optional=True,
+        2, "Number of the newest tool results that stay whole. Null: their number does not matter."
     )
-    per_tool: bool = _knob("flag", False, "Whether `keep_last` counts the results of each tool separately.")
+    per_tool: bool = _knob(False, "Whether `keep_last` counts the results of each tool separately.")
     age_turns: int | None = _knob(
-        "whole", None, "Age in turns from which results may be evicted. Null: age does not matter.", least=1
+        None, "Age in turns from which results may be evicted. Null: age does not matter.", least=1
     )
     superseded: bool = _knob(
-        "flag", True, "Whether a result may be evicted when a newer one of the same call or file repeats it."
+        True, "Whether a result may be evicted when a newer one of the same call or file repeats it."
     )
     working_set: int = _knob(
-        "whole",
         16,
         "Number of tool calls for which the newest content of a file (reads, writes, later edits) stays whole after "
         "the file was last used: half as many in the next turn, four times as many for the arguments of calls, fewer "
         "where cache writes cost more than those of a five-minute cache. 0: no content stays for this reason.",
         most=1000,
     )
-    min_tokens: int = _knob(
-        "whole", 300, "Size below which results stay, unless the budget forces them out.", unit="tokens"
-    )
-    arguments: bool = _knob("flag", True, "Whether long arguments of old tool calls are shortened as well.")
+    min_tokens: int = _knob(300, "Size below which results stay, unless the budget forces them out.", unit="tokens")
+    arguments: bool = _knob(True, "Whether long arguments of old tool calls are shortened as well.")
     identifiers: float = _knob(
-        "share",
         0.1,
         "Share of an evicted result that its stub may keep, as paths and identifiers that appear nowhere else.",
         zero=True,
     )
     dense: float = _knob(
-        "share",
         0.5,
         "Share of paths and identifiers in a result above which it counts as a listing and stays, unless it is large "
         "or the budget forces it out.",
     )
-    tools: Mapping[str, ToolRule] = _knob(
-        "groups", dict, "Rules for single tools, by name, in place of the general ones.", shape=ToolRule
-    )
-    never_evict: tuple[str, ...] = _knob("names", (), "Tools whose results are evicted only as a last resort.")
+    tools: Mapping[str, ToolRule] = _knob(dict, "Rules for single tools, by name, in place of the general ones.")
+    never_evict: tuple[str, ...] = _knob((), "Tools whose results are evicted only as a last resort.")
 
     def rule(self, tool: str | None) -> ToolRule | None:
         """Return the rule for a tool; None if its results always stay."""
@@ -130,9 +120,9 @@ class Retention:
 class DialogueWindow:
     """The maximum of the conversation that is shown, in whole turns, the newest first."""
 
-    turns: int | None = _knob("whole", None, "Maximum number of turns shown. Null: no limit.", least=1)
+    turns: int | None = _knob(None, "Maximum number of turns shown. Null: no limit.", least=1)
     tokens: int | None = _knob(
-        "whole", None, "Maximum size of the turns shown, in whole turns. Null: no limit.", unit="tokens", least=1
+        None, "Maximum size of the turns shown, in whole turns. Null: no limit.", unit="tokens", least=1
     )
 
 
@@ -141,16 +131,15 @@ class Caps:
     """The largest share of the target for each kind of content."""
 
     tool_results: float | None = _knob(
-        "share", None, "Maximum share of the target for tool results; beyond it the oldest become stubs. Null: no cap."
+        None, "Maximum share of the target for tool results; beyond it the oldest become stubs. Null: no cap."
     )
     dialogue: float | None = _knob(
-        "share",
         None,
         "Maximum share of the target for messages and tool calls; beyond it the oldest turns are summarized where a "
         "summary covers them, else dropped. Null: no cap.",
     )
     summaries: float | None = _knob(
-        "share", None, "Maximum share of the target for summaries; beyond it the longest are shortened. Null: no cap."
+        None, "Maximum share of the target for summaries; beyond it the longest are shortened. Null: no cap."
     )
 
 
@@ -158,18 +147,15 @@ class Caps:
 class Trigger:
     """Thresholds at which a context is reduced, in addition to its target."""
 
-    ratio: float | None = _knob(
-        "share", None, "Share of the window above which a context is reduced. Null: no such trigger."
-    )
+    ratio: float | None = _knob(None, "Share of the window above which a context is reduced. Null: no such trigger.")
     reserve: str | int | None = _knob(
-        "reserve",
         None,
         'Part of the window that must stay free, else a context is reduced; "auto" sets it by the size of the window. '
         "Null: no such trigger.",
         unit="tokens",
     )
     tokens: int | None = _knob(
-        "whole", None, "Size above which a context is reduced. Null: no such trigger.", unit="tokens", least=1
+        None, "Size above which a context is reduced. Null: no such trigger.", unit="tokens", least=1
     )
 
 
@@ -178,27 +164,20 @@ class Cut:
     """The cut point of the log if its older part must be left out; at most one of the four sizes is given."""
 
     keep_tokens: str | int | None = _knob(
-        "reserve",
-        None,
-        'Size of the newest part to keep; "auto" sets it by the size of the window. Null: not set.',
-        unit="tokens",
+        None, 'Size of the newest part to keep; "auto" sets it by the size of the window. Null: not set.', unit="tokens"
     )
-    keep_ratio: float | None = _knob(
-        "share", None, "Size of the newest part to keep, as a share of the window. Null: not set."
-    )
-    keep_messages: int | None = _knob("whole", None, "Number of the newest events to keep. Null: not set.", least=1)
-    keep_turns: int | None = _knob("whole", None, "Number of the newest turns to keep. Null: not set.", least=1)
+    keep_ratio: float | None = _knob(None, "Size of the newest part to keep, as a share of the window. Null: not set.")
+    keep_messages: int | None = _knob(None, "Number of the newest events to keep. Null: not set.", least=1)
+    keep_turns: int | None = _knob(None, "Number of the newest turns to keep. Null: not set.", least=1)
     keep_recent_turns: int = _knob(
-        "whole", 0, "Number of the newest turns that are kept in any case, if `keep_ratio` would keep less."
+        0, "Number of the newest turns that are kept in any case, if `keep_ratio` would keep less."
     )
     lean: str = _knob(
-        "choice",
         "back",
         "Direction in which the cut point moves off a tool result: `back`, which keeps more, or `forward`.",
         choices=LEAN,
     )
     split_turn: str = _knob(
-        "choice",
         "protect_current",
         "Treatment of the turn that the cut point falls into: it may be split (`prefix`), it may be split unless "
         "it is the running turn (`protect_current`), or the cut point moves to the next turn (`advance`). "
@@ -218,40 +197,31 @@ class TtlPruning:
     """Pruning after the session has been idle until the provider's cache is cold."""
 
     ttl_seconds: int | None = _knob(
-        "whole",
         None,
         "Idle time after which contexts are pruned, usually the lifetime of the provider's cache. Null: never.",
         unit="seconds",
     )
-    buffer_seconds: int = _knob("whole", 10, "Safety margin that is subtracted from `ttl_seconds`.", unit="seconds")
+    buffer_seconds: int = _knob(10, "Safety margin that is subtracted from `ttl_seconds`.", unit="seconds")
     keep_recent_turns: int = _knob(
-        "whole",
-        10,
-        "Number of the newest turns in which only media and the results of searches and fetches are pruned.",
+        10, "Number of the newest turns in which only media and the results of searches and fetches are pruned."
     )
-    keep_recent_intact_turns: int = _knob("whole", 2, "Number of the newest turns that are not pruned at all.")
-    text_chars: int = _knob(
-        "whole", 4000, "Length above which the text of an event with a `path` is cut.", unit="characters"
-    )
+    keep_recent_intact_turns: int = _knob(2, "Number of the newest turns that are not pruned at all.")
+    text_chars: int = _knob(4000, "Length above which the text of an event with a `path` is cut.", unit="characters")
     result_chars: int = _knob(
-        "whole",
-        400,
-        "Length above which tool results in plain text, and the texts of search hits, are cut.",
-        unit="characters",
+        400, "Length above which tool results in plain text, and the texts of search hits, are cut.", unit="characters"
     )
     field_chars: int = _knob(
-        "whole",
         1000,
         "Length above which texts in the arguments of tool calls and in JSON results are cut.",
         unit="characters",
         least=1,
     )
-    base64_chars: int = _knob("whole", 4000, "Length above which base64 data is left out.", unit="characters")
-    list_items: int = _knob("whole", 50, "Number of items above which lists are cut.")
-    dict_keys: int = _knob("whole", 80, "Number of keys above which objects are cut.")
-    images: int = _knob("whole", 2, "Number of the newest images in recent turns that stay.")
-    image_chars: int = _knob("whole", 1_000_000, "Maximum length of the data of these images.", unit="characters")
-    say: bool = _knob("flag", True, "Whether a line in the context tells the model that it was pruned.")
+    base64_chars: int = _knob(4000, "Length above which base64 data is left out.", unit="characters")
+    list_items: int = _knob(50, "Number of items above which lists are cut.")
+    dict_keys: int = _knob(80, "Number of keys above which objects are cut.")
+    images: int = _knob(2, "Number of the newest images in recent turns that stay.")
+    image_chars: int = _knob(1_000_000, "Maximum length of the data of these images.", unit="characters")
+    say: bool = _knob(True, "Whether a line in the context tells the model that it was pruned.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,21 +229,18 @@ class Economics:
     """The conditions under which evictions that the budget does not demand are worth their price."""
 
     factor: float = _knob(
-        "number",
         1.0,
         "Evictions are applied once carrying their content has cost this many times what rewriting the cache costs.",
         most=100,
     )
-    least_tokens: int = _knob("whole", 1_000, "Size below which evictions are not worth a new epoch.", unit="tokens")
-    on_cold: bool = _knob("flag", True, "Whether evictions are applied when the cache is cold anyway.")
+    least_tokens: int = _knob(1_000, "Size below which evictions are not worth a new epoch.", unit="tokens")
+    on_cold: bool = _knob(True, "Whether evictions are applied when the cache is cold anyway.")
     at_risk: float = _knob(
-        "share",
         0.03,
         "Share of the cost of sending everything by which evictions may raise the cost of a run. 0: by nothing.",
         zero=True,
     )
     once_tokens: int | None = _knob(
-        "whole",
         None,
         "Size from which results are shown once, if they can be recalled: after the last cache breakpoint, and as "
         "stubs from the next call on. Null: no result is.",
@@ -287,12 +254,11 @@ class VisibilityRules:
     """Limits on hiding parts of a context without `force`."""
 
     hide: str = _knob(
-        "choice",
         "economic",
         "Events that an agent may hide without `force`: those that pay while the cache is warm (`economic`), those "
         "after the `pre_tail` cache breakpoint (`tail`), or any (`any`).",
         choices=HIDE,
     )
     hide_tail_tokens_max: int | None = _knob(
-        "whole", None, "Maximum size of what follows an event that may be hidden. Null: no limit.", unit="tokens"
+        None, "Maximum size of what follows an event that may be hidden. Null: no limit.", unit="tokens"
     )

@@ -1,8 +1,10 @@
 """Knobs: the fields of a policy, with a description, unit and bounds, for parsing and documentation."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Final
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, get_args, get_origin
 
 from app.core.errors import InvalidPolicy
 from app.core.log.events import NAME_CHARS_MAX, Json
@@ -14,34 +16,63 @@ WHOLE_MAX: Final = 2**31 - 1
 class Knob:
     """The description of a policy's field: a `sentence` for readers, and the inclusive bounds `least` and `most`.
 
-    `kind` is whole, share, number, reserve, flag, choice, name, names, group or groups; `shape` is a group's class.
+    The type of the field determines its `kind`: whole, share, number, reserve, flag, choice, name, names, group or
+    groups. A float with `most` is a number, one without it a share; `shape` is a group's class.
     """
 
-    kind: str
-    sentence: str
+    sentence: str = ""
     unit: str = ""
     least: float = 0
-    most: float = WHOLE_MAX
+    most: float | None = None
     choices: tuple[str, ...] = ()
-    shape: Any = None
-    optional: bool = False
     zero: bool = False
     """Whether a share may be 0."""
+    kind: str = ""
+    shape: Any = None
+    optional: bool = False
 
 
-def knob(kind: str, default: Any, sentence: str, **more: Any) -> Any:
+def knob(default: Any, sentence: str = "", **more: Any) -> Any:
     """Return a dataclass field that is a knob. `default` may be a factory; `more` are further fields of `Knob`."""
-    metadata = {"knob": Knob(kind, sentence, **({"optional": True} if default is None else {}) | more)}
-    if isinstance(default, type) or callable(default):
+    metadata = {"knob": Knob(sentence, **more)}
+    if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
+@cache
+def knobs_of(group: type[Any]) -> Mapping[str, Knob]:
+    """Return the knobs of a dataclass by name, each with its kind."""
+    return {own.name: _with_kind(own.metadata["knob"], own.type) for own in fields(group)}
+
+
+_KINDS: Final = {int: "whole", float: "share", bool: "flag", str: "name", tuple: "names"}
+
+
+def _with_kind(knob: Knob, hint: Any) -> Knob:
+    types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    first, *others = (one for one in types if one is not NoneType)
+    if is_dataclass(first):
+        return replace(knob, kind="group", shape=first)
+    if get_origin(first) is Mapping:
+        return replace(knob, kind="groups", shape=get_args(first)[1])
+    kind = _KINDS[get_origin(first) or first]
+    if kind == "share" and knob.most is not None:
+        kind = "number"
+    kind = "choice" if knob.choices else "reserve" if others else kind
+    return replace(knob, kind=kind, optional=NoneType in types)
+
+
 def read_group(document: Json, path: str, shape: type[Any]) -> Any:
     """Read a value of the dataclass `shape` from a document. Raises InvalidPolicy, which names the knob by its path."""
+    return shape(**read_values(document, path, shape))
+
+
+def read_values(document: Json, path: str, shape: type[Any]) -> dict[str, Any]:
+    """Return the knobs of the dataclass `shape` that a document sets. Raises InvalidPolicy."""
     if not isinstance(document, Mapping):
         raise InvalidPolicy("must be an object", knob=path or "policy")
-    known = {f.name: f.metadata["knob"] for f in fields(shape)}
+    known = knobs_of(shape)
     values: dict[str, Any] = {}
     for name, value in document.items():
         where = f"{path}.{name}" if path else str(name)
@@ -49,11 +80,11 @@ def read_group(document: Json, path: str, shape: type[Any]) -> Any:
             raise InvalidPolicy(f"unknown knob; known here: {', '.join(sorted(known))}", knob=where)
         knob = known[name]
         values[name] = None if value is None and knob.optional else _READ[knob.kind](value, where, knob)
-    return shape(**values)
+    return values
 
 
 def _whole(value: Json, where: str, knob: Knob) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not knob.least <= value <= knob.most:
+    if isinstance(value, bool) or not isinstance(value, int) or not knob.least <= value <= (knob.most or WHOLE_MAX):
         raise InvalidPolicy(f"must be a whole number of {int(knob.least)} or more", knob=where)
     return value
 
@@ -125,7 +156,8 @@ _READ: Final[Mapping[str, Callable[[Json, str, Knob], Any]]] = {
 
 def json_schema(shape: type[Any]) -> dict[str, Json]:
     """Return the JSON Schema of a group of knobs, each with its sentence, unit and default."""
-    properties = {f.name: _described(f.metadata["knob"], f) for f in fields(shape)}
+    knobs = knobs_of(shape)
+    properties = {f.name: _described(knobs[f.name], f) for f in fields(shape)}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 

@@ -49,111 +49,84 @@ class Policy:
     """The settings of a view that an operator makes."""
 
     window_tokens: int | None = _knob(
-        "whole", None, "Context window of the model. Null: the model's own.", unit="tokens", least=1
+        None, "Context window of the model. Null: the model's own.", unit="tokens", least=1
     )
     reserve_tokens: int | None = _knob(
-        "whole",
-        None,
-        "Part of the window left free for the answer. Null: a tenth of the window, at most 16,384.",
-        unit="tokens",
+        None, "Part of the window left free for the answer. Null: a tenth of the window, at most 16,384.", unit="tokens"
     )
     injection_reserve_tokens: int | None = _knob(
-        "whole",
         None,
         "Part of the window left free for injected content. Null: what a call's own injections take, at most an "
         "eighth of the window.",
         unit="tokens",
     )
     outside_tokens: int | None = _knob(
-        "whole",
         None,
         "Size of the tools, system prompt and the like that the client adds to each request, as the provider counts. "
         "Null: the session's value, else an estimate from reported usage.",
         unit="tokens",
     )
     estimator: str | None = _knob(
-        "choice",
         None,
         "Estimator that counts tokens for models whose own tokenizer is not known. Null: `heuristic`. That and rules "
         "of thumb (`ceil4` and the like) count no less than OpenAI's tokenizers.",
         choices=ESTIMATORS,
     )
     heuristic: str = _knob(
-        "choice",
         "heuristic",
         "Estimator for models that OpenAI's tokenizers do not count, if `estimator` is null: `heuristic` suits the "
         "model (Claude's are scaled, others counted by kind of text). The others are rules of thumb, which count no "
         "less than the model's own tokenizer.",
         choices=HEURISTICS,
     )
-    trigger: Trigger = _knob(
-        "group", Trigger, "Thresholds at which contexts are reduced before the target demands it.", shape=Trigger
-    )
+    trigger: Trigger = _knob(Trigger, "Thresholds at which contexts are reduced before the target demands it.")
     evict: str = _knob(
-        "choice",
         "economic",
         "When evictions are applied: when they pay off (`economic`), only when the budget forces them "
         "(`on_pressure`), also when the cache is cold (`on_cache_expiry`), or at every context (`every_assembly`).",
         choices=EVICT,
     )
     low_water: float = _knob(
-        "share",
         0.7,
         "Share of the target or trigger down to which a context is reduced once it must be, so that its prefix then "
         "stays for many calls.",
     )
-    soft_ratio: float = _knob("share", 0.8, "Share of the target from which an append reports soft pressure.")
-    ttl_pruning: TtlPruning = _knob(
-        "group", TtlPruning, "Pruning of content when the provider's cache has gone cold.", shape=TtlPruning
-    )
-    retention: Retention = _knob("group", Retention, "Rules by which tool results may be evicted.", shape=Retention)
-    caps: Caps = _knob("group", Caps, "Limits for one kind of content.", shape=Caps)
-    dialogue_window: DialogueWindow = _knob(
-        "group", DialogueWindow, "Maximum of the conversation that is shown.", shape=DialogueWindow
-    )
-    summarize: Summarize = _knob("group", Summarize, "Summaries of older parts of the log.", shape=Summarize)
+    soft_ratio: float = _knob(0.8, "Share of the target from which an append reports soft pressure.")
+    ttl_pruning: TtlPruning = _knob(TtlPruning, "Pruning of content when the provider's cache has gone cold.")
+    retention: Retention = _knob(Retention, "Rules by which tool results may be evicted.")
+    caps: Caps = _knob(Caps, "Limits for one kind of content.")
+    dialogue_window: DialogueWindow = _knob(DialogueWindow, "Maximum of the conversation that is shown.")
+    summarize: Summarize = _knob(Summarize, "Summaries of older parts of the log.")
     cut: Cut = _knob(
-        "group",
-        Cut,
-        "The newest part, which is kept verbatim: it is summarized and dropped last. At most one size is given.",
-        shape=Cut,
+        Cut, "The newest part, which is kept verbatim: it is summarized and dropped last. At most one size is given."
     )
-    economics: Economics = _knob(
-        "group", Economics, "Conditions under which evictions that nothing forces pay off.", shape=Economics
-    )
-    cache: CacheRules = _knob("group", CacheRules, "Properties of the provider's cache.", shape=CacheRules)
-    prices: Prices = _knob("group", Prices, "Prices of tokens, for the ledger.", shape=Prices)
-    overflow: OverflowRules = _knob(
-        "group", OverflowRules, "Provider errors that mean that the context was too long.", shape=OverflowRules
-    )
-    visibility: VisibilityRules = _knob("group", VisibilityRules, "Limits on hiding events.", shape=VisibilityRules)
+    economics: Economics = _knob(Economics, "Conditions under which evictions that nothing forces pay off.")
+    cache: CacheRules = _knob(CacheRules, "Properties of the provider's cache.")
+    prices: Prices = _knob(Prices, "Prices of tokens, for the ledger.")
+    overflow: OverflowRules = _knob(OverflowRules, "Provider errors that mean that the context was too long.")
+    visibility: VisibilityRules = _knob(VisibilityRules, "Limits on hiding events.")
     markers: str = _knob(
-        "choice",
         "tail",
         "Places of the cache breakpoints: after the last call and at the tail (`tail`), after rounds and turns "
         "(`rounds`), after the system prompt only (`prefix`), or nowhere (`none`).",
         choices=MARKERS,
     )
-    layers: tuple[str, ...] = _knob("names", LAYERS, f"Layers that are shown if they are set: {', '.join(LAYERS)}.")
+    layers: tuple[str, ...] = _knob(LAYERS, f"Layers that are shown if they are set: {', '.join(LAYERS)}.")
     recall: bool = _knob(
-        "flag",
         False,
         "Whether the agent has the recall tool although the log's tools do not include it: stubs then say how to "
         "recall the originals.",
     )
     authors: tuple[str, ...] | None = _knob(
-        "names",
         None,
         "Authors whose events are shown, with events without one; with a `!` before each, all but these. Null: all.",
     )
     types: tuple[str, ...] | None = _knob(
-        "names",
         None,
         "Types of events that are shown; with a `!` before each, all but these. Null: all. A tool call and its result "
         f"go together. Known: {', '.join(KINDS)}.",
     )
     retain_calls_days: int | None = _knob(
-        "whole",
         None,
         "Time for which records of calls are kept at least. Null: as long as the server keeps them.",
         unit="days",
