@@ -4,9 +4,8 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import mul
 from types import MappingProxyType
 from typing import Final, Literal, Protocol
@@ -164,110 +163,50 @@ MARGIN: Final = 0.1
 class Scale:
     """The weights of a scaled count: `token` for each token of the other tokenizer, the rest for kinds of characters.
 
-    Characters beyond ASCII are classified by the first byte of their UTF-8: `accented` are Latin-1's letters, `latin`
-    all other Latin and phonetic letters, `semitic` Armenian to Thaana and Nko, `brahmic` the scripts of India,
-    South-East Asia and their neighbours, `symbols` punctuation and signs, `kana` up to the ideographs, `hangul` with
-    all that is not listed elsewhere, `pictures` emoji and rare ideographs. `foreign` is for small letters in a text
-    with accented ones, at most FOREIGN_LETTERS for each of these: other languages take more tokens for the same letters
-    than English. `same_letter` and `same_other` are for characters in long runs of one character, for which the other
-    tokenizer has special tokens.
+    `kinds` are the weights of _KINDS, in that order. `foreign` is for small letters in a text with accented ones, at
+    most FOREIGN_LETTERS for each of these: other languages take more tokens for the same letters than English.
+    `same_letter` and `same_other` are for characters in long runs of one character, for which the other tokenizer has
+    special tokens.
     """
 
     token: float
-    upper: float
-    lower: float
-    digit: float
-    space: float
-    ascii: float
-    accented: float
-    latin: float
-    greek: float
-    cyrillic: float
-    semitic: float
-    brahmic: float
-    symbols: float
-    kana: float
-    hangul: float
-    pictures: float
+    kinds: tuple[float, ...]
     foreign: float
     same_letter: float
     same_other: float
 
 
+# The first bytes of the UTF-8 of each kind of character, and the kind's weights in claude-3 and claude-4.7.
+_WEIGHTS: Final[Sequence[tuple[Iterable[int], float, float]]] = (
+    (range(0x41, 0x5B), 0.15, 0.65),  # capital letters
+    (range(0x61, 0x7B), 0.025, 0.19),  # small letters
+    (range(0x30, 0x3A), 0.01, 0.02),  # digits
+    (b" \t\n\r", 0.01, 0.02),
+    ([byte for byte in range(0x80) if byte not in b" \t\n\r" and not chr(byte).isalnum()], 0.12, 0.27),  # signs
+    ([0xC3], 0.4, 0.4),  # Latin-1's letters
+    (range(0xC4, 0xCE), 0.4, 0.4),  # all other Latin and phonetic letters
+    ([0xCE, 0xCF], 0.4, 0.45),  # Greek
+    (range(0xD0, 0xD4), 0.2, 0.2),  # Cyrillic
+    (range(0xD4, 0xE0), 0.45, 0.5),  # Armenian to Thaana, and Nko
+    ([0xE0, 0xE1], 0.52, 0.55),  # the scripts of India, South-East Asia and their neighbours
+    ([0xC2, 0xE2], 0.3, 0.4),  # punctuation and signs
+    (range(0xE3, 0xEA), 0.22, 0.31),  # kana up to the ideographs
+    (range(0xEA, 0xF0), 0.72, 0.8),  # Hangul, with all that is not listed elsewhere
+    (range(0xF0, 0xF8), 0.15, 0.46),  # emoji and rare ideographs
+)
+_KINDS: Final = tuple(bytes(kind) for kind, _, _ in _WEIGHTS)
 SCALES: Final[Mapping[str, Scale]] = MappingProxyType(
     {
-        "claude-3": Scale(
-            token=1.18,
-            upper=0.15,
-            lower=0.025,
-            digit=0.01,
-            space=0.01,
-            ascii=0.12,
-            accented=0.4,
-            latin=0.4,
-            greek=0.4,
-            cyrillic=0.2,
-            semitic=0.45,
-            brahmic=0.52,
-            symbols=0.3,
-            kana=0.22,
-            hangul=0.72,
-            pictures=0.15,
-            foreign=0.16,
-            same_letter=0.36,
-            same_other=0.065,
-        ),
-        "claude-4.7": Scale(
-            token=1.05,
-            upper=0.65,
-            lower=0.19,
-            digit=0.02,
-            space=0.02,
-            ascii=0.27,
-            accented=0.4,
-            latin=0.4,
-            greek=0.45,
-            cyrillic=0.2,
-            semitic=0.5,
-            brahmic=0.55,
-            symbols=0.4,
-            kana=0.31,
-            hangul=0.8,
-            pictures=0.46,
-            foreign=0.15,
-            same_letter=1.0,
-            same_other=0.17,
-        ),
+        "claude-3": Scale(1.18, tuple(row[1] for row in _WEIGHTS), foreign=0.16, same_letter=0.36, same_other=0.065),
+        "claude-4.7": Scale(1.05, tuple(row[2] for row in _WEIGHTS), foreign=0.15, same_letter=1.0, same_other=0.17),
     }
 )
-
 _ASCII_KINDS: Final = 5
 FOREIGN_LETTERS: Final = 100
 RUN_BYTES: Final = 16
 _RUN: Final = bytes(RUN_BYTES - 1)
 _EQUAL: Final = re.compile(rb"\x00{%d,}" % (RUN_BYTES - 1))
 _LETTERS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-# In the order of the fields of `Scale` after `token`; a character beyond ASCII counts by its first byte.
-_KINDS: Final = tuple(
-    bytes(kind)
-    for kind in (
-        range(0x41, 0x5B),
-        range(0x61, 0x7B),
-        range(0x30, 0x3A),
-        b" \t\n\r",
-        [byte for byte in range(0x80) if byte not in b" \t\n\r" and not chr(byte).isalnum()],
-        [0xC3],
-        range(0xC4, 0xCE),
-        [0xCE, 0xCF],
-        range(0xD0, 0xD4),
-        range(0xD4, 0xE0),
-        [0xE0, 0xE1],
-        [0xC2, 0xE2],
-        range(0xE3, 0xEA),
-        range(0xEA, 0xF0),
-        range(0xF0, 0xF8),
-    )
-)
 
 
 def scaled(tokens: int, text: str, scale: Scale) -> float:
@@ -283,7 +222,7 @@ def scaled(tokens: int, text: str, scale: Scale) -> float:
     raw = b"".join((*rest, raw[end:])) if end else raw
     kinds = _KINDS[:_ASCII_KINDS] if raw.isascii() else _KINDS
     counts = [len(raw) - len(raw.translate(None, kind)) for kind in kinds]
-    extra: float = sum(map(mul, _weights(scale), counts))
+    extra: float = sum(map(mul, scale.kinds, counts))
     total += extra
     if len(counts) > _ASCII_KINDS:
         accented = counts[_ASCII_KINDS] + counts[_ASCII_KINDS + 1]
@@ -303,9 +242,3 @@ def _runs(raw: bytes) -> Iterator[tuple[int, int]]:
         return
     for found in _EQUAL.finditer(changes):
         yield max(0, found.start() - 1), found.end()
-
-
-@cache
-def _weights(scale: Scale) -> tuple[float, ...]:
-    weights: tuple[float, ...] = astuple(scale)[1:-3]
-    return weights
