@@ -3,25 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from app.core.errors import InvalidPolicy
 from app.core.log.events import Json
+from app.core.policy.knobs import knob, read_values
 from app.core.policy.summarize import CacheRules
 from app.core.tokens.scales import AREA, ImageRule
-
-Vendor = Literal["openai", "anthropic", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """A model's vendor, window and rules of counting.
+    """A model's window and rules of counting.
 
     `encoding` is the tiktoken encoding to count with, None for the heuristic. `scale` names the scale from that
     encoding's tokens to the model's own (`core/tokens/scales`), None if the encoding is the model's.
     """
 
-    vendor: Vendor
     window_tokens: int
     encoding: str | None
     image: ImageRule
@@ -33,35 +31,35 @@ _PATCHES_MINI: Final = ImageRule("patches", factor=1.62)
 
 # Claude 3 to 4.6 share a tokenizer, Opus 4.7 and all later models another one (platform.claude.com, "Token counting").
 # An unknown name is treated as a later model's, whose tokenizer makes more tokens.
-_CLAUDE_3: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-3")
-_CLAUDE: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-4.7")
+_CLAUDE_3: Final = ModelProfile(200_000, "o200k_base", AREA, "claude-3")
+_CLAUDE: Final = ModelProfile(200_000, "o200k_base", AREA, "claude-4.7")
 
-UNKNOWN: Final = ModelProfile("other", 128_000, None, AREA)
+UNKNOWN: Final = ModelProfile(128_000, None, AREA)
 
 # The longest matching prefix applies.
 _PROFILES: Final = {
-    "gpt-5": ModelProfile("openai", 272_000, "o200k_base", ImageRule("tiles", base=70, tile=140)),
-    "gpt-5-mini": ModelProfile("openai", 272_000, "o200k_base", _PATCHES_MINI),
-    "gpt-5-nano": ModelProfile("openai", 272_000, "o200k_base", ImageRule("patches", factor=2.46)),
-    "gpt-4.1": ModelProfile("openai", 1_047_576, "o200k_base", _TILES),
-    "gpt-4.1-mini": ModelProfile("openai", 1_047_576, "o200k_base", _PATCHES_MINI),
-    "gpt-4.1-nano": ModelProfile("openai", 1_047_576, "o200k_base", ImageRule("patches", factor=2.46)),
-    "gpt-4o": ModelProfile("openai", 128_000, "o200k_base", _TILES),
-    "gpt-4o-mini": ModelProfile("openai", 128_000, "o200k_base", ImageRule("tiles", base=2833, tile=5667)),
-    "chatgpt-4o": ModelProfile("openai", 128_000, "o200k_base", _TILES),
-    "gpt-oss": ModelProfile("openai", 131_072, "o200k_base", _TILES),
-    "o1": ModelProfile("openai", 200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
-    "o3": ModelProfile("openai", 200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
-    "o4-mini": ModelProfile("openai", 200_000, "o200k_base", ImageRule("patches", factor=1.72)),
-    "gpt-4-turbo": ModelProfile("openai", 128_000, "cl100k_base", _TILES),
-    "gpt-4": ModelProfile("openai", 8_192, "cl100k_base", _TILES),
-    "gpt-3.5": ModelProfile("openai", 16_385, "cl100k_base", _TILES),
+    "gpt-5": ModelProfile(272_000, "o200k_base", ImageRule("tiles", base=70, tile=140)),
+    "gpt-5-mini": ModelProfile(272_000, "o200k_base", _PATCHES_MINI),
+    "gpt-5-nano": ModelProfile(272_000, "o200k_base", ImageRule("patches", factor=2.46)),
+    "gpt-4.1": ModelProfile(1_047_576, "o200k_base", _TILES),
+    "gpt-4.1-mini": ModelProfile(1_047_576, "o200k_base", _PATCHES_MINI),
+    "gpt-4.1-nano": ModelProfile(1_047_576, "o200k_base", ImageRule("patches", factor=2.46)),
+    "gpt-4o": ModelProfile(128_000, "o200k_base", _TILES),
+    "gpt-4o-mini": ModelProfile(128_000, "o200k_base", ImageRule("tiles", base=2833, tile=5667)),
+    "chatgpt-4o": ModelProfile(128_000, "o200k_base", _TILES),
+    "gpt-oss": ModelProfile(131_072, "o200k_base", _TILES),
+    "o1": ModelProfile(200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
+    "o3": ModelProfile(200_000, "o200k_base", ImageRule("tiles", base=75, tile=150)),
+    "o4-mini": ModelProfile(200_000, "o200k_base", ImageRule("patches", factor=1.72)),
+    "gpt-4-turbo": ModelProfile(128_000, "cl100k_base", _TILES),
+    "gpt-4": ModelProfile(8_192, "cl100k_base", _TILES),
+    "gpt-3.5": ModelProfile(16_385, "cl100k_base", _TILES),
     "claude": _CLAUDE,
     **dict.fromkeys(("claude-opus-4-7", "claude-opus-4-8", "claude-opus-4-9"), _CLAUDE),
     **dict.fromkeys(
         ("claude-2", "claude-instant", "claude-3", "claude-opus-4", "claude-sonnet-4", "claude-haiku-4"), _CLAUDE_3
     ),
-    "gemini": ModelProfile("other", 1_048_576, None, AREA),
+    "gemini": ModelProfile(1_048_576, None, AREA),
 }
 
 
@@ -80,21 +78,20 @@ def profile(model: str | None) -> ModelProfile:
     return _PROFILES[best] if best else UNKNOWN
 
 
-PRICE_MAX: Final = 100
-FIGURE_MAX: Final = 2**31 - 1
-
-
 @dataclass(frozen=True, slots=True)
 class CacheProfile:
-    """A provider's prompt cache. Prices are in input tokens. `lookback_blocks` is None if caching needs no markers."""
+    """A provider's prompt cache. Prices are in input tokens. `lookback_blocks` is None if caching needs no markers.
 
-    read_price: float = 0.1
-    write_price: float = 1.25
-    ttl_seconds: int = 300
-    minimum_tokens: int = 1_024
-    lookback_blocks: int | None = 20
-    markers: int = 4
-    step_tokens: int = 1
+    The bounds apply to the rows of a table (`parse_table`).
+    """
+
+    read_price: float = knob(0.1, most=100)
+    write_price: float = knob(1.25, most=100)
+    ttl_seconds: int = knob(300)
+    minimum_tokens: int = knob(1_024)
+    lookback_blocks: int | None = knob(20, least=1)
+    markers: int = knob(4)
+    step_tokens: int = knob(1, least=1)
 
 
 ANTHROPIC: Final = CacheProfile()
@@ -221,35 +218,10 @@ def _row(prefix: str, row: Json) -> Mapping[str, Any]:
     """Return a row if all of its figures are known and within bounds. Raises InvalidPolicy."""
     if not model_name(prefix):
         raise InvalidPolicy(f"{prefix!r} is the beginning of no model's name", knob="cache_table")
-    if not isinstance(row, Mapping):
-        raise InvalidPolicy(f"{prefix}: must be an object", knob="cache_table")
-    known = {f.name for f in fields(CacheProfile)}
-    for name, value in row.items():
-        if name not in known:
-            raise InvalidPolicy(f"{prefix}.{name}: unknown; known here: {', '.join(sorted(known))}", knob="cache_table")
-        if not _fits(name, value):
-            raise InvalidPolicy(f"{prefix}.{name}: {_bounds(name)}", knob="cache_table")
-    return row
-
-
-def _fits(name: str, value: Json) -> bool:
-    if value is None:
-        return name == "lookback_blocks"
-    if isinstance(value, bool):
-        return False
-    if name.endswith("_price"):
-        return isinstance(value, (int, float)) and 0 <= value <= PRICE_MAX
-    return isinstance(value, int) and _least(name) <= value <= FIGURE_MAX
-
-
-def _bounds(name: str) -> str:
-    if name.endswith("_price"):
-        return f"must be a number from 0 to {PRICE_MAX}"
-    return f"must be a whole number of {_least(name)} or more"
-
-
-def _least(name: str) -> int:
-    return 1 if name in ("lookback_blocks", "step_tokens") else 0
+    try:
+        return read_values(row, prefix, CacheProfile)
+    except InvalidPolicy as error:
+        raise InvalidPolicy(f"{error.fields['knob']}: {error.detail}", knob="cache_table") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,9 +156,9 @@ def test_an_image_counts_the_same_in_every_providers_shape(part: dict) -> None:
 def test_models_find_their_profile() -> None:
     assert profile("gpt-4o-2024-08-06").encoding == "o200k_base"
     assert profile("openai/gpt-4-turbo").encoding == "cl100k_base"
-    assert profile("us.anthropic.claude-sonnet-4-5-20250929-v1:0").vendor == "anthropic"
+    assert profile("us.anthropic.claude-sonnet-4-5-20250929-v1:0").scale == "claude-3"
     assert profile("some-local-model").encoding is None
-    assert profile(None).vendor == "other"
+    assert profile(None).encoding is None
 
 
 def test_a_missing_vocabulary_shows_in_the_name() -> None:
