@@ -1,39 +1,4 @@
-"""The tree of expected errors.
-
-    ContextError
-      InvalidRequest        the request can never be accepted as it is
-        InvalidEvent        an event of a batch is invalid
-        InvalidMessage      a provider-native message of a batch is invalid
-        InvalidPolicy       a knob of a policy is invalid
-        UnknownCall         a tool result names no open call
-        DuplicateCall       a tool call has the id of one that is still open
-        InvalidItem         a compaction item was altered, or made for another tenant
-      NotFound              the tenant has nothing by that name
-        SessionGone         the session was erased while the request was processed
-      Conflict              the request conflicts with the current state
-        HeadConflict        the session's head is not the expected one
-        IdempotencyConflict a key or event id was used with other content
-        ErasureCountConflict an erasure would erase another number of sessions
-        Moved               the session's name now means another line
-      CannotFit             no valid context fits the target
-      NothingToSend         the session holds no conversation yet
-      InjectionOverReserve  injected content exceeds its reserve
-      NotReproducible       a recorded call can no longer be reproduced
-      OutsidePrefix            the key has no access to a session of the request
-      TooManySessions       the tenant's limit of sessions is reached
-      TooManyLines          the session's limit of lines is reached
-      TooManyRequests       the tenant's limit of concurrent requests is reached
-      TooManyEvents         the tenant's limit of events per second is reached
-      SessionErased         the session was erased on request
-      ContentsErased        the key of the tenant's contents was dropped
-      StoreUnavailable      the database is unavailable
-      TooManyStreams        the process's limit of streams is reached
-      Overloaded            the process's limit of requests is reached
-      UpstreamFailed        the gateway's provider could not be reached, or broke off
-      UpstreamLate          the gateway's provider did not answer in time
-
-`http/errors.py` alone maps them to HTTP statuses.
-"""
+"""The expected failures of requests. `http/errors.py` alone maps them to HTTP statuses."""
 
 
 class ContextError(Exception):
