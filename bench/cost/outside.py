@@ -13,7 +13,7 @@ from app.core.plan.state.frontier import START, Frontier, first_changed
 from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.policy import PRESETS, Policy
 from app.core.render.breakpoints import Marking, choose_breakpoints
-from app.core.render.formats import anthropic_parts
+from app.core.render.formats import anthropic
 from app.core.render.request import write_text
 from app.core.tokens.budget import budget_for
 from app.core.tokens.learned import Learned, Point, initial_state, with_point
@@ -87,7 +87,7 @@ def _marks(planned: Plan, before: Frontier, last: tuple[int, ...], cache: CacheP
     same = planned.cause is None
     changed = 0 if same else first_changed(before, planned.state)
     marking = Marking(markers_max=cache.markers, changed_seq=changed, uncached_from=planned.once_from)
-    text = write_text(anthropic_parts.NAME, planned.context, planned.state)
+    text = write_text(anthropic.NAME, planned.context, planned.state)
     return tuple(point.seq for point in choose_breakpoints(text.layout, text.places, last if same else (), marking))
 
 

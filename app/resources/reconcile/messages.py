@@ -19,7 +19,7 @@ from app.core.log.chain import START, Link, canonical_prompt, canonical_tool_lis
 from app.core.log.events import Draft, EventType, Json
 from app.core.log.pairing import OpenIds, pair_calls
 from app.core.log.parse import parse_event, tool_definitions
-from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts
+from app.core.render.formats import FORMATS, anthropic, gemini
 from app.core.render.formats.parts import SYSTEM_ROLES, is_blank, leading, native
 
 INLINE_MESSAGES_MAX: Final = 200
@@ -264,10 +264,10 @@ def _bytes(message: Json) -> bytes:
 def _prompt(form: str, system: Json) -> Sequence[ClientEvent]:
     """Return the system prompt from the request's own field; none if it is blank."""
     event: Mapping[str, Json] = {"type": "system.prompt", "content": system}
-    if form == anthropic_parts.NAME:
-        event = {**event, "content": anthropic_parts.unmarked(system), "native": native(form, head={})}
-    if form == gemini_parts.NAME and not isinstance(system, str):
-        parts = gemini_parts.read_parts({"parts": system}, 0)
-        event = {**event, "content": list(map(gemini_parts.typed, parts)), "native": native(form, head={})}
+    if form == anthropic.NAME:
+        event = {**event, "content": anthropic.unmarked(system), "native": native(form, head={})}
+    if form == gemini.NAME and not isinstance(system, str):
+        parts = gemini.read_parts({"parts": system}, 0)
+        event = {**event, "content": list(map(gemini.typed, parts)), "native": native(form, head={})}
     draft = parse_event(event, native=True)
     return () if is_blank(draft.content) else (ClientEvent(draft, None),)

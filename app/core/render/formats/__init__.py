@@ -7,15 +7,7 @@ from typing import Any, Final, Literal
 
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
-from app.core.render.formats import (
-    anthropic,
-    anthropic_parts,
-    gemini,
-    gemini_parts,
-    layout,
-    openai_chat,
-    openai_responses,
-)
+from app.core.render.formats import anthropic, gemini, layout, openai_chat, openai_responses
 from app.core.render.formats.layout import Layout, Writer
 from app.core.render.formats.tools import NativeFormat
 from app.core.tokens.models import ANTHROPIC, UNKNOWN_CACHE, CacheProfile
@@ -77,7 +69,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             sdk_only=frozenset({"parsed", "parsed_arguments", "async_", "created_by"}),
         ),
         Format(
-            anthropic_parts.NAME,
+            anthropic.NAME,
             anthropic.AnthropicWriter,
             anthropic.read,
             independent_messages=True,
@@ -87,7 +79,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             cache=ANTHROPIC,
         ),
         Format(
-            gemini_parts.NAME,
+            gemini.NAME,
             gemini.GeminiWriter,
             gemini.read,
             sdk_only=frozenset({"audioTranscription", "audio_transcription"}),

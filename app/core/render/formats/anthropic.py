@@ -12,14 +12,6 @@ from typing import Any, Final, Self
 from app.core.errors import InvalidMessage
 from app.core.log.event import REASONING_PARTS, Block, Kind
 from app.core.log.events import Json, Part, arguments_object
-from app.core.render.formats.anthropic_parts import (
-    NAME,
-    message_parts,
-    result_content,
-    system_parts,
-    text_part,
-    unmarked,
-)
 from app.core.render.formats.layout import (
     Breakpoint,
     Frame,
@@ -35,14 +27,23 @@ from app.core.render.formats.layout import (
 from app.core.render.formats.parts import (
     BEGINNING,
     EMPTY,
+    NO_OUTPUT,
+    Image,
+    Piece,
+    Text,
     content_field,
+    content_or_refusal,
     head_of,
+    is_only_reasoning,
     is_own,
     leading,
     message_events,
     message_object,
     native,
+    non_blank,
     part_of,
+    piece_text,
+    pieces,
     plain_text,
     prompt_event,
     role_field,
@@ -52,6 +53,7 @@ from app.core.render.formats.parts import (
 )
 from app.core.render.formats.tools import CallIds, tool_name, tool_names, write_tools
 
+NAME: Final = "anthropic"
 CALL_ID_CHARS_MAX: Final = 64
 MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral"}
 HOUR_MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral", "ttl": "1h"}
@@ -291,3 +293,77 @@ def _can_carry(part: Part) -> bool:
 
 def _marker(*, hour: bool) -> Part:
     return HOUR_MARKER if hour else MARKER
+
+
+def unmarked(content: str | Sequence[Part] | None) -> str | list[Part] | None:
+    """Return content without the client's cache markers."""
+    return (
+        content if content is None or isinstance(content, str) else [without(part, "cache_control") for part in content]
+    )
+
+
+def text_part(text: str) -> dict[str, Json]:
+    """Return a text part."""
+    return {"type": "text", "text": text}
+
+
+def system_parts(block: Block) -> list[Part]:
+    """Return a system prompt's parts, never empty."""
+    if is_own(block, NAME) and not isinstance(block.content, str) and (shown := non_blank(block.content or ())):
+        return shown
+    return [text_part(plain_text(block.content) or EMPTY)]
+
+
+def message_parts(block: Block) -> list[Part]:
+    """Return a message's parts without blank texts; empty only for reasoning that another provider signed."""
+    if is_own(block, NAME) and not isinstance(block.content, str) and block.content:
+        return non_blank(block.content) or [text_part(EMPTY)]
+    content = content_or_refusal(block)
+    if block.kind is not Kind.ASSISTANT:
+        return [_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
+    signed = [] if content is None or isinstance(content, str) else [_thinking(part) for part in content]
+    found = [
+        *(part for part in signed if part is not None),
+        *(text_part(piece_text(piece)) for piece in pieces(content)),
+    ]
+    return found or ([] if is_only_reasoning(content) else [text_part(EMPTY)])
+
+
+def result_content(block: Block) -> Mapping[str, Json]:
+    """Return a tool result's `content` field; {} for a result of this format without content."""
+    if is_own(block, NAME):
+        if block.content is None:
+            return {}
+        return {"content": block.content if isinstance(block.content, str) else non_blank(block.content)}
+    found = pieces(block.content)
+    if all(isinstance(piece, Text) for piece in found):
+        return {"content": plain_text(block.content) or NO_OUTPUT}
+    return {"content": [_part(piece) for piece in found]}
+
+
+def _thinking(part: Part) -> Part | None:
+    """Return reasoning with its signature; None if the part is not reasoning or has no signature to verify."""
+    kind, signature = part.get("type"), part.get("signature")
+    if kind == "redacted_thinking" and isinstance(part.get("data"), str):
+        return {"type": kind, "data": part["data"]}
+    thinking = part.get("thinking", part.get("text"))
+    if kind in ("thinking", "reasoning") and isinstance(signature, str) and signature and isinstance(thinking, str):
+        return {"type": "thinking", "thinking": thinking, "signature": signature}
+    return None
+
+
+def _part(piece: Piece) -> Part:
+    if isinstance(piece, Text):
+        return text_part(piece.text)
+    if isinstance(piece, Image):
+        if piece.url is not None:
+            return {"type": "image", "source": {"type": "url", "url": piece.url}}
+        return {"type": "image", "source": {"type": "base64", "media_type": piece.media_type, "data": piece.data}}
+    source: dict[str, Json]
+    if piece.text is not None:
+        source = {"type": "text", "media_type": "text/plain", "data": piece.text}
+    elif piece.data is not None:
+        source = {"type": "base64", "media_type": piece.media_type, "data": piece.data}
+    else:
+        source = {"type": "url", "url": piece.url}
+    return {"type": "document", "source": source, "title": piece.name}

@@ -15,7 +15,7 @@ from typing import Final
 from app.core.log.event import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
 from app.core.plan.state.wording import RENDER_VERSION
-from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts, openai_responses
+from app.core.render.formats import FORMATS, anthropic, gemini, openai_responses
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.parts import is_opaque, is_own, without
 
@@ -184,7 +184,7 @@ def _head(head: Json, kind: Kind, form: str) -> Json:
     """Return the cleaned fields of a message. Anthropic's has none, or the role `system` of a later system message."""
     if head is None:
         return None
-    if form == anthropic_parts.NAME:
+    if form == anthropic.NAME:
         wanted = {"role": "system"} if kind is Kind.SYSTEM else {}
         return head if head == wanted else wanted
     head = _sendable(head, form)
@@ -238,7 +238,7 @@ def _convert(block: Block, form: str) -> tuple[Block, Sequence[str]]:
     lost: list[str] = []
     content = block.content
     if isinstance(content, list) and any(is_opaque(part) for part in content):
-        signed = gemini_parts.SIGNATURES if is_own(block, gemini_parts.NAME) else ()
+        signed = gemini.SIGNATURES if is_own(block, gemini.NAME) else ()
         content = [_as_text(without(part, *signed), lost) if is_opaque(part) else part for part in content]
     extra = _outside_content(block, lost) if block.kind is Kind.ASSISTANT and not is_own(block, form) else []
     if extra:

@@ -13,7 +13,7 @@ from typing import Final
 from app.core.errors import InvalidEvent, InvalidMessage
 from app.core.log.event import content_text
 from app.core.log.events import Draft, EventType, Json, check_values
-from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts, openai_chat, openai_responses
+from app.core.render.formats import FORMATS, anthropic, gemini, openai_chat, openai_responses
 from app.core.render.formats.gemini import JSON_RESPONSE, own_response
 
 _FIELDS: Final = frozenset({"format", "head", "part", "call_id"})
@@ -21,7 +21,7 @@ _CALLS: Final = frozenset({EventType.TOOL_CALL, EventType.TOOL_RESULT})
 _INNER: Final = {
     openai_chat.NAME: frozenset({"call", "custom", "function"}),
     openai_responses.NAME: frozenset({"item"}),
-    gemini_parts.NAME: frozenset({"part", "inner"}),
+    gemini.NAME: frozenset({"part", "inner"}),
 }
 """Fields of `part` that hold an object."""
 _ROLES: Final = {
@@ -53,7 +53,7 @@ def _is_readable(draft: Draft, native: Mapping[str, Json]) -> bool:
             return False
         native = dict(native)
         draft = replace(draft, call_id=native.pop("call_id"), native=native)
-    if form == gemini_parts.NAME and native.get("part", {}).get("no_id") is True:
+    if form == gemini.NAME and native.get("part", {}).get("no_id") is True:
         # The reader numbers a call without an id within its content; alone, it is compared as if it had one.
         if draft.type is EventType.TOOL_CALL and not re.fullmatch(
             rf"{re.escape(str(draft.tool))}#\d+", str(draft.call_id)
@@ -184,7 +184,7 @@ def _gemini(draft: Draft, head: _Object, part: _Object) -> _Object | None:
     if draft.type is EventType.TOOL_CALL:
         args = {} if part.get("no_args") else {"args": draft.arguments}
         call = {"id": draft.call_id, "name": draft.tool, **args, **inner}
-        return {"role": "model", "parts": [{part.get("key", gemini_parts.CALLS[0]): call, **extra}], **head}
+        return {"role": "model", "parts": [{part.get("key", gemini.CALLS[0]): call, **extra}], **head}
     if draft.type is EventType.TOOL_RESULT:
         try:
             if part.get("response") == JSON_RESPONSE:
@@ -193,11 +193,11 @@ def _gemini(draft: Draft, head: _Object, part: _Object) -> _Object | None:
         except (ValueError, TypeError, AttributeError, IndexError):
             return None
         answer = {"id": draft.call_id, "name": "any", **response, **inner}
-        return {"role": "user", "parts": [{part.get("key", gemini_parts.RESPONSES[0]): answer, **extra}], **head}
+        return {"role": "user", "parts": [{part.get("key", gemini.RESPONSES[0]): answer, **extra}], **head}
     if not isinstance(content, list):
         return None
     role = "model" if draft.type is EventType.ASSISTANT_MESSAGE else _ROLES.get(draft.type)
-    return {"role": role, "parts": [gemini_parts.untyped(one) for one in content], **head}
+    return {"role": role, "parts": [gemini.untyped(one) for one in content], **head}
 
 
 def _referenced_call(draft: Draft, message: _Object) -> list[_Object]:
@@ -218,6 +218,6 @@ def _set(**fields: Json) -> _Object:
 _MESSAGES: Final[Mapping[str, Callable[[Draft, _Object, _Object], _Object | None]]] = {
     openai_chat.NAME: _chat,
     openai_responses.NAME: _responses,
-    anthropic_parts.NAME: _anthropic,
-    gemini_parts.NAME: _gemini,
+    anthropic.NAME: _anthropic,
+    gemini.NAME: _gemini,
 }
