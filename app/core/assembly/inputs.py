@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.core.lexicon.tools import is_recall_tool
 from app.core.log.event import Event
-from app.core.log.events import EventType
+from app.core.log.events import EventType, Json
 from app.core.log.parse import tool_definitions
 from app.core.memory.cover import Summary, cover_id
 from app.core.plan.reducers.fold import FoldReducer
@@ -264,6 +264,8 @@ def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
     with_tools = (*last.plan.context.prefix, *inputs.added) if last else inputs.events
+    tools = next((event for event in reversed(with_tools) if event.type is EventType.TOOLS), None)
+    recall = inputs.request.recall or inputs.settings.policy.recall
     read = PlanInputs(
         events=inputs.events,
         turn=loaded.turn,
@@ -279,17 +281,16 @@ def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         decided=loaded.decided,
         decisions=loaded.decisions,
         outside_tokens=inputs.budget.outside,
-        recall=inputs.request.recall or inputs.settings.policy.recall or _has_recall_tool(with_tools),
+        recall=recall or (tools is not None and has_recall_tool(tool_definitions(tools.block.content))),
         caching=inputs.caching,
         fold_to=loaded.requested_to if inputs.request.at is None else 0,
     )
     return read, state
 
 
-def _has_recall_tool(events: Sequence[Event]) -> bool:
-    """Return whether the newest tool list has the recall tool, also under the names of MCP clients."""
-    tools = next((event for event in reversed(events) if event.type is EventType.TOOLS), None)
-    return tools is not None and any(map(is_recall_tool, tool_names(tool_definitions(tools.block.content))))
+def has_recall_tool(definitions: Sequence[Mapping[str, Json]]) -> bool:
+    """Return whether tool definitions have the recall tool, also under the names of MCP clients."""
+    return any(map(is_recall_tool, tool_names(definitions)))
 
 
 def summary_tree(inputs: ContextInputs) -> tuple[Summary, ...]:

@@ -1,8 +1,12 @@
-"""An event's text and its life: the calls since it was logged, divided where the way they show it changed."""
+"""An event's text and its life: the calls since it was logged, divided where the way they show it changed.
+
+The agent still needed an event that was left out if it recalled the original, or made the tool call again.
+"""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -98,14 +102,62 @@ def pattern(find: str) -> re.Pattern[str] | None:
     return re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE) if words else None
 
 
-def pieces(text: str, found: re.Pattern[str] | None, most: int = _EXCERPT_CHARS) -> list[tuple[str, bool]]:
+def pieces(text: str, found: re.Pattern[str] | None) -> list[tuple[str, bool]]:
     """Return an excerpt around the first match, in pieces, each with whether it matches."""
     match = found.search(text) if found else None
     start = max(0, match.start() - _BEFORE_MATCH) if match else 0
-    shown = text[start : start + most]
+    shown = text[start : start + _EXCERPT_CHARS]
     done = [("…", False)] if start else []
     end = 0
     for hit in found.finditer(shown) if found else ():
         done += [(shown[end : hit.start()], False), (hit.group(), True)]
         end = hit.end()
-    return [*done, (shown[end:] + ("…" if start + most < len(text) else ""), False)]
+    return [*done, (shown[end:] + ("…" if start + _EXCERPT_CHARS < len(text) else ""), False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An event that was needed again by the time of event `at`, which recalled it or called its tool once more."""
+
+    seq: int
+    at: int
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Damage(Need):
+    """An event that was needed again after it had been left out, and the decision that left it out."""
+
+    epoch: int
+    disposition: str
+    reducer: str
+    reason: str
+
+
+def repeated_calls(calls: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, str]]:
+    """Yield each tool call that repeats an earlier one: the seq of the latest equal call, its own, and the tool.
+
+    `calls` are events as the API returns them, in the order of the log.
+    """
+    latest: dict[str, int] = {}
+    for call in calls:
+        key = json.dumps([call.get("tool"), call.get("arguments")], sort_keys=True)
+        if key in latest:
+            yield latest[key], call["seq"], call.get("tool") or ""
+        latest[key] = call["seq"]
+
+
+def recalled_seqs(content: object) -> list[int]:
+    """Return the seqs of the originals in a result of the recall tool; of those the model saw anyway there is none."""
+    try:
+        found = json.loads(content) if isinstance(content, str) else content
+        items = found["items"] if isinstance(found, dict) else []
+        return [item["seq"] for item in items if isinstance(item.get("content"), str) and isinstance(item["seq"], int)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def by_rule(found: Iterable[Damage]) -> list[tuple[str, str, int]]:
+    """Count damage by reducer and tool, the most frequent first."""
+    counts = Counter((one.reducer, one.tool) for one in found)
+    return [(reducer, tool, number) for (reducer, tool), number in counts.most_common()]

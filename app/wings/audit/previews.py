@@ -10,7 +10,7 @@ from fastapi import Body, Depends, Query, Response
 
 from app.core.assembly.assemble import Assembled, CallRecord, NewCall, reason_not_shown, shown_evictions
 from app.core.assembly.inputs import ContextRequest
-from app.core.audit.next_evictions import next_reduction
+from app.core.audit.moment import next_reduction
 from app.core.audit.replay_call import ReplayedCall
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json

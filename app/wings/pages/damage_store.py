@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from app.core.audit.damage import Damage, Need
+from app.core.audit.event_life import Damage, Need
 from app.store import event_log
 from app.store.engine import Database
 from app.store.event_log import SessionLog

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from app.core.audit.next_evictions import new_evictions
+from app.core.audit.moment import new_evictions
 from app.core.audit.reading import window_figures
 from app.core.errors import ContextError
 from app.core.policy.policy import parse_policy

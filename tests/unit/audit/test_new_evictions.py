@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit.next_evictions import new_evictions
+from app.core.audit.moment import new_evictions
 from app.core.record.evictions import Eviction
 
 
