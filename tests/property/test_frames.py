@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.wire.bodies import JSON_BYTES_MAX, Chunk
-from app.core.wire.frames import BadFrame, FrameSplitter, frame_object, read_frame
+from app.core.wire.bodies import JSON_BYTES_MAX, BadFrame, Chunk, FrameSplitter, read_frame
 from tests.support.provider import chunk_frame, frame
 
 objects = st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=30), max_size=3), max_size=5)
@@ -40,7 +39,7 @@ def test_events_are_the_same_for_any_chunking(values: list[Any], at: list[int]) 
     frames = [chunk_frame(json.dumps(value).encode()) for value in values]
     chunks = split(b"".join(frames), at)
     assert [one.raw for one in chunks] == frames and all(one.event for one in chunks)
-    assert [frame_object(one.raw) for one in chunks] == values
+    assert [FrameSplitter.read(one.raw) for one in chunks] == values
 
 
 @given(objects.filter(bool), cuts, st.integers(0), st.integers(1, 255))
@@ -49,7 +48,7 @@ def test_a_changed_byte_is_found_wherever_it_is(values: list[Any], at: list[int]
     stream[where % len(stream)] ^= change
     with pytest.raises(BadFrame):
         for chunk in split(bytes(stream), at):
-            frame_object(chunk.raw) if chunk.event else None
+            FrameSplitter.read(chunk.raw) if chunk.event else None
 
 
 @given(objects.filter(bool), cuts, st.integers(1))
@@ -57,9 +56,9 @@ def test_a_stream_that_ends_within_a_frame_is_found(values: list[Any], at: list[
     frames = [chunk_frame(json.dumps(value).encode()) for value in values]
     stream = b"".join(frames)[: -(1 + less % (len(frames[-1]) - 1))]
     *whole, last = split(stream, at)
-    assert [frame_object(one.raw) for one in whole] == values[:-1]
+    assert [FrameSplitter.read(one.raw) for one in whole] == values[:-1]
     with pytest.raises(BadFrame):
-        frame_object(last.raw)
+        FrameSplitter.read(last.raw)
 
 
 @given(cuts)
@@ -67,15 +66,15 @@ def test_a_frame_that_is_too_large_passes_in_pieces(at: list[int]) -> None:
     large = frame({":message-type": "event"}, b"x" * JSON_BYTES_MAX)
     small = chunk_frame(b'{"a": 1}')
     chunks = split(small + large + small, at)
-    assert [frame_object(one.raw) for one in chunks if one.event] == [{"a": 1}, {"a": 1}]
+    assert [FrameSplitter.read(one.raw) for one in chunks if one.event] == [{"a": 1}, {"a": 1}]
 
 
 def test_exceptions_and_errors_are_events_and_other_frames_are_none() -> None:
     thrown = frame({":message-type": "exception", ":exception-type": "throttlingException"}, b'{"message": "slow"}')
-    assert frame_object(thrown) == {"type": "error", "error": {"type": "throttlingException", "message": "slow"}}
+    assert FrameSplitter.read(thrown) == {"type": "error", "error": {"type": "throttlingException", "message": "slow"}}
     failed = frame({":message-type": "error", ":error-code": "500", ":error-message": "broken"}, b"")
-    assert frame_object(failed) == {"type": "error", "error": {"type": "500", "message": "broken"}}
-    assert frame_object(frame({":message-type": "event", ":event-type": "initial-response"}, b"{}")) is None
+    assert FrameSplitter.read(failed) == {"type": "error", "error": {"type": "500", "message": "broken"}}
+    assert FrameSplitter.read(frame({":message-type": "event", ":event-type": "initial-response"}, b"{}")) is None
 
 
 def test_frames_of_amazons_own_tests_are_read() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.wire.bodies import Chunk, Splitter, event_object, parse
+from app.core.wire.bodies import Chunk, Splitter, parse
 from app.core.wire.calls import CallConversation, read_conversation
 from app.core.wire.providers import PROVIDERS
 from app.core.wire.replies import Reply
@@ -38,7 +38,7 @@ def reply_of(path: str, stream: bytes, cuts: list[int]) -> Reply:
         events += splitter.feed(stream[start:end])
     events.append(splitter.end())
     assert b"".join(chunk.raw for chunk in events) == stream
-    for value in (event_object(chunk.raw) for chunk in events):
+    for value in (Splitter.read(chunk.raw) for chunk in events):
         if value is not None:
             accumulator.feed(value)
     return accumulator.reply()

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.wire.bodies import Splitter, event_object, with_event_text
-from app.core.wire.compacted import anthropic_block, responses_item
-from app.core.wire.inserted import INSERTIONS, Insertion
+from app.core.wire.bodies import Splitter, with_event_text
+from app.core.wire.compacted import INSERTIONS, Insertion, anthropic_block, responses_item
 from tests.property.test_gateway_replies import said
 from tests.support.provider import STREAMS, ProviderReply
 
@@ -33,7 +32,7 @@ def _relayed(form: str, stream: bytes, cuts: list[int]) -> bytes:
     chunks = [chunk for start, end in itertools.pairwise(edges) for chunk in splitter.feed(stream[start:end])]
     sent = b""
     for raw, _ in [*chunks, splitter.end()]:
-        value = event_object(raw)
+        value = Splitter.read(raw)
         sent += raw if value is None else insertion.rewrite_event(raw, value)
     return sent
 
@@ -41,7 +40,7 @@ def _relayed(form: str, stream: bytes, cuts: list[int]) -> bytes:
 def _values(stream: bytes) -> list[Json]:
     splitter = Splitter()
     chunks = [*splitter.feed(stream), splitter.end()]
-    return [dict(value) for value in (event_object(one.raw) for one in chunks) if value is not None]
+    return [dict(value) for value in (Splitter.read(one.raw) for one in chunks) if value is not None]
 
 
 @given(
@@ -114,7 +113,7 @@ def test_no_byte_of_an_event_changes_but_its_numbers_and_spaces(path: str, reply
     insertion = _insertion(PATHS[path])
     _, events = STREAMS[path]({"model": "m"}, reply, 1, 100)
     for event in events:
-        value = event_object(event)
+        value = Splitter.read(event)
         assert value is not None
         sent = insertion.rewrite_event(event, value)
         if value["type"] != "response.completed":
@@ -128,5 +127,5 @@ def _plain(event: bytes) -> bytes:
 def test_data_in_several_lines_is_replaced_as_one() -> None:
     event = b'event: x\r\ndata: {"index":\r\ndata: 3}\r\nid: 7\r\n\r\n'
     sent = with_event_text(event, '{"index": 4}')
-    assert event_object(sent) == {"index": 4}
+    assert Splitter.read(sent) == {"index": 4}
     assert sent == b'event: x\r\ndata: {"index": 4}\r\ndata:\r\nid: 7\r\n\r\n'

@@ -15,10 +15,9 @@ import httpx2
 import structlog
 
 from app.core.log.events import Json
-from app.core.wire.bodies import JSON_BYTES_MAX, Chunk, Splitter, TooLarge, event_object, parse_object
+from app.core.wire.bodies import JSON_BYTES_MAX, BadFrame, Chunk, FrameSplitter, Splitter, TooLarge, parse_object
 from app.core.wire.calls import CallConversation
-from app.core.wire.frames import CONTENT_TYPE, BadFrame, FrameSplitter, frame_object
-from app.core.wire.inserted import INSERTIONS
+from app.core.wire.compacted import INSERTIONS
 from app.core.wire.replies import Reply, is_usage_only, objects
 from app.providers.answers import Unpacker, Unreadable
 
@@ -104,7 +103,7 @@ class Reader:
         """`item` is to be inserted before the reply; streams of frames are left as they are."""
         self.unread: str | None = None
         kind = headers.get("content-type", "")
-        self._framed = kind.startswith(CONTENT_TYPE)
+        self._framed = kind.startswith(FrameSplitter.CONTENT_TYPE)
         self.streams = self._framed or kind.startswith("text/event-stream")
         self.bytes = 0
         self._bytes_max = STREAM_BYTES_MAX if self.streams else JSON_BYTES_MAX
@@ -162,7 +161,7 @@ class Reader:
             self._count_bytes(raw)
             value = None
             try:
-                value = (frame_object if self._framed else event_object)(raw) if event else None
+                value = self._splitter.read(raw) if event else None
                 if value is not None and self.unread is None:
                     self._accumulator.feed(value)
             except TooLarge as error:

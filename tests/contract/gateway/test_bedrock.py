@@ -8,7 +8,7 @@ import anthropic
 import httpx
 import pytest
 
-from app.core.wire.frames import FrameSplitter, frame_object
+from app.core.wire.bodies import FrameSplitter
 from app.runtime.settings import Settings
 from tests.conftest import serving
 from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, BackgroundWrites, events_of
@@ -59,7 +59,7 @@ def said(text: str) -> list[Json]:
 
 
 def read(stream: bytes) -> list[Any]:
-    return [frame_object(one.raw) for one in FrameSplitter().feed(stream)]
+    return [FrameSplitter.read(one.raw) for one in FrameSplitter().feed(stream)]
 
 
 async def test_a_whole_reply_is_logged_with_its_usage(
