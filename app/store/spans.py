@@ -8,10 +8,8 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.assembly.inputs import ViewRow
+from app.core.assembly.inputs import BudgetFacts, ViewRow
 from app.core.log.event import Event
-from app.core.tokens.calibration import Calibration, Reported
-from app.core.tokens.learned import Learned
 from app.store import calibrations, event_log, visibility
 from app.store.compactions import BASIS_COLUMNS, CompactionBasis
 from app.store.engine import Connection, Database
@@ -29,20 +27,11 @@ MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
-class ViewFacts:
+class ViewFacts(BudgetFacts):
     """A view's settings (`row`, None before its first context) and its next budget's inputs, without `calibrations`."""
 
     name: str
     row: ViewRow | None = None
-    outside_tokens: int | None = None
-    calibrations: tuple[Calibration, ...] = ()
-    reported: Reported | None = None
-    learned: Learned | None = None
-
-    @property
-    def epoch(self) -> int:
-        """The view's current epoch; 0 if it is not written yet."""
-        return 0 if self.row is None or self.row.afresh else self.row.epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +105,12 @@ async def facts(connection: Connection | Database, ref: SessionRef) -> SessionFa
 
 
 def _view(row: asyncpg.Record, outside_tokens: int | None) -> ViewFacts:
+    view = settings(row)
     return ViewFacts(
         row["view"],
-        settings(row),
-        outside_tokens,
+        view,
+        epoch=0 if view is None or view.afresh else view.epoch,
+        outside_tokens=outside_tokens,
         reported=reported(row),
         learned=calibrations.learned(row["learned"]),
     )

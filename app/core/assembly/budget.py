@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from app.core.assembly.inputs import ContextRequest, Injection, Retry, ViewSettings
+from app.core.assembly.inputs import BudgetFacts, ContextRequest, Injection, Retry, ViewSettings
 from app.core.errors import InjectionOverReserve
 from app.core.log.event import Event
 from app.core.log.events import PREFIX, Draft, EventType
@@ -12,7 +12,7 @@ from app.core.render.request import enclose_injection
 from app.core.tokens.budget import Budget, budget_for
 from app.core.tokens.calibration import RATIO_LEAST, Calibration, Reported, Sample, local_ratio, retry_target
 from app.core.tokens.counter import Counter
-from app.core.tokens.learned import Learned, applied_calibration
+from app.core.tokens.learned import applied_calibration
 
 
 def injections_counted(injections: tuple[Injection, ...], counter: Counter) -> list[int]:
@@ -40,30 +40,6 @@ def injected_tokens(injections: tuple[Injection, ...], counts: Sequence[int], bu
 
 LEARNED_SHARE: Final = 0.5
 """The largest share of the window for an `outside` that was only learned."""
-
-
-class BudgetFacts(Protocol):
-    """The stored facts that determine a view's budget."""
-
-    @property
-    def epoch(self) -> int:
-        """The view's current epoch; 0 before the first is written."""
-
-    @property
-    def outside_tokens(self) -> int | None:
-        """The tokens that the session states are sent outside its requests; None if it states none."""
-
-    @property
-    def calibrations(self) -> tuple[Calibration, ...]:
-        """The calibrations of the requested model."""
-
-    @property
-    def reported(self) -> Reported | None:
-        """The view's last call that reported usage."""
-
-    @property
-    def learned(self) -> Learned | None:
-        """The facts learned from the view's own calls."""
 
 
 class Outside(NamedTuple):
@@ -130,30 +106,18 @@ def budget_of(
     ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
     reported = measured_from(view, request, counter, fresh=fresh)
     if reported is not None:
-        outside_then = _outside_of_report(reported, outside)
+        outside_then = outside.tokens if reported.outside is None else reported.outside
         if reported.tokens - outside_then >= RATIO_LEAST * reported.counted:
             growth = _tokens_since(events, reported.head, settings)
-            ratio = local_ratio(_growth_ratio(view, counter, ratio), reported, growth, outside_then)
+            # The view's own ratio may be high because of content that does not grow.
+            growing = next((one.ratio for one in view.calibrations if one.estimator == name and one.version), ratio)
+            ratio = local_ratio(growing, reported, growth, outside_then)
     if request.retry is not None:
         budget = _retry_budget(settings, margin, ratio, request.retry, known, outside, injected)
     else:
         window = settings.window_tokens
         budget = budget_for(settings.policy, window, margin, ratio, outside=outside.tokens, injected=injected)
     return replace(budget, outside_by=outside.source, calibration=calibration)
-
-
-def _growth_ratio(view: BudgetFacts, counter: Counter, ratio: float) -> float:
-    """Return the ratio for events added since a view's last report: its model's if known, else `ratio`.
-
-    The view's own ratio may be high because of content that does not grow.
-    """
-    name = counter.estimator.name
-    return next((known.ratio for known in view.calibrations if known.estimator == name and known.version), ratio)
-
-
-def _outside_of_report(reported: Reported, outside: Outside) -> int:
-    """Return the tokens of a view's last report that were outside the request: as stated then, else as known now."""
-    return outside.tokens if reported.outside is None else reported.outside
 
 
 def _retry_budget(

@@ -55,8 +55,24 @@ class ViewRow:
     afresh: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetFacts:
+    """The stored facts that determine a view's budget. `epoch` is the current one; 0 before the first is written.
+
+    `calibrations` are those of the requested model, `reported` is the view's last call with reported usage, `learned`
+    the facts learned from the view's own calls, `outside_tokens` the tokens that the session states to be sent outside
+    its requests.
+    """
+
+    epoch: int = 0
+    outside_tokens: int | None = None
+    calibrations: tuple[Calibration, ...] = ()
+    reported: Reported | None = None
+    learned: Learned | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class LoadedView:
+class LoadedView(BudgetFacts):
     """Everything read of a session for one context. `head` and `turn` are as of the requested seq, `real_head` the
     log's.
 
@@ -67,9 +83,6 @@ class LoadedView:
     the frontier names. `compaction` is none, scheduled, running or failed. `requested_to` is the last seq summarized by
     compactions that clients requested, 0 without one; `requested_error` is why the last compaction failed, if a client
     requested it. `redactions` is the number of the session's redacted events.
-
-    `calibrations` are those of the requested model, `reported` is the view's last call with reported usage, `learned`
-    the facts learned from the view's own calls, `outside_tokens` the tokens stated to be sent outside the requests.
 
     `pinned` are the pinned seqs, `decided` the newest visibility decision on each event read, `decisions` the number of
     all decisions. `layers` are the newest of each kind, even if their turn is over; a context of an earlier seq has
@@ -86,7 +99,6 @@ class LoadedView:
     real_head: int
     turn: int
     view: ViewRow | None
-    epoch: int
     epoch_head: int
     frontier: Frontier
     last_breakpoints: tuple[int, ...]
@@ -101,14 +113,10 @@ class LoadedView:
     requested_to: int = 0
     requested_error: str | None = None
     redactions: int = 0
-    calibrations: tuple[Calibration, ...] = ()
-    reported: Reported | None = None
     pinned: tuple[int, ...] = ()
     decided: tuple[NewestDecision, ...] = ()
     decisions: int = 0
     layers: tuple[Layer, ...] = ()
-    outside_tokens: int | None = None
-    learned: Learned | None = None
     learned_version: int = 0
     moved_to: str | None = None
 

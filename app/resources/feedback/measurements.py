@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from app.core.assembly.budget import budget_of, real_window
-from app.core.assembly.inputs import ContextRequest, Retry, ViewRow, ViewSettings
+from app.core.assembly.inputs import BudgetFacts, ContextRequest, Retry, ViewSettings
 from app.core.errors import CannotFit, InvalidPolicy, InvalidRequest
 from app.core.log.events import Json
 from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
@@ -34,7 +34,6 @@ from app.core.tokens.learned import Learned, Point, with_point
 from app.store.audit import CallRow
 from app.store.calibrations import CalibrationSamples
 from app.store.outcomes import ReportedOutcome
-from app.store.spans import ViewFacts
 
 
 class Lessons(NamedTuple):
@@ -247,9 +246,8 @@ def budget_after(
 ) -> Budget | None:
     """Return the budget of a call's view, or of its retry, updated by its report; None if nothing fits."""
     window = call.manifest.window
-    view = ViewFacts(
-        call.view,
-        ViewRow(call.policy, call.model, window, call.epoch, call.epoch),
+    view = BudgetFacts(
+        epoch=call.epoch,
         calibrations=() if lessons.shared is None else (lessons.shared,),
         reported=reported,
         learned=lessons.own,
