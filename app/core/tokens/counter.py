@@ -29,6 +29,9 @@ SYSTEM_TOKENS: Final = 12
 """The wrapping of a system message inside the conversation, for providers without such a role."""
 RESULT_IMAGE_TOKENS: Final = 12
 """The words that introduce a result's images, for providers whose results hold text only."""
+PROSE_DENSITY: Final = 3.0
+DENSITY: Final = 2.6
+"""The bytes per token by which the heuristic counts prose, and results, arguments and definitions."""
 TEXTS_CACHED: Final = 1_024
 """Number of our own texts (stubs, notes, summaries as shown) whose counts are cached, least recently used out.
 
@@ -65,19 +68,15 @@ class Estimator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """An estimator by bytes per token, for each kind of text."""
+    """An estimator by bytes per token."""
 
     name: str = "heuristic"
     margin: float = 0.1
-    prose: float = 3.0
-    result: float = 2.6
-    data: float = 2.6
 
     def count(self, text: str, kind: TextKind) -> int:
-        """Return the bytes divided by the kind's density, rounded up."""
+        """Return the bytes divided by the density of prose or of anything else, rounded up."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-        density = self.prose if kind is TextKind.PROSE else self.result if kind is TextKind.RESULT else self.data
-        return math.ceil(size / density)
+        return math.ceil(size / (PROSE_DENSITY if kind is TextKind.PROSE else DENSITY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +277,11 @@ class Counter:
     def _known(self, part: Part, kind: TextKind) -> tuple[int, Part]:
         """Return the tokens of the fields that have a rule of their own, and the part without them."""
         kind_name = value if isinstance(value := part.get("type"), str) else None
+        introduction = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
         if kind_name in IMAGE_PARTS:
-            introduction = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
             return self.image.tokens(_image_size(part), _detail(part)) + introduction, _non_image_fields(part)
         if kind_name in BLOB_PARTS and (data := _image_blob(part.get(kind_name))) is not None:
-            introduction = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
-            return self.image.tokens(dimensions(data), None) + introduction, _without_names(part, "type", kind_name)
+            return self.image.tokens(dimensions(data)) + introduction, _without(part, kind_name, BLOB_PARTS)
         if isinstance(text := part.get("text"), str):
             return self.estimator.count(text, kind), _without(part, "text", _TEXTS)
         if kind_name == "thinking" and isinstance(thinking := part.get("thinking"), str):
@@ -307,10 +305,6 @@ def _without(part: Part, name: str, wrapped: frozenset[str]) -> Part:
     what = part.get("type")
     dropped = (name, "type") if isinstance(what, str) and what in wrapped else (name,)
     return {key: value for key, value in part.items() if key not in dropped}
-
-
-def _without_names(part: Part, *names: str) -> Part:
-    return {key: value for key, value in part.items() if key not in names}
 
 
 def _image_blob(blob: Json) -> str | None:
