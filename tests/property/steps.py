@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from app.core.assembly.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
+from app.core.assembly.visibility import Target, VisibilityInput, VisibilityRequest, decide
 from app.core.errors import CannotFit
 from app.core.log.event import Block, Kind
 from app.core.log.events import BOOKKEEPING, EventType, canonical_json
@@ -66,7 +66,7 @@ _several = st.lists(targets, max_size=6).map(tuple)
 asked = st.lists(
     st.builds(
         VisibilityRequest,
-        hide=st.lists(st.builds(Hide, targets, _replacements), max_size=6).map(tuple),
+        hide=st.lists(st.builds(replace, targets, replacement=_replacements), max_size=6).map(tuple),
         show=_several,
         pin=st.one_of(st.just(()), _several),
         unpin=_several,

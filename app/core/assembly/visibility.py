@@ -4,7 +4,7 @@ Each item is decided separately: if an agent hides ten results and one must stay
 of the items does not matter: first all are unpinned, then shown, hidden and pinned.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -43,17 +43,10 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One event by its seq, or all events about a path."""
+    """One event by its seq, or all events about a path; `replacement` is the text to show if it is hidden."""
 
     seq: int | None = None
     path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hide:
-    """A target to hide, and the text to show in its place."""
-
-    target: Target
     replacement: str | None = None
 
 
@@ -61,7 +54,7 @@ class Hide:
 class VisibilityRequest:
     """The targets to hide, show, pin and unpin. `force`: hide even events that the policy's rules would refuse."""
 
-    hide: tuple[Hide, ...] = ()
+    hide: tuple[Target, ...] = ()
     show: tuple[Target, ...] = ()
     pin: tuple[Target, ...] = ()
     unpin: tuple[Target, ...] = ()
@@ -186,20 +179,18 @@ class _VisibilityDecider:
         self._pinned |= done
         return done
 
-    def hide(self, hides: Sequence[Hide]) -> set[int]:
+    def hide(self, targets: Iterable[Target]) -> set[int]:
         """Decide on the targets to hide and return the seqs that are hidden now, or shown by a replacement."""
-        wanted: dict[int, tuple[Target, str | None]] = {}
-        for entry in hides:
-            replacement = entry.replacement if entry.replacement and entry.replacement.strip() else None
-            wanted |= {item.event.seq: (entry.target, replacement) for _, item in self._resolve("hide", [entry.target])}
+        wanted = {item.event.seq: target for target, item in self._resolve("hide", targets)}
         hiding: dict[int, VisibilityDecision] = {}
-        for seq, (target, replacement) in wanted.items():
+        for seq, target in wanted.items():
             if seq not in self._calls and self._may_hide(target, self._items[seq].event):
+                replacement = target.replacement if target.replacement and target.replacement.strip() else None
                 hiding[seq] = VisibilityDecision("hide", seq, replacement, self._path(self._items[seq].event))
         hiding = self._allowed_by_policy(wanted, hiding)
         self._keep_one_replacement_per_path(hiding)
         after = self._hidden_after(hiding)
-        for seq, (target, _) in wanted.items():
+        for seq, target in wanted.items():
             if seq in self._calls and self._may_hide_call(target, self._items[seq].event, after):
                 hiding[seq] = VisibilityDecision("hide", seq, None, self._path(self._items[seq].event))
         self.decisions += [decision for decision in hiding.values() if self._changes(decision)]
@@ -234,7 +225,7 @@ class _VisibilityDecider:
         return False
 
     def _allowed_by_policy(
-        self, wanted: Mapping[int, tuple[Target, str | None]], hiding: dict[int, VisibilityDecision]
+        self, wanted: Mapping[int, Target], hiding: dict[int, VisibilityDecision]
     ) -> dict[int, VisibilityDecision]:
         """Return the part of `hiding` that the policy's rules allow; record a refusal for the rest."""
         changed = [seq for seq, decision in hiding.items() if self._changes(decision)]
@@ -261,7 +252,7 @@ class _VisibilityDecider:
                 if start is None or s < start
             }
         for seq, (reason, detail) in refused.items():
-            self._refuse("hide", wanted[seq][0], reason, detail, seq)
+            self._refuse("hide", wanted[seq], reason, detail, seq)
         return {seq: decision for seq, decision in hiding.items() if seq not in refused}
 
     def _first_worth_hiding(self, hiding: Mapping[int, VisibilityDecision], changed: Iterable[int]) -> int | None:
@@ -342,7 +333,7 @@ class _VisibilityDecider:
         return next(iter(self._paths(event)), None)
 
     def _refuse(self, action: Action, target: Target, reason: Reason, detail: str, seq: int | None = None) -> None:
-        named = target if seq is None else Target(seq, target.path)
+        named = Target(target.seq if seq is None else seq, target.path)
         self.refused.append(Refusal(action, named, reason, detail))
 
 

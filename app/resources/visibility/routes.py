@@ -11,7 +11,6 @@ from app.core.assembly.visibility import (
     PATH_CHARS_MAX,
     REPLACEMENT_CHARS_MAX,
     Action,
-    Hide,
     Reason,
     Target,
     VisibilityRequest,
@@ -137,7 +136,7 @@ async def patch_visibility(
 ) -> VisibilityOut:
     """Hide, show, pin and unpin events for all future contexts. Each item is accepted or refused separately."""
     asked = VisibilityRequest(
-        hide=tuple(Hide(Target(one), None) if isinstance(one, int) else _hide(one) for one in body.hide),
+        hide=_targets(body.hide),
         show=_targets(body.show),
         pin=_targets(body.pin),
         unpin=_targets(body.unpin),
@@ -148,9 +147,5 @@ async def patch_visibility(
     return answer_of(VisibilityOut, done, done.outcome, session=sid, refused=refused)
 
 
-def _hide(one: HideIn) -> Hide:
-    return Hide(Target(one.seq, one.path), one.replacement)
-
-
 def _targets(given: Iterable[int | TargetIn]) -> tuple[Target, ...]:
-    return tuple(Target(one) if isinstance(one, int) else Target(one.seq, one.path) for one in given)
+    return tuple(Target(one) if isinstance(one, int) else Target(**dict(one)) for one in given)
