@@ -68,19 +68,15 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
         summary_max = min(summary_max, budget.own(summary_tokens(left)))
     summary = max(SUMMARY_TOKENS_MIN, summary_max)
     if rules.view == "latest":
-        least = max(summary, int(budget.trigger * ROOM_SHARE))
+        freed = int(budget.trigger * ROOM_SHARE)
+        least = max(summary, freed)
         if kept is not None:  # the kept part may leave less room than that below the trigger
-            least = max(min(least, _room(budget, replaced + prefix) - kept), _least_covered(budget, summary - replaced))
+            least = max(min(least, _room(budget, replaced + prefix) - kept), summary - replaced, freed)
         return Sizes(least, LATEST_TARGETS * target, summary)
     if rules.chunk_events is not None:
         return Sizes(2 * summary, target, summary)
     chunk = max(2 * summary, min(rules.chunk_tokens, int(target * CHUNK_SHARE)))
     return Sizes(chunk, chunk, summary)
-
-
-def _least_covered(budget: Budget, growth: int) -> int:
-    """Return the minimum that a summary must cover if it takes `growth` tokens more than the ones that it replaces."""
-    return max(growth, int(budget.trigger * ROOM_SHARE))
 
 
 def _room(budget: Budget, fixed: int) -> int:

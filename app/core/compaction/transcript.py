@@ -25,6 +25,9 @@ def definition(shape: NativeFormat) -> dict[str, Json]:
 
 
 TRUNCATED: Final = "...(truncated)"
+RESULT_CHARS_MAX: Final = 4000
+ARGUMENT_CHARS_MAX: Final = 2000
+"""The lengths to which a tool's result and a call's arguments are cut, in characters."""
 PART_CHARS_MAX: Final = 40
 """The maximum length of the name shown in place of a part without text."""
 
@@ -63,22 +66,12 @@ class Paragraph:
         return readable(f"{self.before}{self.body}{self.after}")
 
 
-def transcript(
-    items: Sequence[tuple[Event, str | None]], *, result_chars: int = 4000, argument_chars: int = 2000
-) -> str:
-    """Write the paragraphs of events one after the other; see `paragraphs`."""
-    written = paragraphs(items, result_chars=result_chars, argument_chars=argument_chars)
-    return "\n\n".join(paragraph.text for paragraph in written)
-
-
-def paragraphs(
-    items: Sequence[tuple[Event, str | None]], *, result_chars: int = 4000, argument_chars: int = 2000
-) -> list[Paragraph]:
+def paragraphs(items: Sequence[tuple[Event, str | None]]) -> list[Paragraph]:
     """Write one labelled paragraph for each event, in the order given; adjacent calls share one.
 
-    An item pairs an event with the text that replaces it if it is hidden or stubbed, else None. Results are cut to
-    `result_chars` characters, a call's arguments to `argument_chars`. The system prompt, the tool definitions and
-    bookkeeping are left out. Reasoning, images and other parts without text are named, not shown.
+    An item pairs an event with the text that replaces it if it is hidden or stubbed, else None. The system
+    prompt, the tool definitions and bookkeeping are left out. Reasoning, images and other parts without text are named,
+    not shown.
     """
     written: list[Paragraph] = []
     calls: list[str] = []
@@ -91,13 +84,13 @@ def paragraphs(
             if content:
                 _close(calls, written, turn)
                 written.append(Paragraph(_label(EventType.ASSISTANT_MESSAGE), inert(content), turn=event.turn))
-            calls.append(inert(_call(event, argument_chars) if replacement is None else replacement))
+            calls.append(inert(_call(event) if replacement is None else replacement))
             turn = event.turn
             continue
         _close(calls, written, turn)
         text = _content(event) if replacement is None else replacement
         if event.type is EventType.TOOL_RESULT:
-            written.append(_fenced(event, cut(text, result_chars)))
+            written.append(_fenced(event, cut(text, RESULT_CHARS_MAX)))
         elif text:
             user = event.type is EventType.USER_MESSAGE
             written.append(Paragraph(_label(event.type), inert(text), turn=event.turn, user=user))
@@ -132,9 +125,9 @@ def _fenced(event: Event, text: str) -> Paragraph:
     return Paragraph(_label(event.type) + fence, inert(text), "\n</tool-output>", event.turn)
 
 
-def _call(event: Event, argument_chars: int) -> str:
+def _call(event: Event) -> str:
     shown = ", ".join(f"{name}={canonical_json(value)}" for name, value in event.arguments.items())
-    return f"{event.tool or 'tool'}({cut(shown, argument_chars)})"
+    return f"{event.tool or 'tool'}({cut(shown, ARGUMENT_CHARS_MAX)})"
 
 
 def _content(event: Event) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.core.compaction.transcript import inert, transcript
+from app.core.compaction.transcript import inert, paragraphs
 from app.core.log.event import Event
 from app.core.log.events import EventType
 
@@ -12,8 +12,12 @@ def event(kind: EventType, content: Any = None, *, seq: int = 1, **more: Any) ->
     return Event(seq, kind, 1, 10, body={"content": content, **arguments}, **more)
 
 
-def transcript_of(*events: Event, **limits: int) -> str:
-    return transcript([(one, None) for one in events], **limits)
+def transcript(*items: tuple[Event, str | None]) -> str:
+    return "\n\n".join(paragraph.text for paragraph in paragraphs(items))
+
+
+def transcript_of(*events: Event) -> str:
+    return transcript(*((one, None) for one in events))
 
 
 def test_every_kind_has_its_label() -> None:
@@ -65,13 +69,12 @@ def test_long_results_and_arguments_are_cut_and_say_so() -> None:
     assert "a" * 1992 not in text
     assert "\n" + "r" * 4000 + "...(truncated)\n</tool-output>" in text
     assert "\n" + "s" * 4000 + "\n</tool-output>" in text
-    assert "cc...(truncated)\n" in transcript_of(event(EventType.TOOL_RESULT, "ccc"), result_chars=2)
 
 
 def test_a_stub_is_shown_in_place_of_its_event() -> None:
     call, result = event(EventType.TOOL_CALL, tool="a"), event(EventType.TOOL_RESULT, "secret", seq=3)
     user = event(EventType.USER_MESSAGE, "secret")
-    text = transcript([(user, "[hidden]"), (call, "a call"), (result, "[left out, recall it with seq 3]")])
+    text = transcript((user, "[hidden]"), (call, "a call"), (result, "[left out, recall it with seq 3]"))
     assert text == (
         "[User]: [hidden]\n\n[Assistant tool calls]: a call\n\n"
         '[Tool result]: <tool-output seq="3" trust="untrusted">\n[left out, recall it with seq 3]\n</tool-output>'
