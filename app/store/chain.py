@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from app.core.log.chain import Link, Tip, links
+from app.core.log.conversation import Link, Tip, links
 from app.core.log.segments import session_of
 from app.store import event_log, sessions, texts
 from app.store.engine import Connection

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from app.core.log.chain import Tip
+from app.core.log.conversation import Tip
 from app.core.log.segments import line_of
 from app.store.engine import Connection, Database
 from app.store.ids import session_ref

@@ -6,7 +6,7 @@ from hypothesis import example, given
 
 from app.core.assembly.visibility import VisibilityRequest
 from app.core.audit.client_plan import ClientPlan, client_plan
-from app.core.log.chain import canonical
+from app.core.log.conversation import canonical
 from app.core.log.event import Block, Event, Kind, content_text
 from app.core.log.events import ASSISTANT_SIDE, canonical_json
 from app.core.policy.policy import Policy

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.log.conversation import ADDED, pair_calls
 from app.core.log.events import Draft, EventType
-from app.core.log.pairing import ADDED, pair_calls
 from app.core.log.parse import parse_event
 from app.core.log.placement import FIRST, place
 from app.core.render.formats.rebuild import check_native

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.log.chain import canonical, count_repeated
+from app.core.log.conversation import canonical, count_repeated
 
 kinds = st.sampled_from(["user.message", "assistant.message", "agent.note"])
 events = st.builds(lambda kind, text: {"type": kind, "content": text}, kinds, st.sampled_from(["", "a", "b"]))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from app.core.log.chain import pieces
+from app.core.log.conversation import pieces
 from app.core.render.formats import FORMATS
 
 Json = dict[str, Any]

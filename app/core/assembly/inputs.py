@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from app.core.lexicon.tools import is_recall_tool
+from app.core.lexicon.identifiers import is_recall_tool
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.log.parse import tool_definitions

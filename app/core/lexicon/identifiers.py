@@ -1,4 +1,7 @@
-"""Identifiers in text: their patterns and pieces, and the words that look like identifiers but name nothing."""
+"""Identifiers in text: their patterns and pieces, and the words that look like identifiers but name nothing.
+
+It also has the names of arguments that are known to hold files or addresses, and that of the recall tool.
+"""
 
 import re
 from collections import Counter
@@ -255,3 +258,16 @@ def choose(names: Iterable[str], seen: Collection[str], chars_max: int) -> tuple
             if room < 2:
                 break  # not even a name of one letter fits
     return tuple(picked)
+
+
+FILES: Final = ("path", "file_path", "filepath", "file", "filename", "notebook_path")
+"""Arguments that hold one file."""
+FILE_LISTS: Final = ("paths", "files")
+ADDRESSES: Final = ("uri", "url")
+OWN_TOOL: Final = "recall"
+"""The recall tool. Its calls and results repeat earlier events and are therefore not indexed."""
+
+
+def is_recall_tool(tool: str | None) -> bool:
+    """Return whether a tool is the recall tool, also under the names of MCP clients: `mcp__palimpsest__recall`."""
+    return tool is not None and re.split(r"__|[./:]", tool)[-1] == OWN_TOOL

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Generic, Self, TypeVar, overload
 
-from app.core.lexicon.identifiers import identifiers
+from app.core.lexicon.identifiers import ADDRESSES, FILES, identifiers
 from app.core.lexicon.times import parse_time, to_seconds
-from app.core.lexicon.tools import ADDRESSES, FILES
 from app.core.log.events import (
     BOOKKEEPING,
     NO_PROMPT,

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from app.core.errors import InvalidEvent, InvalidRequest
 from app.core.log.events import (
+    BOOKKEEPING,
     EVENTS_PER_BATCH_MAX,
     INPUT_FIELDS,
     NESTING_MAX,
@@ -120,19 +122,16 @@ def body_text(draft: Draft, index: int) -> str:
         raise InvalidEvent("a number is not finite", index=index, field="") from None
 
 
+_NEEDS: Final[Mapping[EventType, tuple[str, ...]]] = {
+    **dict.fromkeys(frozenset(EventType) - BOOKKEEPING, ("content",)),
+    EventType.TOOL_CALL: ("call_id", "tool"),
+    EventType.TOOL_RESULT: ("call_id",),
+}
+"""The fields that an event of each type must have."""
+
+
 def _check_together(draft: Draft, index: int) -> None:
-    needs: Mapping[EventType, tuple[str, ...]] = {
-        EventType.TOOL_CALL: ("call_id", "tool"),
-        EventType.TOOL_RESULT: ("call_id",),
-        EventType.USER_MESSAGE: ("content",),
-        EventType.SYSTEM_PROMPT: ("content",),
-        EventType.SYSTEM_MESSAGE: ("content",),
-        EventType.ASSISTANT_MESSAGE: ("content",),
-        EventType.AGENT_NOTE: ("content",),
-        EventType.ANNOUNCE: ("content",),
-        EventType.TOOLS: ("content",),
-    }
-    for name in needs.get(draft.type, ()):
+    for name in _NEEDS.get(draft.type, ()):
         native_empty = name == "content" and draft.native is not None
         if getattr(draft, name) is None and not native_empty:
             raise InvalidEvent(f"{draft.type} needs {name}", index=index, field=name)

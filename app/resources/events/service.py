@@ -14,8 +14,8 @@ import asyncpg
 
 from app.core.compaction.next_span import readiness
 from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, LineChanged
+from app.core.log.conversation import name_unnamed
 from app.core.log.events import Draft, EventType
-from app.core.log.pairing import name_unnamed
 from app.core.log.placement import Batch, SessionState, check, depends_on_state, moves_state, place
 from app.core.log.segments import is_line
 from app.core.policy.policy import Policy

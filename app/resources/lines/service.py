@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from app.core.errors import Conflict, InvalidRequest, TooManyLines
-from app.core.log.chain import Tip
+from app.core.log.conversation import Tip
 from app.core.log.segments import is_line, line_id, line_of, session_of
 from app.resources.lines.forks import Forked, Forks
 from app.resources.sessions.limits import SessionQuota

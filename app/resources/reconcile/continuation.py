@@ -11,7 +11,7 @@ from uuid import UUID
 
 from app.core.assembly.inputs import ContextRequest
 from app.core.errors import InvalidItem, InvalidRequest, NotFound, SessionErased
-from app.core.log.chain import START, Link, Tip, count_repeated, links
+from app.core.log.conversation import START, Link, Tip, count_repeated, links
 from app.core.log.events import Json
 from app.core.log.segments import row_name
 from app.core.wire.bodies import Body

@@ -15,9 +15,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.core.errors import InvalidMessage
-from app.core.log.chain import START, Link, canonical_prompt, canonical_tool_list, links
+from app.core.log.conversation import START, Link, OpenIds, canonical_prompt, canonical_tool_list, links, pair_calls
 from app.core.log.events import Draft, EventType, Json
-from app.core.log.pairing import OpenIds, pair_calls
 from app.core.log.parse import parse_event, tool_definitions
 from app.core.render.formats import FORMATS, anthropic, gemini
 from app.core.render.formats.parts import SYSTEM_ROLES, is_blank, leading, native
@@ -45,7 +44,7 @@ class ClientMessages:
     messages, and `links` the hashes of the chained ones. `prompts` and `tools` precede them, if the client sends any;
     `all_prompts`: without prompts there are none. If only the new messages were read, `raw` lacks the first `unread`
     events, and `read_all` reads the complete list. `added` are the places of calls inserted before results without one,
-    and `open_ids` continues the pairing (`core/log/pairing`).
+    and `open_ids` continues the pairing (`core/log/conversation.pair_calls`).
     """
 
     count: int

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from app.core.assembly.inputs import ContextRequest
 from app.core.errors import DuplicateCall, InvalidRequest, UnknownCall
-from app.core.log.chain import Link, canonical_prompt, canonical_tool_list, links
+from app.core.log.conversation import Link, canonical_prompt, canonical_tool_list, links
 from app.core.log.events import NO_PROMPT, Draft, EventType, Json
 from app.core.log.parse import tool_definitions
 from app.core.log.placement import check, place

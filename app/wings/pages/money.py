@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from app.core.audit.event_life import Need, by_rule, recalled_seqs, repeated_calls
-from app.core.lexicon.tools import is_recall_tool
+from app.core.lexicon.identifiers import is_recall_tool
 from app.wings.pages.damage_store import EVENTS_MAX, find_damage, names_of, results_of
 from app.wings.pages.page import Pages, Visit
 

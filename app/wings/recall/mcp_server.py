@@ -13,7 +13,7 @@ from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
 from app.core.errors import ContextError
-from app.core.lexicon.tools import OWN_TOOL
+from app.core.lexicon.identifiers import OWN_TOOL
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http.auth import check_session
 from app.services.tenants import Caller

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.core.lexicon.tools import OWN_TOOL
+from app.core.lexicon.identifiers import OWN_TOOL
 from app.core.log.events import EventType, Json
 from app.core.render.formats.tools import NativeFormat, write_tools
 from app.http.fields import Id, StrictRequest

@@ -13,8 +13,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
+from app.core.lexicon.identifiers import is_recall_tool
 from app.core.lexicon.times import from_seconds
-from app.core.lexicon.tools import is_recall_tool
 from app.core.lexicon.words import term_counts, terms
 from app.core.log.event import Event, paths
 from app.core.log.events import DIALOGUE, EventType, readable

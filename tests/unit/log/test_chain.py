@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.core.log.chain import START, canonical, links
+from app.core.log.conversation import START, canonical, links
 from app.core.log.segments import is_line, line_of, row_name, session_of
 from app.core.render.formats import FORMATS
 

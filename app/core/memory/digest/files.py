@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from app.core.lexicon.tools import FILE_LISTS, FILES
+from app.core.lexicon.identifiers import FILE_LISTS, FILES
 from app.core.log.events import Json
 from app.core.memory.digest.commands import Step, steps, written_paths
 from app.core.memory.digest.outcomes import ERROR

@@ -11,7 +11,7 @@ from math import ceil, inf
 from posixpath import normpath
 from typing import Final
 
-from app.core.lexicon.tools import is_recall_tool
+from app.core.lexicon.identifiers import is_recall_tool
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.reducers.earnings import earnings_so_far, last_unit_seq

@@ -8,7 +8,7 @@ from itertools import chain
 from posixpath import normpath
 from typing import TYPE_CHECKING, Final
 
-from app.core.lexicon.tools import FILES
+from app.core.lexicon.identifiers import FILES
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.checks import Check, covers

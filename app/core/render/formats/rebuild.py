@@ -48,7 +48,7 @@ def _is_readable(draft: Draft, native: Mapping[str, Json]) -> bool:
     if not isinstance(form, str) or form not in _MESSAGES or not _has_shape(form, native):
         return False
     if "call_id" in native:
-        # The log gave the call another id than the client (`core/log/pairing`); the client's is compared.
+        # The log gave the call another id than the client (`core/log/conversation`); the client's is compared.
         if draft.type not in _CALLS or not isinstance(native["call_id"], str):
             return False
         native = dict(native)
