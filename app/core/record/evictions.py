@@ -9,7 +9,7 @@ from typing import Any, Final
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, EventType, Json
 from app.core.plan.state.context import Context
-from app.core.plan.state.frontier import Fold, Frontier, Stub
+from app.core.plan.state.frontier import Drop, Fold, Frontier, Stub
 from app.core.render.formats.fit import Loss
 
 PREFIX: Final = "prefix"
@@ -264,7 +264,7 @@ def dispositions(
     """Return the one disposition of each of `events` (I4); `erased` are the seqs of redacted events."""
     shown = {i.event.seq: i.stub.disposition if i.stub else "verbatim" for i in context.items}
     shown |= {e.seq: "verbatim" for e in context.prefix}
-    hidden = _HiddenEvents(state)
+    hidden = HiddenEvents(state)
     found = {event.seq: shown.get(event.seq) or hidden.disposition(event) for event in events}
     return found | {seq: "redacted" for seq in erased if found.get(seq) in ("verbatim", "stubbed", "replaced")}
 
@@ -285,7 +285,7 @@ def disposition_runs(words: Mapping[int, str], folds: Sequence[Fold]) -> list[di
     return runs
 
 
-class _HiddenEvents:
+class HiddenEvents:
     """The events that are not among a context's items, indexed by what hides them."""
 
     def __init__(self, state: Frontier) -> None:
@@ -299,8 +299,15 @@ class _HiddenEvents:
             return "not_rendered"
         if event.seq in self._superseded:
             return "replaced"
-        at = bisect_left(self._fold_ends, event.seq)
-        if at < len(self._folds) and self._folds[at].from_seq <= event.seq:
-            return "summarized" if self._folds[at].shown else "dropped"
-        at = bisect_left(self._drop_ends, event.seq)
-        return "dropped" if at < len(self._drops) and self._drops[at].from_seq <= event.seq else "not_rendered"
+        run = self.run(event.seq)
+        if isinstance(run, Fold):
+            return "summarized" if run.shown else "dropped"
+        return "not_rendered" if run is None else "dropped"
+
+    def run(self, seq: int) -> Fold | Drop | None:
+        """Return the fold or the drop that an event belongs to."""
+        at = bisect_left(self._fold_ends, seq)
+        if at < len(self._folds) and self._folds[at].from_seq <= seq:
+            return self._folds[at]
+        at = bisect_left(self._drop_ends, seq)
+        return self._drops[at] if at < len(self._drops) and self._drops[at].from_seq <= seq else None

@@ -1,6 +1,5 @@
 """The reason why a call showed an event as it did, and the differences between two calls."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -8,12 +7,12 @@ from typing import Final
 
 from app.core.audit.call_blocks import kind_of, request_blocks
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
-from app.core.log.event import Block, Event, Kind, content_text, lazy
+from app.core.log.event import Block, Event, Kind, content_text
 from app.core.log.events import BOOKKEEPING, canonical_json
 from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
-from app.core.record.evictions import dispositions, fold_eviction
+from app.core.record.evictions import HiddenEvents, dispositions, fold_eviction
 from app.http.fields import answer_of
 from app.wings.audit.schemas.calls import BlockOut, FirstDifference
 
@@ -56,14 +55,7 @@ class Explainer:
         self._state = state
         self._shows = policy.shows
         self._stubs = {stub.seq: stub for stub in state.stubs}
-
-    @lazy
-    def _fold_ends(self) -> list[int]:
-        return [fold.to_seq for fold in self._state.folds]
-
-    @lazy
-    def _drop_starts(self) -> list[int]:
-        return [drop.from_seq for drop in self._state.drops]
+        self._hidden = HiddenEvents(state)
 
     def fates(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, EventFate]:
         """Return the fate of each of `events`, which must include the call of each result; `erased` are the seqs that
@@ -84,18 +76,11 @@ class Explainer:
             return EventFate(word, stub.reducer, stub.reason, stub=stub, tokens=stub.tokens)
         if word == "replaced":
             return EventFate(word, "prefix", "superseded")
-        fold = self._fold(event.seq)
-        if fold is not None:
-            row = fold_eviction(fold)
-            return EventFate(word, row.reducer, row.reason, fold.id if fold.shown else None)
-        drop = self._state.drops[bisect_right(self._drop_starts, event.seq) - 1]
-        return EventFate(word, drop.reducer, drop.reason)
-
-    def _fold(self, seq: int) -> Fold | None:
-        index = bisect_left(self._fold_ends, seq)
-        if index == len(self._fold_ends) or seq < self._state.folds[index].from_seq:
-            return None
-        return self._state.folds[index]
+        run = self._hidden.run(event.seq)
+        if isinstance(run, Fold):
+            row = fold_eviction(run)
+            return EventFate(word, row.reducer, row.reason, run.id if run.shown else None)
+        return EventFate(word) if run is None else EventFate(word, run.reducer, run.reason)
 
 
 @dataclass(frozen=True, slots=True)
