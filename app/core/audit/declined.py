@@ -97,11 +97,6 @@ class PlannedMoment:
         return Protections(self.context, self.state, self.policy.retention, economic)
 
     @property
-    def at_every_assembly(self) -> bool:
-        """Whether the policy evicts at every context."""
-        return self.policy.evict == "every_assembly"
-
-    @property
     def has_reached_goal(self) -> bool:
         """Whether the context is within its goal, apart from content that was shown again in the room left."""
         return self.context.tokens <= max(self.budget.goal, self.budget.refill)
@@ -253,7 +248,7 @@ def _window(at: PlannedMoment) -> Declined:
     limits = [f"{limit:,} {name}" for name, limit in (("turns", rules.turns), ("tokens", rules.tokens)) if limit]
     if not limits:
         return Declined(window.REDUCER, "disabled", "the policy has no dialogue_window")
-    if at.moment == "warm" and not at.at_every_assembly:
+    if at.moment == "warm" and at.policy.evict != "every_assembly":
         return Declined(window.REDUCER, "not_asked", "the provider still holds the prefix, which a cut would rewrite")
     return Declined(window.REDUCER, "within_limit", f"no turn outside the window of {' or '.join(limits)} may go")
 

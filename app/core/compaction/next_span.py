@@ -112,7 +112,7 @@ class Readiness(NamedTuple):
 def readiness(policy: Policy) -> Readiness:
     """Return the approximate sizes of compaction under a policy, for any target."""
     rules = policy.summarize
-    keep = 0.0 if policy.cut.has_size else rules.keep_ratio
+    keep = 0.0 if policy.cut.sizes else rules.keep_ratio
     if rules.view == "latest":
         return Readiness(keep, KEEP_TOKENS_MAX, ROOM_SHARE, math.inf)
     if rules.chunk_events is not None:

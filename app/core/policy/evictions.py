@@ -186,10 +186,10 @@ class Cut:
     )
 
     @property
-    def has_size(self) -> bool:
-        """Whether one of the four sizes is given."""
-        given = (self.keep_tokens, self.keep_ratio, self.keep_messages, self.keep_turns)
-        return any(size is not None for size in given)
+    def sizes(self) -> list[str]:
+        """The names of the sizes that are given."""
+        names = ("keep_tokens", "keep_ratio", "keep_messages", "keep_turns")
+        return [name for name in names if getattr(self, name) is not None]
 
 
 @dataclass(frozen=True, slots=True)

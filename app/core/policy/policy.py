@@ -168,10 +168,7 @@ def _check_sense(policy: Policy) -> None:
         for knob, value in (("cut.keep_tokens", policy.cut.keep_tokens), ("trigger.tokens", policy.trigger.tokens)):
             if isinstance(value, int) and value > policy.window_tokens - held:
                 raise InvalidPolicy(f"{value} is more than the target of a window of {policy.window_tokens}", knob=knob)
-    sizes = [
-        k for k in ("keep_tokens", "keep_ratio", "keep_messages", "keep_turns") if getattr(policy.cut, k) is not None
-    ]
-    if len(sizes) > 1:
+    if len(sizes := policy.cut.sizes) > 1:
         raise InvalidPolicy(f"only one of {', '.join(sizes)} can be kept", knob=f"cut.{sizes[1]}")
     if policy.cut.keep_ratio and policy.trigger.ratio and policy.cut.keep_ratio > policy.trigger.ratio:
         raise InvalidPolicy("more is kept than triggers the cut", knob="cut.keep_ratio")

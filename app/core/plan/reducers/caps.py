@@ -106,7 +106,7 @@ def newest_part(policy: Policy, budget: Budget) -> Cut:
 
     It is the same for a tightened budget, in which `room_for_newest` limits the part.
     """
-    return policy.cut if policy.cut.has_size else default_cut(policy, budget)
+    return policy.cut if policy.cut.sizes else default_cut(policy, budget)
 
 
 def default_cut(policy: Policy, budget: Budget) -> Cut:

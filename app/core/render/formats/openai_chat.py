@@ -18,7 +18,6 @@ from app.core.render.formats.parts import (
     content_or_refusal,
     custom_input,
     head_of,
-    input_field,
     is_blank,
     is_only_reasoning,
     is_own,
@@ -99,7 +98,7 @@ def _read_call(raw: Json, index: int, head: Mapping[str, Json] | None) -> dict[s
     if kind == "custom":
         inner = message_object(call.get("custom"), index, "custom")
         part["custom"] = without(inner, "name", "input")
-        arguments: Json = {"input": input_field(inner, index)}
+        arguments: Json = {"input": text_field(inner, "input", index, may_be_empty=True)}
     else:
         inner = message_object(call.get("function"), index, "function")
         if extra := without(inner, "name", "arguments"):

@@ -19,7 +19,6 @@ from app.core.render.formats.parts import (
     content_or_refusal,
     custom_input,
     head_of,
-    input_field,
     is_blank,
     is_only_reasoning,
     is_own,
@@ -197,7 +196,7 @@ def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Jso
         arguments: Json = item.get("arguments")
         tool, rest = text_field(item, "name", index), without(item, "type", "call_id", "name", "arguments")
     elif kind == "custom_tool_call":
-        arguments = {"input": input_field(item, index)}
+        arguments = {"input": text_field(item, "input", index, may_be_empty=True)}
         tool, rest = text_field(item, "name", index), without(item, "call_id", "name", "input")
     else:
         arguments = without(item, "type", "id", "call_id", "status")

@@ -40,10 +40,10 @@ def role_field(message: Mapping[str, Json], index: int, roles: Collection[str], 
     return role
 
 
-def text_field(value: Mapping[str, Json], name: str, index: int) -> str:
-    """Return a field that must be a non-empty string. Raises InvalidMessage."""
+def text_field(value: Mapping[str, Json], name: str, index: int, *, may_be_empty: bool = False) -> str:
+    """Return a field that must be a string, not an empty one unless it may be. Raises InvalidMessage."""
     found = value.get(name)
-    if not isinstance(found, str) or not found:
+    if not isinstance(found, str) or not (found or may_be_empty):
         raise InvalidMessage(f"{name} must be text", index=index, field=name)
     return found
 
@@ -60,14 +60,6 @@ def content_field(
     for part in found:
         if not isinstance(part, Mapping) or not isinstance(part.get("type", ""), str):
             raise InvalidMessage(f"every part of {name} must be an object, its type a text", index=index, field=name)
-    return found
-
-
-def input_field(value: Mapping[str, Json], index: int) -> str:
-    """Return a custom tool call's input, which may be any string. Raises InvalidMessage."""
-    found = value.get("input")
-    if not isinstance(found, str):
-        raise InvalidMessage("input must be text", index=index, field="input")
     return found
 
 
