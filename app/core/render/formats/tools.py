@@ -20,24 +20,17 @@ DOTTED_CHARS_MAX: Final = 128
 
 def tool_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the name from `names`, else `name` made legal everywhere: at most 64 letters, digits, `_` and `-`."""
-    if name is not None and name in names:
-        return names[name]
-    return _ILLEGAL.sub("_", name or "tool")[:NAME_CHARS_MAX]
+    return names.get(name or "") or _ILLEGAL.sub("_", name or "tool")[:NAME_CHARS_MAX]
 
 
 def dotted_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the name from `names`, else `name` made legal for Gemini, which allows dots, colons and 128 characters,
     but no digit or dash at the start. A longer name is cut to NAME_CHARS_MAX, as for every provider."""
-    if name is not None and name in names:
-        return names[name]
+    if known := names.get(name or ""):
+        return known
     legal = _ILLEGAL_DOTTED.sub("_", name or "tool")
     legal = legal if legal[0].isalpha() or legal[0] == "_" else f"_{legal}"
     return legal if len(legal) <= DOTTED_CHARS_MAX else legal[:NAME_CHARS_MAX]
-
-
-def with_hash(name: str, original: str) -> str:
-    """Return `name` with a hash of the original name appended, at most 64 characters long."""
-    return _marked(name, original, NAME_CHARS_MAX)
 
 
 class Assigned(NamedTuple):
@@ -90,11 +83,11 @@ class CallIds:
         waiting = {call_id: deque(ids) for call_id, ids in self._waiting.items()}
         return CallIds(self.chars_max, self.unique, self._used.copy(), waiting)
 
-    def mark(self) -> "Assigned":
+    def mark(self) -> Assigned:
         """Return a mark for `restored`."""
         return Assigned(len(self._used), {call_id: tuple(ids) for call_id, ids in self._waiting.items()})
 
-    def restored(self, mark: "Assigned") -> "CallIds":
+    def restored(self, mark: Assigned) -> "CallIds":
         """Return a copy of the assignments as of one of its marks; only with `unique`, where no id is forgotten."""
         waiting = {call_id: deque(ids) for call_id, ids in mark.waiting.items()}
         whole = mark.used == len(self._used)
@@ -110,6 +103,7 @@ class CallIds:
 
 
 def _marked(name: str, original: str, chars_max: int) -> str:
+    """Return `name` with a hash of the original name appended, at most `chars_max` long."""
     return f"{name[: chars_max - 13]}_{hashlib.sha256(original.encode()).hexdigest()[:12]}"
 
 
@@ -173,7 +167,7 @@ def tool_names(tools: Sequence[Mapping[str, Json]], legal: Callable[[str], str] 
             continue
         name = legal(own_name)
         if name != own_name and name in taken:
-            name = with_hash(name, own_name)
+            name = _marked(name, own_name, NAME_CHARS_MAX)
         taken.add(name)
         names[own_name] = name
     return names
