@@ -16,7 +16,7 @@ from app.core.plan.reducers.fold import FoldReducer
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.plan.state.context import Unread
 from app.core.plan.state.drops import EXPIRY, UNREAD
-from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.frontier import START, Drop, Frontier
 from app.core.plan.update import EarlierPlan, PlanInputs, update_context
 from app.core.policy.policy import Policy
 from app.core.record.evictions import Eviction
@@ -311,9 +311,9 @@ def summary_tree(inputs: ContextInputs) -> tuple[Summary, ...]:
     return tuple(one for one in every if one.cover_id == own and one.to_seq <= loaded.head)
 
 
-def may_heal(state: Frontier) -> bool:
-    """Return whether events were dropped that a summary may cover by now."""
-    return any(drop.reducer != EXPIRY for drop in state.drops)
+def _lost(inputs: ContextInputs) -> list[Drop]:
+    """Return the view's drops that a summary may cover by now."""
+    return [drop for drop in inputs.loaded.frontier.drops if drop.reducer != EXPIRY]
 
 
 class CoverBounds(NamedTuple):
@@ -332,13 +332,12 @@ class CoverBounds(NamedTuple):
 
 def cover_bounds(inputs: ContextInputs) -> CoverBounds | None:
     """Return the bounds for a view; None if nothing was dropped that a summary may cover."""
-    state = inputs.loaded.frontier
-    lost = [drop for drop in state.drops if drop.reducer != EXPIRY]
+    lost = _lost(inputs)
     if not lost:
         return None
     own = cover_id(inputs.loaded.session_id, inputs.settings.policy.shows)
     reach = max((one.to_seq for one in inputs.loaded.cover if one.cover_id == str(own)), default=0)
-    heal_from = min(lost[-1].to_seq - HEAL_EVENTS, HEAL_FACTOR * state.folded_to)
+    heal_from = min(lost[-1].to_seq - HEAL_EVENTS, HEAL_FACTOR * inputs.loaded.frontier.folded_to)
     return CoverBounds(own, reach, lost[0].from_seq, heal_from)
 
 
@@ -360,17 +359,16 @@ def heals_in_part(inputs: ContextInputs) -> bool:
 
     Healing rewrites everything shown, so the other dropped events may return and must be read.
     """
-    if inputs.request.at is not None or not may_heal(inputs.loaded.frontier):
+    lost = _lost(inputs)
+    if inputs.request.at is not None or not lost:
         return False
     folding = FoldReducer(summary_tree(inputs), inputs.settings.policy.summarize)
-    lost_to, drops = folding.heal_to(inputs.loaded.frontier), inputs.loaded.frontier.drops
-    return lost_to > 0 and any(drop.to_seq > folding.last and drop.reducer != EXPIRY for drop in drops)
+    return folding.heal_to(inputs.loaded.frontier) > 0 and any(drop.to_seq > folding.last for drop in lost)
 
 
 def may_fold(inputs: ContextInputs) -> bool:
     """Return whether this context may fold summaries, or replace those that are folded."""
-    loaded = inputs.loaded
-    return bool(loaded.cover) and (may_heal(loaded.frontier) or _reduces(inputs, inputs.budget.goal))
+    return bool(inputs.loaded.cover) and (bool(_lost(inputs)) or _reduces(inputs, inputs.budget.goal))
 
 
 def _reduces(inputs: ContextInputs, limit: int) -> bool:
