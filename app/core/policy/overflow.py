@@ -49,10 +49,6 @@ class _Pattern:
         return re.search(self.text, f"{code} {message}" if self.whole else message, re.IGNORECASE) is not None
 
 
-def _phrases(*phrases: str, loose: Collection[str] = ()) -> tuple[_Pattern, ...]:
-    return tuple(_Pattern(re.escape(phrase).replace(r"\ ", " "), phrase in loose) for phrase in phrases)
-
-
 def _patterns(*texts: str) -> tuple[_Pattern, ...]:
     return tuple(map(_Pattern, texts))
 
@@ -112,17 +108,10 @@ SETS: Final[Mapping[str, tuple[_Pattern, ...]]] = {
         ),
         _Pattern(r"^4(00|13|29) (status code )?\(no body\)", loose=True, whole=False),
     ),
-    "timeline": _phrases(
-        "context_length",
-        "context length",
-        "maximum context",
-        "max context",
-        "max tokens",
-        "token limit",
-        "too many tokens",
-        "input too long",
-        "prompt too long",
-        loose=("max tokens",),
+    "timeline": (
+        *_patterns("context_length", "context length", "maximum context", "max context"),
+        _Pattern("max tokens", loose=True),
+        *_patterns("token limit", "too many tokens", "input too long", "prompt too long"),
     ),
 }
 
