@@ -1,6 +1,6 @@
 """Knobs: the fields of a policy, with a description, unit and bounds, for parsing and documentation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
@@ -79,79 +79,54 @@ def read_values(document: Json, path: str, shape: type[Any]) -> dict[str, Any]:
         if name not in known:
             raise InvalidPolicy(f"unknown knob; known here: {', '.join(sorted(known))}", knob=where)
         knob = known[name]
-        values[name] = None if value is None and knob.optional else _READ[knob.kind](value, where, knob)
+        read = _read if knob.shape is None else _read_inner
+        values[name] = None if value is None and knob.optional else read(value, where, knob)
     return values
 
 
-def _whole(value: Json, where: str, knob: Knob) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not knob.least <= value <= (knob.most or WHOLE_MAX):
-        raise InvalidPolicy(f"must be a whole number of {int(knob.least)} or more", knob=where)
-    return value
-
-
-def _share(value: Json, where: str, knob: Knob) -> float:
-    number = not isinstance(value, bool) and isinstance(value, (int, float))
-    if not number or not 0 <= value <= 1 or (value == 0 and not knob.zero):
-        raise InvalidPolicy(f"must be a share {'from' if knob.zero else 'above'} 0 and at most 1", knob=where)
-    return float(value)
-
-
-def _number(value: Json, where: str, knob: Knob) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not knob.least <= value <= knob.most:
-        raise InvalidPolicy(f"must be a number from {knob.least:g} to {knob.most:g}", knob=where)
-    return float(value)
-
-
-def _reserve(value: Json, where: str, knob: Knob) -> str | int:
-    return "auto" if value == "auto" else _whole(value, where, knob)
-
-
-def _flag(value: Json, where: str, _: Knob) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidPolicy("must be true or false", knob=where)
-    return value
-
-
-def _choice(value: Json, where: str, knob: Knob) -> str:
-    if not isinstance(value, str) or value not in knob.choices:
-        raise InvalidPolicy(f"must be one of {', '.join(knob.choices)}", knob=where)
-    return value
-
-
-def _name(value: Json, where: str, _: Knob) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= NAME_CHARS_MAX:
-        raise InvalidPolicy(f"must be a name of 1 to {NAME_CHARS_MAX} characters", knob=where)
-    return value
-
-
-def _names(value: Json, where: str, _: Knob) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
-        raise InvalidPolicy("must be a list of names", knob=where)
-    return tuple(value)
-
-
-def _groups(value: Json, where: str, knob: Knob) -> dict[str, Any]:
+def _read_inner(value: Json, where: str, knob: Knob) -> Any:
+    """Return the group of a knob, or its groups by their names. Raises InvalidPolicy."""
+    if knob.kind == "group":
+        return read_group(value, where, knob.shape)
     if not isinstance(value, Mapping):
         raise InvalidPolicy("must be an object of tool names", knob=where)
     return {str(name): read_group(inner, f"{where}.{name}", knob.shape) for name, inner in value.items()}
 
 
-def _inner(value: Json, where: str, knob: Knob) -> Any:
-    return read_group(value, where, knob.shape)
-
-
-_READ: Final[Mapping[str, Callable[[Json, str, Knob], Any]]] = {
-    "whole": _whole,
-    "share": _share,
-    "number": _number,
-    "reserve": _reserve,
-    "flag": _flag,
-    "choice": _choice,
-    "name": _name,
-    "names": _names,
-    "group": _inner,
-    "groups": _groups,
-}
+def _read(value: Json, where: str, knob: Knob) -> Any:
+    """Return the value of a knob without groups. Raises InvalidPolicy."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    match knob.kind:
+        case "whole" | "reserve":
+            whole = number and isinstance(value, int) and knob.least <= value <= (knob.most or WHOLE_MAX)
+            if whole or (knob.kind == "reserve" and value == "auto"):
+                return value
+            rule = f"a whole number of {int(knob.least)} or more"
+        case "share":
+            if number and 0 <= value <= 1 and (value != 0 or knob.zero):
+                return float(value)
+            rule = f"a share {'from' if knob.zero else 'above'} 0 and at most 1"
+        case "number":
+            if number and knob.least <= value <= knob.most:
+                return float(value)
+            rule = f"a number from {knob.least:g} to {knob.most:g}"
+        case "flag":
+            if isinstance(value, bool):
+                return value
+            rule = "true or false"
+        case "choice":
+            if isinstance(value, str) and value in knob.choices:
+                return value
+            rule = f"one of {', '.join(knob.choices)}"
+        case "name":
+            if isinstance(value, str) and 1 <= len(value) <= NAME_CHARS_MAX:
+                return value
+            rule = f"a name of 1 to {NAME_CHARS_MAX} characters"
+        case "names":
+            if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
+                return tuple(value)
+            rule = "a list of names"
+    raise InvalidPolicy(f"must be {rule}", knob=where)
 
 
 def json_schema(shape: type[Any]) -> dict[str, Json]:
