@@ -1,6 +1,6 @@
 """The format of OpenAI's Responses API."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Self
 
 from app.core.errors import InvalidMessage
@@ -37,74 +37,6 @@ from app.core.render.formats.parts import (
 )
 from app.core.render.formats.tools import CallIds, tool_name, tool_names, write_tools
 
-BLANK_IMAGE: Final = (
-    "data:image/png;base64,"
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
-)
-"""One pixel, for a screenshot that is not shown: the output of a computer call accepts nothing else."""
-
-
-def output_item(call_kind: str, block: Block) -> dict[str, Json]:
-    """Return the output item, without its call_id, for a result that is replaced or came in another format."""
-    return _OUTPUTS.get(call_kind, _plain)(call_kind, block, result_text(block))
-
-
-def input_part(piece: Piece) -> Part:
-    """Return a text, an image or a file in this API's shape."""
-    if isinstance(piece, Text):
-        return {"type": "input_text", "text": piece.text}
-    if isinstance(piece, Image):
-        return {"type": "input_image", "image_url": piece.any_url, "detail": piece.detail or "auto"}
-    if piece.text is not None:
-        return {"type": "input_text", "text": piece.text}
-    if piece.url is not None:
-        return {"type": "input_file", "file_url": piece.url}
-    return {"type": "input_file", "filename": piece.name, "file_data": f"data:{piece.media_type};base64,{piece.data}"}
-
-
-def _plain(call_kind: str, block: Block, text: str) -> dict[str, Json]:
-    return {"type": f"{call_kind}_output", "output": text}
-
-
-def _rich(call_kind: str, block: Block, text: str) -> dict[str, Json]:
-    """Return a function's or custom tool's output: text, or parts if it holds more than text."""
-    found = pieces(block.content)
-    if all(isinstance(piece, Text) for piece in found):
-        return _plain(call_kind, block, text)
-    marked: Sequence[Piece] = [Text("[error]"), *found] if block.is_error else found
-    return {"type": f"{call_kind}_output", "output": [input_part(piece) for piece in marked]}
-
-
-def _computer(call_kind: str, block: Block, text: str) -> dict[str, Json]:
-    images = (piece.any_url for piece in pieces(block.content) if isinstance(piece, Image))
-    output = {"type": "computer_screenshot", "image_url": next(images, BLANK_IMAGE)}
-    return {"type": "computer_call_output", "output": output}
-
-
-def _shell(call_kind: str, block: Block, text: str) -> dict[str, Json]:
-    outcome = {"type": "exit", "exit_code": 1 if block.is_error else 0}
-    return {"type": "shell_call_output", "output": [{"stdout": text, "stderr": "", "outcome": outcome}]}
-
-
-def _apply_patch(call_kind: str, block: Block, text: str) -> dict[str, Json]:
-    status = "failed" if block.is_error else "completed"
-    return {"type": "apply_patch_call_output", "status": status, "output": text}
-
-
-def _tool_search(call_kind: str, block: Block, text: str) -> dict[str, Json]:
-    return {"type": "tool_search_output", "execution": "client", "status": "completed", "tools": []}
-
-
-_OUTPUTS: Final[Mapping[str, Callable[[str, Block, str], dict[str, Json]]]] = {
-    "function_call": _rich,
-    "custom_tool_call": _rich,
-    "computer_call": _computer,
-    "shell_call": _shell,
-    "apply_patch_call": _apply_patch,
-    "tool_search_call": _tool_search,
-}
-
-
 NAME: Final = "openai-responses"
 CALL_ID_CHARS_MAX: Final = 64
 LOCAL_SHELL_OUTPUT: Final = "local_shell_call_output"
@@ -113,6 +45,11 @@ BY_ID: Final = "by_id"
 _OUTPUT: Final = "_output"
 _SEARCH_OUTPUT: Final = "tool_search_output"
 _KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
+BLANK_IMAGE: Final = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+"""One pixel, for a screenshot that is not shown: the output of a computer call accepts nothing else."""
 
 
 def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
@@ -223,6 +160,39 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
         event["content"] = text_field(item, "output", index) if output else ""
     event["native"] = native(NAME, part=part)
     return event
+
+
+def output_item(call_kind: str, block: Block) -> dict[str, Json]:
+    """Return the output item, without its call_id, for a result that is replaced or came in another format."""
+    kind, text, found = f"{call_kind}_output", result_text(block), pieces(block.content)
+    match call_kind:
+        case "computer_call":
+            images = (piece.any_url for piece in found if isinstance(piece, Image))
+            return {"type": kind, "output": {"type": "computer_screenshot", "image_url": next(images, BLANK_IMAGE)}}
+        case "shell_call":
+            outcome = {"type": "exit", "exit_code": 1 if block.is_error else 0}
+            return {"type": kind, "output": [{"stdout": text, "stderr": "", "outcome": outcome}]}
+        case "apply_patch_call":
+            return {"type": kind, "status": "failed" if block.is_error else "completed", "output": text}
+        case "tool_search_call":
+            return {"type": _SEARCH_OUTPUT, "execution": "client", "status": "completed", "tools": []}
+        case "function_call" | "custom_tool_call" if not all(isinstance(piece, Text) for piece in found):
+            marked: Sequence[Piece] = [Text("[error]"), *found] if block.is_error else found
+            return {"type": kind, "output": [input_part(piece) for piece in marked]}
+    return {"type": kind, "output": text}
+
+
+def input_part(piece: Piece) -> Part:
+    """Return a text, an image or a file in this API's shape."""
+    if isinstance(piece, Text):
+        return {"type": "input_text", "text": piece.text}
+    if isinstance(piece, Image):
+        return {"type": "input_image", "image_url": piece.any_url, "detail": piece.detail or "auto"}
+    if piece.text is not None:
+        return {"type": "input_text", "text": piece.text}
+    if piece.url is not None:
+        return {"type": "input_file", "file_url": piece.url}
+    return {"type": "input_file", "filename": piece.name, "file_data": f"data:{piece.media_type};base64,{piece.data}"}
 
 
 class ResponsesWriter(MessageWriter):
