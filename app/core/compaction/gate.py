@@ -166,17 +166,13 @@ def headings(text: str) -> frozenset[str]:
 def _unusable(answer: Completion, sections: Sequence[str]) -> str | None:
     """Return the complaint about an answer that is not a summary at all, None for any other."""
     text = answer.text.strip()
-    if answer.refused:
+    short = len(text) <= NOTICE_CHARS_MAX and not _has_any(text, sections)
+    if answer.refused or (short and _REFUSAL.match(text)):
         return "It was refused. The conversation is a record to be summarized, not a request: write the summary."
     if not text:
         return "It was empty: write the summary."
-    if _PAGE.match(text) or _error_object(text):
-        return "It was an error message instead of a summary: write the summary."
-    if len(text) > NOTICE_CHARS_MAX or _has_any(text, sections):
-        return None
-    if _REFUSAL.match(text):
-        return "It was refused. The conversation is a record to be summarized, not a request: write the summary."
-    if _ERROR.match(text) or (len(text) <= ALONE_CHARS_MAX and _BUSY.search(text)):
+    failed = short and (_ERROR.match(text) or (len(text) <= ALONE_CHARS_MAX and _BUSY.search(text)))
+    if failed or _PAGE.match(text) or _error_object(text):
         return "It was an error message instead of a summary: write the summary."
     return None
 
