@@ -64,28 +64,20 @@ def replay_call(inputs: ReplayInputs) -> ReplayedCall:
     if version not in PREPARED_BY:
         known = ", ".join(map(str, PREPARED_BY))
         raise UnknownVersion(f"rendered by version {version}; known here: {known}")
-    context, arranged = _arranged(inputs)
-    fitted = prepare(arranged, inputs.format, version)
-    request = write(inputs.format, fitted.layout, inputs.breakpoints)
-    return ReplayedCall(context, fitted.layout, request, fitted.losses)
-
-
-def _arranged(inputs: ReplayInputs) -> tuple[Context, Layout]:
     policy, state = inputs.policy, inputs.frontier
+    summaries = tuple(one if one.text else replace(one, text=ERASED) for one in inputs.summaries)
     context = project(
         inputs.events,
         state,
         NO_COUNT,
         turn=inputs.events[-1].turn if inputs.events else 0,
         shows=policy.shows,
-        summaries=summary_blocks(_texts(inputs.summaries), state.folds, policy.summarize),
+        summaries=summary_blocks(summaries, state.folds, policy.summarize),
     )
-    return context, arrange(context, state, ephemeral_content(inputs.notice, inputs.injections, inputs.layers))
-
-
-def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:
-    """Return the summaries with a marker as the text of erased ones."""
-    return tuple(one if one.text else replace(one, text=ERASED) for one in summaries)
+    arranged = arrange(context, state, ephemeral_content(inputs.notice, inputs.injections, inputs.layers))
+    fitted = prepare(arranged, inputs.format, version)
+    request = write(inputs.format, fitted.layout, inputs.breakpoints)
+    return ReplayedCall(context, fitted.layout, request, fitted.losses)
 
 
 def seqs_in_request(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]:
