@@ -8,7 +8,7 @@ from typing import Final, Literal
 from app.core.assembly.assemble import CallRecord
 from app.core.audit.protection import Protection, Protections
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
-from app.core.log.event import Block, Kind, content_text
+from app.core.log.event import Block, Kind
 from app.core.log.events import LAYERS, Draft, EventType, canonical_json
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Frontier, Stub
@@ -82,10 +82,7 @@ class CallBlock:
     @property
     def text(self) -> str:
         """The text of the block: of a tool call its arguments as JSON."""
-        if self.block.kind is Kind.CALL:
-            arguments = self.block.arguments
-            return arguments if isinstance(arguments, str) else canonical_json(arguments)
-        return content_text(self.block.content)
+        return self.block.text
 
 
 def request_blocks(layout: Layout) -> tuple[Block, ...]:

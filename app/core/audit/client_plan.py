@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.core.log.event import ERASED_TOKENS, Block, Kind, content_text
-from app.core.log.events import canonical_json
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
@@ -119,17 +118,11 @@ def _part(seq: int, item: Item | None, reworded: Block | None) -> PartPlan:
         return PartPlan(seq, None, "drop")
     if reworded is None:
         return PartPlan(seq, item.event.call_id, "keep")
-    return PartPlan(seq, item.event.call_id, "replace", _text(reworded))
+    return PartPlan(seq, item.event.call_id, "replace", reworded.text)
 
 
 def _erased(item: Item) -> bool:
     return item.event.tokens == ERASED_TOKENS and bool((item.event.body or {}).get("redacted"))
-
-
-def _text(block: Block) -> str:
-    if block.kind is Kind.CALL:
-        return block.arguments if isinstance(block.arguments, str) else canonical_json(block.arguments)
-    return content_text(block.content or "")
 
 
 def _with_silent(planned: Sequence[MessagePlan]) -> list[MessagePlan]:
@@ -155,7 +148,7 @@ def _summaries(blocks: Sequence[Block], state: Frontier, before: int) -> list[In
             before,
             "summary",
             "system" if block.kind is Kind.SYSTEM else "user",
-            content_text(block.content or ""),
+            block.text,
             ids.get(block.seq),
         )
         for block in blocks
@@ -181,7 +174,7 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], start: int) -> 
             block = item.block()
             if block.kind in (Kind.NOTE, Kind.USER, Kind.SYSTEM):
                 role: Literal["system", "user"] = "system" if block.kind is Kind.SYSTEM else "user"
-                text = content_text(block.content or "")
+                text = block.text
                 found.append(Inserted(max(end, position_after(item.event.seq)), "note", role, text))
         seqs = [item.event.seq for item in unit.all_items if item.event.seq in index_of]
         end = max([end, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late_results)])

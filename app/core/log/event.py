@@ -78,6 +78,11 @@ class Block:
     replaced: bool = False
     ephemeral: bool = False
 
+    @property
+    def text(self) -> str:
+        """The text of the block: of a tool call its arguments as JSON."""
+        return _as_text(self.arguments) if self.kind is Kind.CALL else content_text(self.content)
+
 
 _KINDS: Final = {
     EventType.USER_MESSAGE: Kind.USER,
@@ -192,7 +197,7 @@ class Event:
         """The event's text: a call's tool and arguments, any other event's content."""
         body = self.body or {}
         if self.type is EventType.TOOL_CALL:
-            return f"{self.tool} {_as_text(body.get('arguments'))}"
+            return f"{self.tool} {readable(_as_text(body.get('arguments')))}"
         return content_text(body.get("content"))
 
     @lazy
@@ -264,7 +269,7 @@ def content_text(content: Json) -> str:
 
 
 def _as_text(value: Json) -> str:
-    return readable(value if isinstance(value, str) else canonical_json(value))
+    return value if isinstance(value, str) else canonical_json(value)
 
 
 def first_line(draft: Draft) -> str | None:
