@@ -78,15 +78,13 @@ class Turn:
 
 def turn_of(marks: Sequence[TurnMark]) -> Turn:
     """Return the turn with these marks, in order; the first mark begins it."""
-    first = marks[0]
-    state, ended = TurnState(first.turn_id, awaits_user=first.type is EventType.TURN_START), False
-    turn_id = first.turn_id
-    for mark in marks[1:]:
+    first, *others = marks
+    turn_id, awaits_user, ended = first.turn_id, first.type is EventType.TURN_START, False
+    for mark in others:
         if mark.type is EventType.TURN_END:
             ended = ended or mark.turn_id in (None, turn_id)
-        elif mark.type is EventType.USER_MESSAGE and state.awaits_user:
-            turn_id = mark.turn_id or turn_id
-            state = TurnState(turn_id)
+        elif mark.type is EventType.USER_MESSAGE and awaits_user:
+            turn_id, awaits_user = mark.turn_id or turn_id, False
     return Turn(first.seq, turn_id, first.type is EventType.TURN_START, ended)
 
 
