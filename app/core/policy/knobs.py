@@ -41,7 +41,7 @@ def knob(default: Any, sentence: str = "", **more: Any) -> Any:
 
 
 @cache
-def knobs_of(group: type[Any]) -> Mapping[str, Knob]:
+def knobs_of(group: Any) -> Mapping[str, Knob]:
     """Return the knobs of a dataclass by name, each with its kind."""
     return {own.name: _with_kind(own.metadata["knob"], own.type) for own in fields(group)}
 
@@ -63,12 +63,12 @@ def _with_kind(knob: Knob, hint: Any) -> Knob:
     return replace(knob, kind=kind, optional=NoneType in types)
 
 
-def read_group(document: Json, path: str, shape: type[Any]) -> Any:
+def read_group(document: Json, path: str, shape: Any) -> Any:
     """Read a value of the dataclass `shape` from a document. Raises InvalidPolicy, which names the knob by its path."""
     return shape(**read_values(document, path, shape))
 
 
-def read_values(document: Json, path: str, shape: type[Any]) -> dict[str, Any]:
+def read_values(document: Json, path: str, shape: Any) -> dict[str, Any]:
     """Return the knobs of the dataclass `shape` that a document sets. Raises InvalidPolicy."""
     if not isinstance(document, Mapping):
         raise InvalidPolicy("must be an object", knob=path or "policy")
@@ -129,7 +129,7 @@ def _read(value: Json, where: str, knob: Knob) -> Any:
     raise InvalidPolicy(f"must be {rule}", knob=where)
 
 
-def json_schema(shape: type[Any]) -> dict[str, Json]:
+def json_schema(shape: Any) -> dict[str, Json]:
     """Return the JSON Schema of a group of knobs, each with its sentence, unit and default."""
     knobs = knobs_of(shape)
     properties = {f.name: _described(knobs[f.name], f) for f in fields(shape)}
