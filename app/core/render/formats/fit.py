@@ -167,17 +167,16 @@ def _block(block: Block, form: str) -> tuple[Block, Sequence[str]]:
 def _clean(block: Block, form: str) -> Block:
     """Return a block of this format without fields that only its SDK knows; the same object if it has none."""
     native = block.native or {}
-    head, part = native.get("head"), native.get("part")
-    new = {"head": _head(head, block.kind, form), "part": _part(part, form)}
+    part = native.get("part")
+    new = {**native, "head": _head(native.get("head"), block.kind, form), "part": _part(part, form)}
     content, arguments = block.content, block.arguments
     if isinstance(content, list):
-        content = _all_sendable(content, form)
+        content = [_sendable(value, form) for value in content]
     if part and "item" in part and form == openai_responses.NAME:  # the arguments may be fields of the item
         arguments = _sendable(arguments, form)
-    if new["head"] is head and new["part"] is part and content is block.content and arguments is block.arguments:
-        return block
-    kept = {name: value for name, value in {**native, **new}.items() if value is not None}
-    return replace(block, content=content, arguments=arguments, native=kept)
+    kept = {name: value for name, value in new.items() if value is not None}
+    cleaned = replace(block, content=content, arguments=arguments, native=kept)
+    return block if cleaned == block else cleaned  # two equal ones would take the memory of both
 
 
 def _head(head: Json, kind: Kind, form: str) -> Json:
@@ -185,52 +184,40 @@ def _head(head: Json, kind: Kind, form: str) -> Json:
     if head is None:
         return None
     if form == anthropic.NAME:
-        wanted = {"role": "system"} if kind is Kind.SYSTEM else {}
-        return head if head == wanted else wanted
+        return {"role": "system"} if kind is Kind.SYSTEM else {}
     head = _sendable(head, form)
     audio = head.get("audio")
     return {**head, "audio": {"id": audio.get("id")}} if isinstance(audio, dict) and len(audio) > 1 else head
 
 
 def _part(part: Json, form: str) -> Json:
-    """Return the cleaned extra fields of one call, result or item; the same object if nothing changes."""
+    """Return the cleaned extra fields of one call, result or item."""
     if not part:
         return part
     kept = {name: _sendable(value, form) for name, value in part.items()}
     item = kept.get("item")
-    if isinstance(item, dict) and item.get("type") == "custom_tool_call_output" and "status" in item:
+    if isinstance(item, dict) and item.get("type") == "custom_tool_call_output":
         kept["item"] = without(item, "status")
-    return part if all(kept[name] is value for name, value in part.items()) else kept
-
-
-def _all_sendable(values: list[Json], form: str) -> list[Json]:
-    """Return the values, each made sendable; the same list if nothing changes."""
-    kept = [_sendable(value, form) for value in values]
-    return values if all(cleaned is value for cleaned, value in zip(kept, values, strict=True)) else kept
+    return kept
 
 
 def _sendable(value: Json, form: str) -> Json:
-    """Return an object without fields that only an SDK knows or sets to null; the same object if it has none.
+    """Return an object without fields that only an SDK knows or sets to null.
 
     All other unknown fields are a vendor's own, and are sent back.
     """
     if not isinstance(value, dict):
         return value
-    foreign = FORMATS[form].sdk_only
+    foreign, keeps_nulls = FORMATS[form].sdk_only, FORMATS[form].keeps_nulls
     if value.get("type") in _CITED:
         foreign = foreign | {"file_id"}
-    changed = {
-        name: _all_sendable(inner, form) for name in _LISTS if isinstance(inner := value.get(name), list) and inner
-    }
-    nulls = not FORMATS[form].keeps_nulls
-    removed = [
-        name
-        for name, child in value.items()
-        if name in foreign or (child is None and (name == "tool_calls" or (nulls and name != "call_id")))
-    ]
-    if not removed and all(inner is value[name] for name, inner in changed.items()):
-        return value
-    return {name: changed.get(name, child) for name, child in value.items() if name not in removed}
+    kept: dict[str, Json] = {}
+    for name, child in value.items():
+        if name in foreign or (child is None and (name == "tool_calls" or not (keeps_nulls or name == "call_id"))):
+            continue
+        listed = name in _LISTS and isinstance(child, list)
+        kept[name] = [_sendable(one, form) for one in child] if listed else child
+    return kept
 
 
 def _convert(block: Block, form: str) -> tuple[Block, Sequence[str]]:
