@@ -19,7 +19,7 @@ from app.core.log.parse import tool_definitions
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.frontier import Frontier
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import Fitted, Loss, prepare
+from app.core.render.formats.fit import Loss, prepare
 from app.core.render.formats.layout import Breakpoint, Frame, Layout, Mark, Places, Writer
 from app.core.render.layers import Content, Layer, enclose
 
@@ -264,10 +264,7 @@ def write_text(
     units = _closed_units(context)
     known = before.repeated_by(form, context, state, units) if before else None
     settled = (known or _begin(form, context, state)).extended(units, state)
-    tail = _tail(context, injected)
-    if not tail and settled.writer.ended:
-        return WrittenContext(settled.layout, settled.losses, settled, settled.writer, settled.writer)
-    end = prepare(Layout(blocks=tail), form) if tail else Fitted(Layout())
+    end = prepare(Layout(blocks=_tail(context, injected)), form)
     stable, whole = _write_tail(settled.writer.copy(), end.layout.blocks)
     layout = replace(settled.layout, blocks=settled.layout.blocks + end.layout.blocks)
     losses = settled.losses + _numbered(end.losses, settled.counts)
