@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from app.core.log.event import REASONING_PARTS, TEXT_PARTS
-from app.core.log.events import ID_CHARS_MAX, Draft, EventType, Json, arguments_object, canonical_json
+from app.core.log.events import ID_CHARS_MAX, Draft, EventType, Json, arguments_object
 from app.core.log.placement import OpenCall
 
 CHAINED: Final = frozenset(
@@ -36,7 +36,7 @@ START: Final = bytes(HASH_BYTES)
 _SDK_ONLY: Final = frozenset({"cache_control", "annotations", "parsed", "parsed_output", "status", "index", "logprobs"})
 _ANSWER_FIELDS: Final = ("audio", "function_call")
 """Fields of an assistant's chat message that may hold an answer in addition to `content`."""
-_encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
+_text: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +123,6 @@ def canonical_tool_list(definitions: Iterable[Json]) -> bytes:
 def _join(texts: Sequence[str]) -> bytes:
     """Join texts, each with its length, so that the result is unambiguous."""
     return "".join([f"{len(text)}:{text}" for text in texts]).encode("utf-8", "surrogatepass")
-
-
-def _text(value: Json) -> str:
-    try:
-        return _encode(value)
-    except (ValueError, TypeError):  # JSON has no keys of several types
-        return canonical_json(value)
 
 
 def _parts(content: Json) -> list[str]:
