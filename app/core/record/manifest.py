@@ -4,7 +4,7 @@ The store copies values that its statements read into columns of `model_calls`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any, Final, NamedTuple, get_origin, get_type_hints
@@ -115,17 +115,13 @@ class CallManifest:
         return None if self.outside_by in (None, "learned") else self.outside
 
 
-def _default(one: Field[Any]) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
-
-
 def _codec(hint: Any) -> _Codec:
     return hint.__metadata__[0] if get_origin(hint) is Annotated else _Codec()
 
 
 _HINTS: Final = get_type_hints(CallManifest, include_extras=True)
 _FIELDS: Final = tuple(
-    (one.name, _codec(_HINTS[one.name]), _default(one)) for one in fields(CallManifest) if one.name != "breakpoints"
+    (name, _codec(hint), getattr(CallManifest(), name)) for name, hint in _HINTS.items() if name != "breakpoints"
 )
 """Each field that is stored under its own name: its name, codec and default, which is not stored."""
 _POINTS: Final = {"breakpoint_kinds": "kind", "breakpoint_tokens": "tokens", "breakpoint_blocks": "blocks"}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from app.core.log.event import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, read_arguments
@@ -46,24 +46,6 @@ class TextKind(StrEnum):
     PROSE = "prose"
     RESULT = "result"
     DATA = "data"  # call arguments, tool definitions
-
-
-class Estimator(Protocol):
-    """An estimator of tokens; `margin` is the share by which it may undercount, by which the target is reduced."""
-
-    @property
-    def name(self) -> str:
-        """The name shown in every response."""
-
-    @property
-    def margin(self) -> float:
-        """The margin; with 0.1 the true count may be 10% above the estimate."""
-
-    def __hash__(self) -> int:
-        """Return the hash of its values."""
-
-    def count(self, text: str, kind: TextKind) -> int:
-        """Return the tokens of one text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +117,8 @@ class Checked:
     """
 
     name: str
-    rule: Estimator
-    least: Estimator
+    rule: "Estimator"
+    least: "Estimator"
 
     @property
     def margin(self) -> float:
@@ -147,6 +129,9 @@ class Checked:
         """Return the larger count."""
         return max(self.rule.count(text, kind), self.least.count(text, kind))
 
+
+Estimator: TypeAlias = Heuristic | Exact | Scaled | Formula | Checked
+"""An estimator of tokens. A true count may exceed the estimate by its `margin`, by which the target is reduced."""
 
 HEURISTIC: Final = Heuristic()
 FORMULAS: Final[Mapping[str, Formula]] = {
