@@ -15,6 +15,7 @@ from app.core.memory.cover import Summary
 from app.core.plan.pipeline import EVICTIONS, Plan, Row, plan
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.wording import RESUMED
 from app.core.plan.update import PlanInputs, update_context
 from app.core.policy.evictions import SHOW_ALL
 from app.core.policy.policy import Policy
@@ -257,10 +258,10 @@ def assert_accounted(session: Session, result: Plan) -> None:
 
 
 def own_blocks(layout: Layout, state: Frontier) -> list[Block]:
-    """Return the blocks of single events: no summaries, note, or pending results."""
+    """Return the blocks of single events: no summaries, note, line after older messages, or pending results."""
     calls = {block.seq for block in layout.blocks if block.kind is Kind.CALL}
     shown = layout.blocks[bool(state.folds) :]  # one block for everything folded
-    blocks = [b for b in shown if not (b.kind is Kind.RESULT and b.seq in calls)]
+    blocks = [b for b in shown if not (b.kind is Kind.RESULT and b.seq in calls) and b.content != RESUMED]
     if state.note:
         assert blocks.pop(0) == Block(Kind.NOTE, state.floor, state.note)
     prefix = list(layout.system)

@@ -9,6 +9,7 @@ from app.core.audit.client_plan import ClientPlan, client_plan
 from app.core.log.conversation import canonical
 from app.core.log.event import Block, Event, Kind, content_text
 from app.core.log.events import ASSISTANT_SIDE, canonical_json
+from app.core.plan.state.wording import RESUMED
 from app.core.policy.policy import Policy
 from app.core.render.request import arrange
 from tests.property.builders import Raw, logs, policies
@@ -64,6 +65,9 @@ def layout_items(blocks: Sequence[Block], front: int, events: Sequence[Event], o
     by_seq = {event.seq: event.block for event in events}
     found = [_insertion(_words(block), None) for block in blocks[:front]]
     for block in blocks[front:]:
+        if block.content == RESUMED:
+            found.append(_insertion(RESUMED, None))
+            continue
         logged = by_seq[block.seq]
         if block.kind is Kind.RESULT and logged.kind is Kind.CALL:
             found.append(_insertion("", block.call_id))

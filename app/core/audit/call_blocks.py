@@ -117,7 +117,7 @@ def call_blocks(
         *_of_prefix(prefix, call),
         *_summaries(blocks[: len(call.context.summaries)], state),
         *(_note(block, state) for block in blocks[len(call.context.summaries) : front]),
-        *_events(blocks[front:end], call, erased),
+        *_events(blocks[front:end], call, erased, _resumed_tokens(state)),
         *(_after(block, mark, name) for block, (mark, name) in zip(blocks[end:], ephemeral, strict=True)),
     ]
     described = _with_losses(described, call, record.format)
@@ -149,7 +149,9 @@ def _summaries(blocks: Sequence[Block], state: Frontier) -> Iterator[CallBlock]:
     for block in blocks:
         folds = [fold for fold in state.folds if len(blocks) == 1 or fold.to_seq == block.seq]
         shown = tuple(fold.id for fold in folds if fold.shown)
-        tokens = state.summary_tokens if len(blocks) == 1 else sum(fold.tokens for fold in folds)
+        tokens = (
+            state.summary_tokens - _resumed_tokens(state) if len(blocks) == 1 else sum(fold.tokens for fold in folds)
+        )
         yield CallBlock(
             block,
             0,
@@ -169,11 +171,21 @@ def _note(block: Block, state: Frontier) -> CallBlock:
     return CallBlock(block, 0, first, "history", "note", state.note_tokens)
 
 
-def _events(blocks: Sequence[Block], call: ReplayedCall, erased: Collection[int]) -> Iterator[CallBlock]:
-    """Describe the blocks of events, and those of results that are still missing."""
+def _resumed_tokens(state: Frontier) -> int:
+    """Return the tokens of the line that ends the older messages after summaries; 0 without it."""
+    return NO_COUNT.message(wording.RESUMED) if state.older_to else 0
+
+
+def _events(
+    blocks: Sequence[Block], call: ReplayedCall, erased: Collection[int], resumed_tokens: int
+) -> Iterator[CallBlock]:
+    """Describe the blocks of events, those of results that are still missing, and the line after older messages."""
     context = call.context
     items = {item.event.seq: item for item in context.items}
     for block in blocks:
+        if block.kind is Kind.NOTE and block.replaced and block.content == wording.RESUMED:
+            yield CallBlock(block, 0, block.seq, "summaries", "note", resumed_tokens)
+            continue
         item = items[block.seq]
         source: Source = "current_turn" if item.event.turn == context.turn else "history"
         if block.kind is Kind.RESULT and item.event.type is EventType.TOOL_CALL:

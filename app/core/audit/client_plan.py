@@ -13,7 +13,7 @@ from app.core.log.event import ERASED_TOKENS, Block, Kind, content_text
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
-from app.core.plan.state.wording import PENDING
+from app.core.plan.state.wording import PENDING, RESUMED
 from app.core.render.layers import Content
 
 Action = Literal["keep", "replace", "drop"]
@@ -85,7 +85,7 @@ def client_plan(
     inserted = [
         *_summaries(context.summaries, state, start),
         *([Inserted(start, "note", "user", state.note)] if state.note else ()),
-        *sorted(_between(context.units, index_of, start), key=lambda one: one.before),
+        *sorted(_between(context.units, state, index_of, start), key=lambda one: one.before),
         *(Inserted(len(seqs), kind, "user", content_text(content), name) for kind, name, content in tail),
     ]
     return ClientPlan(tuple(_with_silent(planned)), tuple(inserted))
@@ -155,8 +155,9 @@ def _summaries(blocks: Sequence[Block], state: Frontier, before: int) -> list[In
     ]
 
 
-def _between(units: Sequence[Unit], index_of: Mapping[int, int], start: int) -> list[Inserted]:
-    """Return the log's content between the client's messages that the client lacks: notes and pending results."""
+def _between(units: Sequence[Unit], state: Frontier, index_of: Mapping[int, int], start: int) -> list[Inserted]:
+    """Return the content between the client's messages that the client lacks: notes, pending results and the line that
+    ends the older messages after summaries."""
     known = sorted(index_of)
     items = (item for unit in units for item in unit.all_items)
     shown = {index_of[item.event.seq] for item in items if item.shown and item.event.seq in index_of}
@@ -167,7 +168,11 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], start: int) -> 
         return max(start, index_of[known[at]] if at < len(known) else max(index_of.values(), default=-1) + 1)
 
     end = start  # of the units so far: an event within a round is inserted after the round
+    before = 0
     for unit in units:
+        if state.older_to and unit.seq > state.older_to >= before:
+            found.append(Inserted(max(end, position_after(unit.seq - 1)), "note", "user", RESUMED))
+        before = unit.seq
         for item in unit.items:
             if item.event.seq in index_of or not item.shown:
                 continue

@@ -9,17 +9,17 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.core.log.event import Block, Event, Kind
 from app.core.log.events import EventType
 from app.core.log.parse import tool_definitions
+from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.frontier import Frontier
 from app.core.render.formats import FORMATS
-from app.core.render.formats.fit import Loss, prepare
+from app.core.render.formats.fit import Fitted, Loss, prepare
 from app.core.render.formats.layout import Breakpoint, Frame, Layout, Mark, Places, Writer
 from app.core.render.layers import Content, Layer, enclose
 
@@ -37,7 +37,8 @@ def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ())
     replace them. `state` must have adopted late results, as every plan's does.
     """
     begun = _front(context, state)
-    return replace(begun, blocks=(*begun.blocks, *_blocks(_closed_units(context)), *_tail(context, injected)))
+    units = _blocks(_closed_units(context), state)
+    return replace(begun, blocks=(*begun.blocks, *units, *_tail(context, state, injected)))
 
 
 def _front(context: Context, state: Frontier) -> Layout:
@@ -52,8 +53,16 @@ def _front(context: Context, state: Frontier) -> Layout:
     )
 
 
-def _blocks(units: Iterable[Unit]) -> Iterator[Block]:
-    return chain.from_iterable(unit.blocks for unit in units)
+def _blocks(units: Sequence[Unit], state: Frontier, before: Unit | None = None) -> Iterator[Block]:
+    """Yield the blocks of units, which follow the unit `before`, with the line that ends older messages."""
+    older_to = state.older_to
+    for unit in units:
+        if older_to and unit.seq > older_to >= (before.seq if before else 0):
+            # It has the seq of the block before it, so a cache marker after that block is after the line too.
+            seq = before.all_items[-1].event.seq if before else state.folded_to
+            yield Block(Kind.NOTE, seq, wording.RESUMED, replaced=True)
+        yield from unit.blocks
+        before = unit
 
 
 def _closed_units(context: Context) -> tuple[Unit, ...]:
@@ -61,12 +70,12 @@ def _closed_units(context: Context) -> tuple[Unit, ...]:
     return context.units[:-1] if context.units and context.units[-1].open_calls else context.units
 
 
-def _tail(context: Context, injected: Sequence[Content]) -> tuple[Block, ...]:
+def _tail(context: Context, state: Frontier, injected: Sequence[Content]) -> tuple[Block, ...]:
     """Return the blocks that the next request does not repeat: those of a last unit with open calls, and the injected
     content."""
     blocks: list[Block] = []
     if context.units and (waiting := len(context.units[-1].open_calls)):
-        blocks += context.units[-1].blocks
+        blocks += _blocks(context.units[-1:], state, context.units[-2] if len(context.units) > 1 else None)
         blocks[-waiting:] = [replace(pending, ephemeral=True) for pending in blocks[-waiting:]]
     last = context.items[-1].event.seq if context.items else 0
     return (*blocks, *(Block(Kind.NOTE, last, content, ephemeral=True) for content in injected))
@@ -208,7 +217,7 @@ class Settled:
             if count > marks[-1].units:
                 marks = (*marks, SettledMark(count, len(blocks), len(losses), chars, counts, writer.mark()))
             upto = min(len(units), count + MARK_UNITS - count % MARK_UNITS)
-            added = tuple(_blocks(units[count:upto]))
+            added = tuple(_blocks(units[count:upto], state, units[count - 1] if count else None))
             fitted = prepare(Layout(blocks=added), self.format)
             known = len(writer.texts)
             for block in fitted.layout.blocks:
@@ -264,7 +273,10 @@ def write_text(
     units = _closed_units(context)
     known = before.repeated_by(form, context, state, units) if before else None
     settled = (known or _begin(form, context, state)).extended(units, state)
-    end = prepare(Layout(blocks=_tail(context, injected)), form)
+    tail = _tail(context, state, injected)
+    if not tail and settled.writer.ended:
+        return WrittenContext(settled.layout, settled.losses, settled, settled.writer, settled.writer)
+    end = prepare(Layout(blocks=tail), form) if tail else Fitted(Layout())
     stable, whole = _write_tail(settled.writer.copy(), end.layout.blocks)
     layout = replace(settled.layout, blocks=settled.layout.blocks + end.layout.blocks)
     losses = settled.losses + _numbered(end.losses, settled.counts)

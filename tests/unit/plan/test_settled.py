@@ -12,7 +12,9 @@ from app.core.memory.extractive.summary import write_summary
 from app.core.plan.pipeline import Plan, PlanInputs, plan
 from app.core.plan.state.frontier import START, from_json, to_json
 from app.core.plan.state.settled import settled_lines, without_lines
+from app.core.plan.state.wording import RESUMED
 from app.core.policy.policy import PRESETS
+from app.core.render.request import arrange
 from app.core.tokens.budget import Budget
 from tests.unit.builders import COUNTER, Log
 
@@ -140,3 +142,27 @@ def test_a_fold_leaves_out_what_the_messages_behind_it_settle_and_says_the_same_
     assert "failed" not in shown and "[error]" not in shown
     assert done.context.summary_tokens == COUNTER.message(shown)
     assert from_json(to_json(done.state)) == done.state
+
+
+def test_a_line_ends_the_messages_that_are_kept_from_the_summarized_part() -> None:
+    log = log_of(edited("/srv/gauge.py"))
+    log.add(log.events[-1].type, 3_000, call_id="c9", tool="read", call_seq=None)
+    to_seq = len(log.events)
+    log.assistant(body={"content": "Done."})
+    log.user(body={"content": "and now?"})
+    done = folded(log, to_seq, "## Goal\n- Sort the gauge.")
+    assert [item.event.seq for item in done.context.items] == [2, 3, to_seq + 1, to_seq + 2]
+    texts = [content_text(block.content) for block in arrange(done.context, done.state).blocks]
+    assert "up to a line that marks their end" in texts[0]
+    assert texts[3:] == [RESUMED, "Done.", "and now?"]
+    assert done.context.summary_tokens == COUNTER.message(texts[0]) + COUNTER.message(RESUMED)
+
+
+def test_no_line_ends_messages_if_all_are_newer_than_the_summaries() -> None:
+    log = Log()
+    log.user()
+    log.assistant(3_000)
+    log.user(body={"content": "and now?"})
+    done = folded(log, 2, "## Goal\n- Sort the gauge.")
+    texts = [content_text(block.content) for block in arrange(done.context, done.state).blocks]
+    assert "the messages below are newer" in texts[0] and texts[1:] == ["and now?"]

@@ -201,7 +201,7 @@ def test_an_event_kept_next_to_its_summary_is_folded_once_unpinned() -> None:
     freed = [replace(event, pinned=False) for event in log.events]
     for standing_cover in ((cover,), ()):  # folded again, or dropped without a summary
         reading = replace(read, events=freed, tree=standing_cover, folded=(cover,))
-        later = plan(reading, budget(450), PLAIN, folded.state)
+        later = plan(reading, budget(500), PLAIN, folded.state)
         assert pinned not in shown_contents(later)
         assert dispositions(freed, later.context, later.state)[pinned] == "summarized"
         assert [row.disposition for row in evictions(later.state, later.context)] == ["summarized"]

@@ -322,7 +322,7 @@ def test_content_of_files_next_to_summaries_leaves_room_for_one_more_call(words:
 def test_content_larger_than_that_room_stays() -> None:
     """An edit may quote it, and far more would be freed than one more call takes."""
     target = 5_000
-    found, shown = plan_with_summary(target, 7, 700, 300)
+    found, shown = plan_with_summary(target, 7, 680, 300)
     assert found.context.tokens > target - target * ROUND_SHARE
     assert shown
 

@@ -47,8 +47,8 @@ _NAMED_NUMBER: Final = Pattern(
 )
 _LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)
 """`-27-` and the code after a file's name, as `grep -A` prints them."""
-_PLACES: Final = re.compile(r"offset|limit|lines?\b|range|column|page|timeout", re.I)
-"""Arguments whose numbers are times, or places in a file, which mean nothing without the file."""
+_PLACES: Final = re.compile(r"offset|limit|lines?\b|range|column|page", re.I)
+"""Arguments whose numbers are places in a file, which mean nothing without the file."""
 _PLAIN_NUMBER: Final = re.compile(r"\d{1,5}(?:[.,]\d+)?|\d{4}-\d\d-\d\d(?:[T ].*)?", re.S)
 """Short numbers, decimals, dates and times: no names if results merely show them."""
 _LOCAL: Final = re.compile(r"[a-z][a-z0-9]*[A-Z]\w*|[a-z]+(?:_[a-z0-9]+)+")

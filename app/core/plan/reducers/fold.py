@@ -4,16 +4,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.log.event import content_text, lazy
+from app.core.log.event import lazy
 from app.core.log.events import EventType
 from app.core.memory.cover import COVER_SHARE, Summary, clip, ends, refine, tiling
 from app.core.plan.state import wording
 from app.core.plan.state.answers import held_content, held_messages
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
-from app.core.plan.state.frontier import Drop, Fold, Frontier
+from app.core.plan.state.frontier import NEWER, OLDER, Drop, Fold, Frontier
 from app.core.plan.state.items import Item
-from app.core.plan.state.projection import summary_blocks
+from app.core.plan.state.projection import count_summaries, summary_blocks
 from app.core.plan.state.settled import settled_lines
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, allowed_excess
@@ -214,7 +214,8 @@ def fold(
     )
     newer = [item.event for item in rest if item.event.seq > to_seq]
     settled = settled_lines([summary.text for summary in cover], newer)
-    folds = (*folds[:-1], replace(folds[-1], settled=settled))
+    follows = OLDER if any(item.shown and item.event.seq <= to_seq for item in rest) else NEWER
+    folds = (*folds[:-1], replace(folds[-1], settled=settled, follows=follows))
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}
     drops = tuple(left for drop in state.drops if (left := _uncovered_part(drop, to_seq)) is not None)
@@ -337,7 +338,7 @@ def _show(
     context: Context, state: Frontier, cover: Sequence[Summary], folds: tuple[Fold, ...], rules: Summarize
 ) -> Reduced:
     blocks = summary_blocks(cover, folds, rules)
-    tokens = sum(context.counter.message(content_text(block.content)) for block in blocks)
+    tokens = count_summaries(context.counter, blocks, folds)
     return Reduced(
         replace(context, summaries=blocks, summary_tokens=tokens), replace(state, folds=folds, summary_tokens=tokens)
     )

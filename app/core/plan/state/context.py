@@ -249,6 +249,11 @@ class Unit:
         return Unit(items, tuple(new.get(item.event.seq, item) for item in self.results), self.late_results)
 
     @property
+    def seq(self) -> int:
+        """The seq of the first item."""
+        return self.items[0].event.seq
+
+    @property
     def turn(self) -> int:
         """The turn of the first item."""
         return self.items[0].event.turn

@@ -55,6 +55,9 @@ class Stub:
         return "replaced" if self.text or not self.tokens else "stubbed"
 
 
+OLDER, NEWER = "older", "newer"
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """The summary `id`, which replaces the events from_seq..to_seq; if not `shown`, one line reports it as left out.
@@ -62,8 +65,10 @@ class Fold:
     `tokens` counts the summary as shown, `saved` the tokens saved against the events. At most `chars` characters of it
     are shown (0: all); if `ordered`, the sections that must not be lost come first. `recall` is as in `Stub`. If
     `joined`, it is shown in one text with the others, else in a message of its own; if `dated`, under a line on the age
-    of its states. `settled` of the last fold are checksums of the lines, in any of the summaries, that messages after
-    them settled when they were folded, and that are left out.
+    of its states. `follows` of the last fold says which messages come after the summaries: OLDER ones that were kept,
+    up to a line that marks their end, or only NEWER ones; it is empty in epochs of earlier versions. Its `settled` are
+    checksums of the lines, in any of the summaries, that newer messages settled when they were folded, and that are
+    left out.
     """
 
     id: str
@@ -79,6 +84,7 @@ class Fold:
     joined: bool = False
     dated: bool = False
     settled: tuple[int, ...] = ()
+    follows: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,11 @@ class Frontier:
         """The last seq that a fold covers; 0 without folds."""
         return self.folds[-1].to_seq if self.folds else 0
 
+    @property
+    def older_to(self) -> int:
+        """The last seq of the messages that a line ends after the summaries; 0 without such a line."""
+        return self.folds[-1].to_seq if self.folds and self.folds[-1].follows == OLDER else 0
+
     @lazy
     def saved(self) -> int:
         """The tokens saved against showing all events."""
@@ -201,7 +212,7 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
     stored["superseded"] = [_row(one) for one in frontier.superseded]
     stored["stubs"] = [_stub_row(stub) for stub in frontier.stubs]
     stored["folds"] = [
-        _row(fold, chars=0, recall=True, ordered=False, joined=False, dated=False, settled=())
+        _row(fold, chars=0, recall=True, ordered=False, joined=False, dated=False, settled=(), follows="")
         for fold in frontier.folds
     ]
     stored["left_out"] = _row(frontier.left_out, files=())

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from app.core.log.event import Block, Event, Kind
+from app.core.log.event import Block, Event, Kind, content_text
 from app.core.log.events import EventType
 from app.core.memory.cover import Clipped, Summary
 from app.core.plan.state import wording
 from app.core.plan.state.context import NOTHING_UNREAD, Context, Unread
-from app.core.plan.state.frontier import Fold, Frontier
+from app.core.plan.state.frontier import OLDER, Fold, Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.settled import without_lines
 from app.core.policy.evictions import SHOW_ALL, ViewFilter
@@ -92,7 +92,7 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
         dated = all(fold.dated for fold in folds)
         settled = folds[-1].settled
         joined = [replace(s, text=without_lines(s.text, settled)) for s in cover if s.id in shown]
-        text = wording.join_summaries(joined, hidden, recall=not unrecallable, dated=dated)
+        text = wording.join_summaries(joined, hidden, recall=not unrecallable, dated=dated, follows=folds[-1].follows)
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     texts = {s.to_seq: wording.summary(s, recall=s.id not in unrecallable) for s in cover if s.id in shown}
     if hidden:
@@ -101,6 +101,12 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
             filter(None, (wording.omitted_line(hidden, recall=not unrecallable), texts.get(first)))
         )
     return tuple(Block(kind, seq, text, replaced=True) for seq, text in sorted(texts.items()))
+
+
+def count_summaries(counter: Counter, blocks: Sequence[Block], folds: Sequence[Fold]) -> int:
+    """Return the tokens of the blocks of summaries, and of the line that ends the older messages after them."""
+    line = counter.message(wording.RESUMED) if folds and folds[-1].follows == OLDER else 0
+    return sum(counter.message(content_text(block.content)) for block in blocks) + line
 
 
 def _as_shown(summary: Summary, fold: Fold) -> Summary:

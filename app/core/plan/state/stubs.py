@@ -14,7 +14,7 @@ from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
-from app.core.plan.state.projection import summary_blocks
+from app.core.plan.state.projection import count_summaries, summary_blocks
 from app.core.plan.state.wording import Limits, noted_files
 from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import Counter
@@ -169,7 +169,7 @@ def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summ
     state = replace(state, folds=tuple(replace(fold, recall=recalled.get(fold.id, False)) for fold in state.folds))
     known = {summary.id: summary for summary in summaries}
     blocks = summary_blocks([known[fold.id] for fold in state.folds], state.folds, rules)
-    tokens = sum(context.counter.message(content_text(block.content)) for block in blocks)
+    tokens = count_summaries(context.counter, blocks, state.folds)
     context = replace(context, summaries=blocks, summary_tokens=tokens)
     return Reduced(context, replace(state, summary_tokens=tokens))
 

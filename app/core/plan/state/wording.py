@@ -9,7 +9,7 @@ from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.memory.cover import Clipped, Summary
 from app.core.memory.digest.sentences import shorten
-from app.core.plan.state.frontier import LeftOut
+from app.core.plan.state.frontier import NEWER, OLDER, LeftOut
 from app.core.plan.state.union import TEXTS_CACHED, unite
 
 TRUNCATED: Final = "...[truncated]"
@@ -69,6 +69,18 @@ EPOCH: Final = "1970-01-02"
 """Times before this count as unknown."""
 _REST: Final = " Of that part, only messages that are still needed follow."
 _DATED: Final = " Failures, open tasks and plans are as of the end of each summary; messages after it are newer."
+_FOLLOWS: Final = {
+    "": _REST + _DATED,
+    OLDER: (
+        " Of that part, only messages that are still needed follow, up to a line that marks their end. Failures, open"
+        " tasks and plans are as of the end of each summary; messages after that line are newer."
+    ),
+    NEWER: " Failures, open tasks and plans are as of the end of each summary; the messages below are newer.",
+}
+"""The end of the header of dated summaries, by the messages that follow them."""
+RESUMED: Final = (
+    "[End of the messages kept from the earlier part. The conversation continues here, after the summaries.]"
+)
 _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
@@ -128,12 +140,14 @@ def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:
     return f"{text[:chars]}\n[... {cut} characters left out{hint} ...]\n{text[-chars:]}"
 
 
-def join_summaries(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True, dated: bool = True) -> str:
+def join_summaries(
+    shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True, dated: bool = True, follows: str = ""
+) -> str:
     """Join summaries into one text under a line on the part that they replace; `hidden` older ones are not shown.
 
-    If `dated`, the line says that later messages may have changed their states.
+    If `dated`, the line says that later messages may have changed their states. `follows` is as in `Fold`.
     """
-    rest = _REST + _DATED if dated else _REST
+    rest = _FOLLOWS[follows] if dated else _REST
     gap = f"[{hidden} earlier summar{'ies' if hidden != 1 else 'y'} left out.]" if hidden else ""
     if not shown:
         return gap

@@ -98,6 +98,11 @@ class Writer(ABC):
         """Settle the newest message; no block may follow."""
         self._settle()
 
+    @property
+    def ended(self) -> bool:
+        """Whether `end` would change nothing."""
+        return self._newest is None and bool(self.texts)
+
     def copy(self) -> Self:
         """Return an independent writer with the same messages."""
         return self.restored(self.mark())
@@ -164,6 +169,11 @@ class MessageWriter(Writer):
             self._say(block)
         else:
             self._plain(block)
+
+    @property
+    def ended(self) -> bool:
+        """Whether `end` would change nothing."""
+        return super().ended and not self._images
 
     def end(self) -> None:
         """Settle the newest message; no block may follow."""
