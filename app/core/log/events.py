@@ -81,12 +81,21 @@ class FieldRule:
     least: int | None = None
 
 
-def _text(chars_max: int) -> FieldRule:
+def _rule(
+    accepts: Callable[[Json], bool], words: str, chars_max: int | None = None, least: int | None = None
+) -> FieldRule:
     def check(value: Json) -> None:
-        if not isinstance(value, str) or not 1 <= len(value) <= chars_max:
-            raise BrokenRule(f"must be text of 1 to {chars_max} characters")
+        if not accepts(value):
+            raise BrokenRule(f"must be {words}")
+        if isinstance(value, (Mapping, list)) and too_deep(value):
+            raise BrokenRule(f"is nested deeper than {NESTING_MAX} levels")
 
-    return FieldRule(check, chars_max)
+    return FieldRule(check, chars_max, least)
+
+
+def _text(chars_max: int) -> FieldRule:
+    words = f"text of 1 to {chars_max} characters"
+    return _rule(lambda value: isinstance(value, str) and 1 <= len(value) <= chars_max, words, chars_max)
 
 
 def _key(chars_max: int) -> FieldRule:
@@ -101,38 +110,25 @@ def _key(chars_max: int) -> FieldRule:
     return FieldRule(check, chars_max)
 
 
-def _any_text(value: Json) -> None:
-    if not isinstance(value, str):
-        raise BrokenRule("must be text")
+_ANY_TEXT: Final = _rule(lambda value: isinstance(value, str), "text")
+_FLAG: Final = _rule(lambda value: isinstance(value, bool), "true or false")
+_OBJECT: Final = _rule(lambda value: isinstance(value, Mapping), "an object")
+_PARTS: Final = _rule(lambda value: isinstance(value, (str, list)), "text or a list of parts")
+_ARGUMENTS: Final = _rule(lambda _: True, "what a model wrote, an object or not")
+_POSITIVE: Final = _rule(
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 2**31 - 1,
+    "a whole number of 1 or more",
+    least=1,
+)
 
 
 def _content(value: Json) -> None:
-    if isinstance(value, str):
-        return
-    if not isinstance(value, list):
-        raise BrokenRule("must be text or a list of parts")
-    for number, part in enumerate(value):
+    for number, part in enumerate(value if isinstance(value, list) else ()):
         if not isinstance(part, Mapping):
             raise BrokenRule(f"part {number} must be an object")
         if "type" in part and not isinstance(part["type"], str):
             raise BrokenRule(f"part {number}: type must be text")
-    _shallow(value)
-
-
-def _arguments(value: Json) -> None:
-    """Accept any arguments that a model wrote, whether or not they are an object or the JSON text of one."""
-    if isinstance(value, (Mapping, list)):
-        _shallow(value)
-
-
-def _flag(value: Json) -> None:
-    if not isinstance(value, bool):
-        raise BrokenRule("must be true or false")
-
-
-def _positive(value: Json) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31 - 1:
-        raise BrokenRule("must be a whole number of 1 or more")
+    _PARTS.check(value)
 
 
 def _time(value: Json) -> None:
@@ -141,17 +137,6 @@ def _time(value: Json) -> None:
         raise BrokenRule("must be an RFC 3339 time")
     if isinstance(value, str):
         _text(NAME_CHARS_MAX).check(value)
-
-
-def _object(value: Json) -> None:
-    if not isinstance(value, Mapping):
-        raise BrokenRule("must be an object")
-    _shallow(value)
-
-
-def _shallow(value: Json) -> None:
-    if too_deep(value):
-        raise BrokenRule(f"is nested deeper than {NESTING_MAX} levels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +154,18 @@ class Draft:
     content: Annotated[str | Sequence[Part] | None, FieldRule(_content)] = None
     call_id: Annotated[str | None, _key(ID_CHARS_MAX)] = None
     tool: Annotated[str | None, _key(NAME_CHARS_MAX)] = None
-    arguments: Annotated[Json, FieldRule(_arguments)] = None
-    is_error: Annotated[bool | None, FieldRule(_flag)] = None
+    arguments: Annotated[Json, _ARGUMENTS] = None
+    is_error: Annotated[bool | None, _FLAG] = None
     path: Annotated[str | None, _text(PATH_CHARS_MAX)] = None
     mime: Annotated[str | None, _text(NAME_CHARS_MAX)] = None
-    pinned: Annotated[bool | None, FieldRule(_flag)] = None
-    ttl_turns: Annotated[int | None, FieldRule(_positive, least=1)] = None
-    ttl_seconds: Annotated[int | None, FieldRule(_positive, least=1)] = None
-    replacement: Annotated[str | None, FieldRule(_any_text)] = None
+    pinned: Annotated[bool | None, _FLAG] = None
+    ttl_turns: Annotated[int | None, _POSITIVE] = None
+    ttl_seconds: Annotated[int | None, _POSITIVE] = None
+    replacement: Annotated[str | None, _ANY_TEXT] = None
     supersedes: Annotated[str | None, _key(ID_CHARS_MAX)] = None
     occurred_at: Annotated[str | None, FieldRule(_time)] = None
-    metadata: Annotated[Mapping[str, Json] | None, FieldRule(_object)] = None
-    native: Annotated[Mapping[str, Json] | None, FieldRule(_object)] = None
+    metadata: Annotated[Mapping[str, Json] | None, _OBJECT] = None
+    native: Annotated[Mapping[str, Json] | None, _OBJECT] = None
 
     def body(self) -> dict[str, Json]:
         """Return the event as it is stored: its fields in the order of the class, without unset ones."""
