@@ -7,7 +7,7 @@ calibration, and the planned figures back.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from app.core.errors import CannotFit, InvalidPolicy
@@ -225,8 +225,7 @@ def summary_tokens(reserve: int) -> int:
 
 def caps_of(policy: Policy, target: int) -> dict[str, int]:
     """Return the caps of a policy in tokens, by kind of content."""
-    shares = {kind.name: getattr(policy.caps, kind.name) for kind in fields(policy.caps)}
-    return {kind: int(target * share) for kind, share in shares.items() if share is not None}
+    return {kind: int(target * share) for kind, share in asdict(policy.caps).items() if share is not None}
 
 
 def own_budget(policy: Policy, model: str | None, margin: float, *, outside: int | None = None) -> Budget:

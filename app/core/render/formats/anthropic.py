@@ -172,7 +172,6 @@ class AnthropicWriter(MessageWriter):
         return other
 
     def _attributes(self) -> dict[str, Any]:
-        """Return the attributes, other than the settled messages, that added blocks change."""
         newest = self._newest and self._newest.copy()
         return {"_newest": newest, "_blocks": self._blocks, "_runs": self._runs, "_ids": self._ids.mark()}
 

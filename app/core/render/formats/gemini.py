@@ -219,7 +219,6 @@ class GeminiWriter(MessageWriter):
         """The id in the request, or None, and the name of each call without a response."""
 
     def _attributes(self) -> dict[str, Any]:
-        """Return the attributes, other than the settled contents, that added blocks change."""
         newest = self._newest and self._newest.copy()
         return {**super()._attributes(), "_newest": newest, "_waiting": self._waiting.copy()}
 

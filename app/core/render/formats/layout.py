@@ -205,7 +205,6 @@ class MessageWriter(Writer):
         self.texts.append(sendable({"role": "user", "content": BEGINNING}))
 
     def _attributes(self) -> dict[str, Any]:
-        """Return the attributes, other than the settled messages, that added blocks change."""
         return {"_newest": self._newest, "_images": self._images}
 
     def _flush_images(self) -> None:

@@ -138,7 +138,6 @@ class ChatWriter(MessageWriter):
             self.add(prompt)
 
     def _attributes(self) -> dict[str, Any]:
-        """Return the attributes, other than the settled messages, that added blocks change."""
         newest = None if self._newest is None else dict(self._newest)
         return {**super()._attributes(), "_newest": newest, "_joins": self._joins, "_ids": self._ids.copy()}
 

@@ -222,7 +222,6 @@ class ResponsesWriter(MessageWriter):
         return other
 
     def _attributes(self) -> dict[str, Any]:
-        """Return the attributes, other than the settled messages, that added blocks change."""
         return {**super()._attributes(), "_reasoning": self._reasoning.copy(), "_ids": self._ids.copy()}
 
     def _plain(self, block: Block) -> None:
