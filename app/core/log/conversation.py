@@ -172,16 +172,53 @@ _NEWER: Final = 2**63
 _Event = Mapping[str, Json]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenIds:
-    """The state of a pairing between two parts of a list.
+    """The open calls of a list, as far as it was read.
 
-    `waiting` maps each id in the list to the logged ids of its open calls, oldest first; `unnamed` counts, by tool, the
-    calls that came without an id.
+    `waiting` maps each id in the list to the logged ids of its open calls, oldest first; `taken` are all of these.
+    `unnamed` counts, by tool, the calls that came without an id.
     """
 
-    waiting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unnamed: Mapping[str, int] = field(default_factory=dict)
+    waiting: dict[str, list[str]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    unnamed: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> "OpenIds":
+        """Return an independent copy."""
+        waiting = {given: logged.copy() for given, logged in self.waiting.items()}
+        return OpenIds(waiting, self.taken.copy(), self.unnamed.copy())
+
+    def open_call(self, given: str, *, unnamed: bool) -> str:
+        """Return the id to log a call by, and keep it until the call's result."""
+        logged = self.unused_id(given, unnamed=unnamed)
+        self.taken.add(logged)
+        self.waiting.setdefault(given, []).append(logged)
+        return logged
+
+    def answer_call(self, given: str) -> str | None:
+        """Return the logged id of the oldest open call with this id, and close the call; None if there is none."""
+        ids = self.waiting.get(given)
+        if not ids:
+            return None
+        logged = ids.pop(0)
+        self.taken.remove(logged)
+        if not ids:
+            del self.waiting[given]
+        return logged
+
+    def unused_id(self, given: str, *, unnamed: bool) -> str:
+        """Return an id that no open call has: the given one if possible."""
+        if unnamed:
+            tool = given.rpartition("#")[0]
+            numbers = count(self.unnamed.get(tool, 0) + 1)
+            number = next(one for one in numbers if f"{tool}#{one}" not in self.taken)
+            self.unnamed[tool] = number
+            return f"{tool}#{number}"
+        if given not in self.taken:
+            return given
+        names = (f"{given[: ID_CHARS_MAX - _SUFFIX_CHARS_MAX]}#{number}" for number in count(2))
+        return next(name for name in names if name not in self.taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +241,7 @@ def pair_calls(events: Sequence[_Event], open_ids: OpenIds | None = None) -> Pai
     Results answer the calls of their id in order. An event whose id changes keeps the client's id in `native.call_id`.
     An event's outcome does not depend on later events, so a growing list keeps its outcomes.
     """
-    ids = _Ids(open_ids or OpenIds())
+    ids = OpenIds() if open_ids is None else open_ids.copy()
     found: list[_Event] = []
     sources: list[int] = []
     added: set[int] = set()
@@ -222,7 +259,7 @@ def pair_calls(events: Sequence[_Event], open_ids: OpenIds | None = None) -> Pai
                 event = _without_call_fields(event)
         found.append(event if logged in (None, given) else _rename(event, str(logged)))
         sources.append(source)
-    return PairedEvents(found, sources, frozenset(added), ids.state())
+    return PairedEvents(found, sources, frozenset(added), ids)
 
 
 def name_unnamed(drafts: Sequence[Draft], open_calls: Mapping[str, OpenCall]) -> Sequence[Draft]:
@@ -245,50 +282,6 @@ def name_unnamed(drafts: Sequence[Draft], open_calls: Mapping[str, OpenCall]) ->
             left.pop(draft.call_id or "", None)
         named.append(draft)
     return drafts if all(new is old for new, old in zip(named, drafts, strict=True)) else named
-
-
-class _Ids:
-    """The ids of open calls while a list is read."""
-
-    def __init__(self, begun: OpenIds) -> None:
-        self._waiting = {given: list(logged) for given, logged in begun.waiting.items()}
-        self._taken = {logged for ids in self._waiting.values() for logged in ids}
-        self._unnamed = dict(begun.unnamed)
-
-    def open_call(self, given: str, *, unnamed: bool) -> str:
-        """Return the id to log a call by, and keep it until the call's result."""
-        logged = self.unused_id(given, unnamed=unnamed)
-        self._taken.add(logged)
-        self._waiting.setdefault(given, []).append(logged)
-        return logged
-
-    def answer_call(self, given: str) -> str | None:
-        """Return the logged id of the oldest open call with this id, and close the call; None if there is none."""
-        ids = self._waiting.get(given)
-        if not ids:
-            return None
-        logged = ids.pop(0)
-        self._taken.remove(logged)
-        if not ids:
-            del self._waiting[given]
-        return logged
-
-    def unused_id(self, given: str, *, unnamed: bool) -> str:
-        """Return an id that no open call has: the given one if possible."""
-        if unnamed:
-            tool = given.rpartition("#")[0]
-            numbers = count(self._unnamed.get(tool, 0) + 1)
-            number = next(one for one in numbers if f"{tool}#{one}" not in self._taken)
-            self._unnamed[tool] = number
-            return f"{tool}#{number}"
-        if given not in self._taken:
-            return given
-        names = (f"{given[: ID_CHARS_MAX - _SUFFIX_CHARS_MAX]}#{number}" for number in count(2))
-        return next(name for name in names if name not in self._taken)
-
-    def state(self) -> OpenIds:
-        """Return the state from which a later pairing continues."""
-        return OpenIds({given: tuple(ids) for given, ids in self._waiting.items()}, self._unnamed)
 
 
 def _came_without_id(event: _Event) -> bool:
