@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from app.core.log.events import BOOKKEEPING, PREFIX, TOOL_USE, EventType
 from app.core.policy.knobs import knob as _knob
@@ -44,11 +44,6 @@ def _left_out(names: Collection[str] | None, name: str) -> bool:
 
 def _excludes(names: Collection[str]) -> bool:
     return any(name.startswith("!") for name in names)
-
-
-LEAN: Final = ("back", "forward")
-SPLIT_TURN: Final = ("prefix", "protect_current", "advance")
-HIDE: Final = ("economic", "tail", "any")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,17 +167,15 @@ class Cut:
     keep_recent_turns: int = _knob(
         0, "Number of the newest turns that are kept in any case, if `keep_ratio` would keep less."
     )
-    lean: str = _knob(
+    lean: Literal["back", "forward"] = _knob(
         "back",
         "Direction in which the cut point moves off a tool result: `back`, which keeps more, or `forward`.",
-        choices=LEAN,
     )
-    split_turn: str = _knob(
+    split_turn: Literal["prefix", "protect_current", "advance"] = _knob(
         "protect_current",
         "Treatment of the turn that the cut point falls into: it may be split (`prefix`), it may be split unless "
         "it is the running turn (`protect_current`), or the cut point moves to the next turn (`advance`). "
         "With each of them, a turn too large for any context is summarized in part.",
-        choices=SPLIT_TURN,
     )
 
     @property
@@ -253,11 +246,10 @@ class Economics:
 class VisibilityRules:
     """Limits on hiding parts of a context without `force`."""
 
-    hide: str = _knob(
+    hide: Literal["economic", "tail", "any"] = _knob(
         "economic",
         "Events that an agent may hide without `force`: those that pay while the cache is warm (`economic`), those "
         "after the `pre_tail` cache breakpoint (`tail`), or any (`any`).",
-        choices=HIDE,
     )
     hide_tail_tokens_max: int | None = _knob(
         None, "Maximum size of what follows an event that may be hidden. Null: no limit.", unit="tokens"

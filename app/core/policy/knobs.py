@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from app.core.errors import InvalidPolicy
 from app.core.log.events import NAME_CHARS_MAX, Json
@@ -24,10 +24,10 @@ class Knob:
     unit: str = ""
     least: float = 0
     most: float | None = None
-    choices: tuple[str, ...] = ()
     zero: bool = False
     """Whether a share may be 0."""
     kind: str = ""
+    choices: tuple[str, ...] = ()
     shape: Any = None
     optional: bool = False
 
@@ -46,11 +46,11 @@ def knobs_of(group: Any) -> Mapping[str, Knob]:
     return {own.name: _with_kind(own.metadata["knob"], own.type) for own in fields(group)}
 
 
-_KINDS: Final = {int: "whole", float: "share", bool: "flag", str: "name", tuple: "names"}
+_KINDS: Final = {int: "whole", float: "share", bool: "flag", str: "name", Literal: "choice", tuple: "names"}
 
 
 def _with_kind(knob: Knob, hint: Any) -> Knob:
-    types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     first, *others = (one for one in types if one is not NoneType)
     if is_dataclass(first):
         return replace(knob, kind="group", shape=first)
@@ -59,8 +59,8 @@ def _with_kind(knob: Knob, hint: Any) -> Knob:
     kind = _KINDS[get_origin(first) or first]
     if kind == "share" and knob.most is not None:
         kind = "number"
-    kind = "choice" if knob.choices else "reserve" if others else kind
-    return replace(knob, kind=kind, optional=NoneType in types)
+    choices = get_args(first) if kind == "choice" else ()
+    return replace(knob, kind="reserve" if others else kind, choices=choices, optional=NoneType in types)
 
 
 def read_group(document: Json, path: str, shape: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from app.core.errors import InvalidPolicy
 from app.core.log.events import LAYERS, Json
@@ -29,8 +29,8 @@ RESERVE_TOKENS_MAX: Final = 16_384
 INJECTION_SHARE: Final = 0.125
 RETAIN_DAYS_MAX: Final = 36_500
 
-HEURISTICS: Final = ("heuristic", "ceil4", "bytes4+1", "chars4min1")
-ESTIMATORS: Final = (
+HeuristicName = Literal["heuristic", "ceil4", "bytes4+1", "chars4min1"]
+EstimatorName = Literal[
     "heuristic",
     "tiktoken:o200k_base",
     "tiktoken:cl100k_base",
@@ -39,9 +39,7 @@ ESTIMATORS: Final = (
     "ceil4",
     "bytes4+1",
     "chars4min1",
-)
-EVICT: Final = ("economic", "on_pressure", "on_cache_expiry", "every_assembly")
-MARKERS: Final = ("tail", "rounds", "prefix", "none")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +64,22 @@ class Policy:
         "Null: the session's value, else an estimate from reported usage.",
         unit="tokens",
     )
-    estimator: str | None = _knob(
+    estimator: EstimatorName | None = _knob(
         None,
         "Estimator that counts tokens for models whose own tokenizer is not known. Null: `heuristic`. That and rules "
         "of thumb (`ceil4` and the like) count no less than OpenAI's tokenizers.",
-        choices=ESTIMATORS,
     )
-    heuristic: str = _knob(
+    heuristic: HeuristicName = _knob(
         "heuristic",
         "Estimator for models that OpenAI's tokenizers do not count, if `estimator` is null: `heuristic` suits the "
         "model (Claude's are scaled, others counted by kind of text). The others are rules of thumb, which count no "
         "less than the model's own tokenizer.",
-        choices=HEURISTICS,
     )
     trigger: Trigger = _knob(Trigger, "Thresholds at which contexts are reduced before the target demands it.")
-    evict: str = _knob(
+    evict: Literal["economic", "on_pressure", "on_cache_expiry", "every_assembly"] = _knob(
         "economic",
         "When evictions are applied: when they pay off (`economic`), only when the budget forces them "
         "(`on_pressure`), also when the cache is cold (`on_cache_expiry`), or at every context (`every_assembly`).",
-        choices=EVICT,
     )
     low_water: float = _knob(
         0.7,
@@ -105,11 +100,10 @@ class Policy:
     prices: Prices = _knob(Prices, "Prices of tokens, for the ledger.")
     overflow: OverflowRules = _knob(OverflowRules, "Provider errors that mean that the context was too long.")
     visibility: VisibilityRules = _knob(VisibilityRules, "Limits on hiding events.")
-    markers: str = _knob(
+    markers: Literal["tail", "rounds", "prefix", "none"] = _knob(
         "tail",
         "Places of the cache breakpoints: after the last call and at the tail (`tail`), after rounds and turns "
         "(`rounds`), after the system prompt only (`prefix`), or nowhere (`none`).",
-        choices=MARKERS,
     )
     layers: tuple[str, ...] = _knob(LAYERS, f"Layers that are shown if they are set: {', '.join(LAYERS)}.")
     recall: bool = _knob(

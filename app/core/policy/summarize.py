@@ -1,7 +1,7 @@
 """Policy documents: the provider's cache, and summaries."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Literal
 
 from app.core.policy.knobs import knob as _knob
 from app.core.policy.overflow import SETS
@@ -58,38 +58,29 @@ class OverflowRules:
     )
 
 
-SUMMARIZERS: Final = ("extractive", "anthropic", "openai")
-STYLES: Final = ("structured", "planned", "narrative")
-COVER_VIEWS: Final = ("all", "clip", "latest")
-SCOPES: Final = ("level", "oldest", "middle")
-
-
 @dataclass(frozen=True, slots=True)
 class Summarize:
     """The way in which older parts of the log are summarized, between turns and by a worker."""
 
     enabled: bool = _knob(True, "Whether summaries are written.")
-    summarizer: str | None = _knob(
-        None, "Summarizer that writes them. Null: the server's default.", choices=SUMMARIZERS
+    summarizer: Literal["extractive", "anthropic", "openai"] | None = _knob(
+        None, "Summarizer that writes them. Null: the server's default."
     )
     model: str | None = _knob(None, "Name of the model that writes them. Null: the summarizer's default.")
-    style: str = _knob(
+    style: Literal["structured", "planned", "narrative"] = _knob(
         "structured",
         "Form of the summaries: under headings (`structured`), the same with a heading for what is not started "
         "(`planned`), or a narrative (`narrative`).",
-        choices=STYLES,
     )
-    view: str = _knob(
+    view: Literal["all", "clip", "latest"] = _knob(
         "all",
         "Summaries that are shown: `all`, the first and the last ones (`clip`), or only the latest, which then "
         "covers everything (`latest`).",
-        choices=COVER_VIEWS,
     )
-    scope: str = _knob(
+    scope: Literal["level", "oldest", "middle"] = _knob(
         "level",
         "Summaries that are merged when there are too many: the oldest of one depth (`level`), all but the last ones "
         "(`oldest`), or those between the first and the last ones (`middle`).",
-        choices=SCOPES,
     )
     chunk_tokens: int = _knob(
         20_000, "Size of the events that one summary covers, at most a quarter of the target.", unit="tokens", least=100
@@ -115,10 +106,9 @@ class Summarize:
     keep_ratio: float = _knob(
         0.3, "Share of the target that stays unsummarized, at most 16,000 tokens, if no cut is set."
     )
-    role: str = _knob("user", "Role of the messages that show summaries to the model.", choices=("user", "system"))
-    on_fail: str = _knob(
+    role: Literal["user", "system"] = _knob("user", "Role of the messages that show summaries to the model.")
+    on_fail: Literal["extractive", "unchanged"] = _knob(
         "extractive",
         "Fallback if a summarizer fails for good: a summary is written without a model, and again later "
         "(`extractive`), or none is written (`unchanged`).",
-        choices=("extractive", "unchanged"),
     )
