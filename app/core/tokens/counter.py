@@ -264,7 +264,7 @@ class Counter:
         kind_name = value if isinstance(value := part.get("type"), str) else None
         introduction = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
         if kind_name in IMAGE_PARTS:
-            return self.image.tokens(_image_size(part), _detail(part)) + introduction, _non_image_fields(part)
+            return self.image.tokens(*_image(part)) + introduction, _non_image_fields(part)
         if kind_name in BLOB_PARTS and (data := _image_blob(part.get(kind_name))) is not None:
             return self.image.tokens(dimensions(data)) + introduction, _without(part, kind_name, BLOB_PARTS)
         if isinstance(text := part.get("text"), str):
@@ -319,26 +319,15 @@ def _as_text(value: Json) -> str:
     return value if isinstance(value, str) else canonical_json(value)
 
 
-def _image_size(part: Part) -> tuple[int, int] | None:
-    data = _image_data(part)
-    return dimensions(data) if data else None
-
-
-def _image_data(part: Part) -> str | None:
-    """Return the base64 data of an image part in any provider's shape; None if the part only refers to an image."""
-    source = part.get("source")
-    if isinstance(source, Mapping):
-        return source.get("data") if isinstance(source.get("data"), str) else None
-    if isinstance(part.get("data"), str):
-        return str(part["data"])
-    url = part.get("image_url", part.get("url"))
-    url = url.get("url") if isinstance(url, Mapping) else url
-    if isinstance(url, str) and url.startswith("data:") and "," in url:
-        return url.split(",", 1)[1]
-    return None
-
-
-def _detail(part: Part) -> str | None:
-    url = part.get("image_url")
-    detail = url.get("detail") if isinstance(url, Mapping) else part.get("detail")
-    return detail if isinstance(detail, str) else None
+def _image(part: Part) -> tuple[tuple[int, int] | None, str | None]:
+    """Return the size of an image in any provider's shape, and its detail; None where the part does not tell."""
+    source, url, detail = part.get("source"), part.get("image_url", part.get("url")), part.get("detail")
+    if isinstance(url, Mapping):
+        detail = url.get("detail") if "image_url" in part else detail
+        url = url.get("url")
+    data = source.get("data") if isinstance(source, Mapping) else part.get("data")
+    in_url = isinstance(url, str) and url.startswith("data:") and "," in url
+    if in_url and not isinstance(data, str) and not isinstance(source, Mapping):
+        data = url.split(",", 1)[1]
+    size = dimensions(data) if isinstance(data, str) and data else None
+    return size, detail if isinstance(detail, str) else None
