@@ -17,22 +17,13 @@ class InvalidRequest(ContextError):
 class InvalidEvent(InvalidRequest):
     """An event is invalid; fields: its `index` in the batch, and the `field` at fault."""
 
-    def __init__(self, detail: str, *, index: int, field: str) -> None:
-        super().__init__(detail, index=index, field=field)
-
 
 class InvalidMessage(InvalidRequest):
     """A provider-native message is invalid; fields: its `index` in the batch, and the `field` at fault."""
 
-    def __init__(self, detail: str, *, index: int, field: str) -> None:
-        super().__init__(detail, index=index, field=field)
-
 
 class InvalidPolicy(InvalidRequest):
     """A policy is invalid; field: the `knob` at fault."""
-
-    def __init__(self, detail: str, *, knob: str) -> None:
-        super().__init__(detail, knob=knob)
 
 
 class UnknownCall(InvalidRequest):

@@ -198,22 +198,16 @@ def threshold(trigger: Trigger, window: int, target: int) -> int:
     return min(limits)
 
 
-def auto_reserve(window: int | None) -> int:
-    """Return the tokens left free for `auto`: a quarter of the window, from 2,048 to 16,384.
-
-    It is 16,384 without a window, and half of a window of at most 2,048 tokens.
-    """
-    if window is None:
-        return RESERVE_MOST
+def auto_reserve(window: int) -> int:
+    """Return the tokens left free for `auto`: a quarter of the window, from 2,048 to 16,384, or half of a window of at
+    most 2,048 tokens."""
     reserve = min(RESERVE_MOST, max(RESERVE_LEAST, int(window * RESERVE_SHARE)))
     return reserve if reserve < window else window // 2
 
 
-def auto_keep(window: int | None) -> int:
+def auto_keep(window: int) -> int:
     """Return the tokens kept for `auto`: 35 % of the window, 4,096 to 20,000, and no more than `auto_reserve`
     leaves."""
-    if window is None:
-        return KEEP_MOST
     keep = min(KEEP_MOST, max(KEEP_LEAST, int(window * KEEP_SHARE)))
     return min(keep, window - auto_reserve(window))
 

@@ -11,14 +11,13 @@ from app.core.tokens.budget import auto_keep, auto_reserve, budget_for, summary_
 @pytest.mark.parametrize(
     ("window", "expected"),
     [
-        (None, (16_384, 20_000, 13_107)),
         (4_000, (2_048, 1_952, 1_638)),
         (8_000, (2_048, 4_096, 1_638)),
         (30_000, (7_500, 10_500, 6_000)),
         (200_000, (16_384, 20_000, 13_107)),
     ],
 )
-def test_s4_02_reserve_keep_and_summary_by_the_window(window: int | None, expected: tuple[int, int, int]) -> None:
+def test_s4_02_reserve_keep_and_summary_by_the_window(window: int, expected: tuple[int, int, int]) -> None:
     reserve = auto_reserve(window)
     assert (reserve, auto_keep(window), summary_tokens(reserve)) == expected
 
