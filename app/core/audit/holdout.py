@@ -1,6 +1,6 @@
 """Sessions that are held out of reduction, and the difference in price between them and the others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import exp, log, sqrt
@@ -66,16 +66,20 @@ class Holdout:
 
         Sessions are independent of each other, their calls are not.
         """
-        return _saving(*(_log_price(one.bills, [bill.calls for bill in one.bills]) for one in self._groups))
+        return self._saving(lambda bill: bill.calls)
 
     @property
     def saved_per_session(self) -> Saving | None:
         """The saving per session, which includes calls made in addition; None as `saved_per_call`."""
-        return _saving(*(_log_price(one.bills, [1] * one.sessions) for one in self._groups))
+        return self._saving(lambda _: 1)
 
-    @property
-    def _groups(self) -> tuple[Group, Group]:
-        return self.held_out, self.enforced
+    def _saving(self, units: Callable[[SessionBill], int]) -> Saving | None:
+        """Return the saving in the price of a unit, from the logarithms of both prices and the variances of these."""
+        before, after = (_log_price(one.bills, list(map(units, one.bills))) for one in (self.held_out, self.enforced))
+        if before is None or after is None:
+            return None
+        change, deviation = after[0] - before[0], _DEVIATIONS * sqrt(before[1] + after[1])
+        return Saving(1 - exp(change), 1 - exp(change + deviation), 1 - exp(change - deviation))
 
 
 def is_held_out(tenant_id: UUID, session: str, share: float) -> bool:
@@ -85,14 +89,6 @@ def is_held_out(tenant_id: UUID, session: str, share: float) -> bool:
     """
     drawn = blake2b(session.encode(), digest_size=8, key=tenant_id.bytes).digest()
     return int.from_bytes(drawn) < share * 2**64
-
-
-def _saving(before: tuple[float, float] | None, after: tuple[float, float] | None) -> Saving | None:
-    """Return the saving between two prices, given by their logarithms and the variances of these."""
-    if before is None or after is None:
-        return None
-    change, deviation = after[0] - before[0], _DEVIATIONS * sqrt(before[1] + after[1])
-    return Saving(1 - exp(change), 1 - exp(change + deviation), 1 - exp(change - deviation))
 
 
 def _log_price(bills: Sequence[SessionBill], units: Sequence[int]) -> tuple[float, float] | None:
