@@ -258,6 +258,11 @@ def test_numbers_and_dates_that_nobody_used_are_no_names_and_local_names_weigh_l
     assert {"60000", "2026-03-04", "rate = 4.25"} <= used.keys()
 
 
+def test_hashes_and_modes_of_a_diff_are_no_names() -> None:
+    text = "diff --git a/src/x.py b/src/x.py\nindex bf77488a..5414687c 100644\nnew file mode 100644\n+see 5414687c"
+    assert set(names_in(text)) == {"src/x.py", "5414687c"}
+
+
 def test_line_numbers_and_greps_suffixes_of_paths_are_no_names() -> None:
     text = "  1020→def load_rows():\n 10021\tstore_rows\nsrc/tide/gauge.py-1027-import units\n8518750\tharbour"
     assert list(names_in(text)) == ["load_rows", "store_rows", "src/tide/gauge.py", "8518750"]

@@ -202,3 +202,10 @@ def test_an_item_of_a_list_keeps_its_mark_and_the_words_that_it_depends_on() -> 
     )
     late = LISTS.replace("- Ebb after flood", "- Ebb after flood, " + "and again, " * 30 + "and so on")
     assert "But no test checks: - Flood after ebb" in condense(late, 250)
+
+
+def test_items_under_a_heading_over_faults_are_not_finished_work() -> None:
+    text = "## Issues to fix\n\n1. **Removed the check of units** - Lost the fallback of the gauge"
+    assert not list(finished_statements(text))
+    fixed = text.replace("Issues to fix", "Issues fixed")
+    assert list(finished_statements(fixed)) == ["Removed the check of units - Lost the fallback of the gauge"]

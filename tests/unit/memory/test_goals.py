@@ -55,3 +55,19 @@ def test_a_rejected_call_is_no_goal_and_a_shortened_goal_gives_way_to_the_whole_
     answer = 'go on (asked: "' + "Shall I sort the table by harbour and by tide and by name? " * 3 + '")'
     text = extract([], f"## Goal\n- {answer}", Digest(), 300, COUNTER)
     assert text == f"## Goal\n- {answer}"
+
+
+def test_a_later_request_stands_after_the_messages_of_its_summary_once_summaries_are_merged() -> None:
+    parts = [
+        "## Goal\n- Sort the harbour table by height.\n- Later request: Print the third table of the estuary.\n"
+        "## User Messages\n- Sort the second table of the estuary.\n- No, by its name and its height, please.",
+        "## Goal\n- Draw the fourth table of the estuary.\n## User Messages\n- And the fifth one, with all its names.",
+    ]
+    text = extract([], "\n\n".join(parts), digest_of([]), 400, COUNTER)
+    said = text.partition("## User Messages\n")[2].partition("\n#")[0].splitlines()
+    assert said == [
+        "- Sort the second table of the estuary.",
+        "- No, by its name and its height, please.",
+        "- Print the third table of the estuary.",
+        "- And the fifth one, with all its names.",
+    ]

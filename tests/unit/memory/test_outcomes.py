@@ -4,7 +4,7 @@ import pytest
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.memory.digest.outcomes import bare_command, is_idle, reads_only, shows_status, state_of
+from app.core.memory.digest.outcomes import bare_command, error_in, is_idle, reads_only, shows_status, state_of
 
 
 def result(text: str, *, is_error: bool = False) -> Event:
@@ -98,3 +98,9 @@ def test_commands_that_merely_look_are_known() -> None:
         assert not is_idle(command), command
     assert shows_status("cd a && go vet ./... && go test ./...")
     assert not shows_status("go vet ./...; go test ./...")
+
+
+def test_the_first_error_is_a_failed_assertion_before_the_package_that_failed() -> None:
+    text = "Session found\n    rewind_test.go:441: after rewind: got 2, want 1\nFAIL\ttide/integration 17.9s\nFAIL"
+    assert error_in(text) == "rewind_test.go:441: after rewind: got 2, want 1"
+    assert error_in(text.replace("rewind_test.go:441", "rewind")) == "FAIL tide/integration 17.9s"

@@ -42,9 +42,8 @@ TELLING_WORDS: Final = 4
 SHARED_WORDS: Final = 2
 
 _MARKED: Final = re.compile(r"\[[^\]]{0,200}\]")
-_GIT_CHANGES: Final = frozenset(
-    {"git add", "git commit", "git push", "git rebase", "git merge", "git fetch", "git reset"}
-)
+_GIT_CHANGED_BY: Final = "add checkout cherry-pick commit fetch merge pull push rebase reset restore switch"
+_GIT_CHANGES: Final = frozenset(f"git {name}" for name in _GIT_CHANGED_BY.split())
 """Commands whose output does not begin with free text."""
 _INTERRUPT: Final = re.compile(r"\[Request interrupted by user[^\]]{0,40}\]")
 """Claude Code's record of an interruption."""
@@ -84,6 +83,8 @@ _LABELLED: Final = re.compile(
     r"^[\s>#*_|-]{0,12}(?:option|approach) (\d{1,2}|[A-H])(?:[.):\]]|\*\*|[ \t]?[—–-] )[\s*_:—-]{0,6}(.+)$", re.I | re.M
 )
 _TICKET: Final = re.compile(r"#(\d{1,3})\b[ :.)(*]{1,4}([^|\n()]{3,80})")
+_OPTION: Final = re.compile(r"(?:^|[.;:)?] )#?(?:\d{1,3}|[A-H]): ")
+"""An option in a quoted question."""
 _LISTED: Final = re.compile(r"\W{0,4}(?:\d{1,2}|[A-H])[.)]")
 _MARKS: Final = "*_`~ \"'"
 _ASKS: Final = re.compile(
@@ -214,7 +215,10 @@ def answered_question(answer: str, text: str) -> str:
     if not options and not question:
         return _proposal(text) if agrees and len(words) <= ANSWER_WORDS_MAX else ""
     chosen = "; ".join(options) + ("." if options else "")
-    return shorten(" ".join(filter(None, (chosen, question))), ASKED_CHARS_MAX)
+    if options and question:
+        question = shorten(question, max(CHARS_MIN, ASKED_CHARS_MAX - len(chosen) - 1))
+    parts = (chosen, question) if all("?" in option for option in options) else (question, chosen)
+    return shorten(" ".join(filter(None, parts)), ASKED_CHARS_MAX)
 
 
 def _shares_words(answer: str, question: str) -> bool:
@@ -225,12 +229,8 @@ def _shares_words(answer: str, question: str) -> bool:
 
 def with_question(words: str, question: str) -> str:
     """Return a user's message on one line with the question that it answers, or the proposal that it agrees to."""
-    label = "asked" if "?" in question or _begins_with_option(question) else "about"
+    label = "asked" if "?" in question or _OPTION.search(question) else "about"
     return f'{words} ({label}: "{question}")' if question else words
-
-
-def _begins_with_option(question: str) -> bool:
-    return re.match(r"#?(?:\d{1,3}|[A-H]): ", question) is not None
 
 
 def _options(answer: str, text: str) -> list[str]:
@@ -317,7 +317,7 @@ def _question(text: str, options: Sequence[str]) -> str:
     if question.endswith(":"):
         items = _ITEM.findall(words, words.rfind(parts[at][-CHARS_MIN:]))[:OPTIONS_MAX]
         return f"{question} {_join_items(items or parts[at + 1 :][:OPTIONS_MAX])}"
-    if len(content_words(question)) >= TELLING_WORDS:
+    if len(content_words(question)) >= TELLING_WORDS and not question.startswith("Or "):
         return question
     before = _choice(text, bool(options)) if _CHOOSES.search(question) else ""
     if not before:
@@ -341,7 +341,7 @@ def _join_items(items: Sequence[str]) -> str:
 
 
 def _choice(text: str, is_named: bool) -> str:
-    """Return the subject of the last options of a text, preceded by the options unless the answer names them."""
+    """Return the subject of the last options of a text, followed by the options unless the answer names them."""
     entries = _last_list(text)
     if not entries:
         return ""
@@ -349,7 +349,7 @@ def _choice(text: str, is_named: bool) -> str:
     lead = _plain(line, QUESTION_CHARS_MAX)
     lead = lead if lead.endswith((":", "?")) else ""
     items = "; ".join(f"{one[1]}: {_plain(one[2], ITEM_CHARS_MAX)}" for one in entries[:OPTIONS_MAX])
-    return lead if is_named else f"{items}. {lead}".rstrip()
+    return lead if is_named else f"{lead} {items}.".lstrip()
 
 
 def _is_question(sentence: str) -> bool:

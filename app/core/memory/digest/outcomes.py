@@ -62,7 +62,7 @@ _FAILING: Final = re.compile(
 )
 """Lines that name a failed test, of Go, pytest, Rust, Jest, Vitest, RSpec and TAP."""
 _ERROR_LINE: Final = re.compile(
-    r"^[\w./-]{1,200}\.\w{1,5}[:(]\d{1,6}[^\n]{1,300}"
+    r"^[ \t]{0,12}[\w./-]{1,200}\.\w{1,5}[:(]\d{1,6}[^\n]{1,300}"
     r"|^[^\n]{0,200}\b(?:error|fatal|panic)\b(?: [A-Z]{1,4}\d{1,6}|\[\w{1,20}\])?:[^\n]{1,300}"
     r"|^FAIL[ \t]+\S[^\n]{0,200}"
     r"|^[^\n]{0,200}(?:directory not found|command not found|No such file or directory)[^\n]{0,100}",

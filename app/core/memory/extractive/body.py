@@ -19,6 +19,7 @@ from app.core.memory.digest.plans import RUNNING as UNDER_WAY
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import ask_of, own_messages, own_words, shorten
 from app.core.memory.extractive.changes import (
+    after_messages,
     bare_goals,
     commits_of,
     decisions,
@@ -129,7 +130,7 @@ class SpanBody:
         self._messages = messages = _Messages(events, focus, previous)
         self._shares = _TALK if messages.is_talk else _WORK if digest.is_on_files else _CASES
         earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
-        earlier[GOAL] = bare_goals(earlier[GOAL])
+        earlier[GOAL] = bare_goals(after_messages(earlier[GOAL], earlier[USERS]))
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
         work = SpanWork(events, previous_text)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
 
 from app.core.lexicon.identifiers import DEFINITION
@@ -227,6 +227,16 @@ _WONDERS: Final = re.compile(
 def bare_goals(lines: Iterable[SectionLine]) -> list[SectionLine]:
     """Return the lines of an earlier summary's goal without their marks."""
     return [SectionLine(line.text.removeprefix(LATEST_REQUEST).removeprefix(EARLIER_MARK), line.seq) for line in lines]
+
+
+def after_messages(goals: Sequence[SectionLine], messages: Sequence[SectionLine]) -> Iterator[SectionLine]:
+    """Yield the goals of earlier summaries in order, each later request at the end of its own summary's messages."""
+    for goal, after in zip_longest(goals, goals[1:]):
+        end = 0 if after is None else after.seq
+        own = [line.seq for line in messages if goal.seq < line.seq < end]
+        is_later = goal.text.startswith((LATEST_REQUEST, EARLIER_MARK))
+        # The next line is a heading, so no other line has this number.
+        yield SectionLine(goal.text, own[-1] + 1) if is_later and own else goal
 
 
 def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequence[SectionLine]:

@@ -38,6 +38,12 @@ _REPORTS: Final = re.compile(
     re.I,
 )
 """Words of a heading over finished work."""
+_FAULTS: Final = re.compile(
+    r"\b(?:issues?|problems?|bugs?|faults?|concerns?|regressions?|gaps?|missing|to fix)\b"
+    r"(?!.{0,40}\b(?:fixed|resolved|addressed|solved)\b)",
+    re.I,
+)
+"""Words of a heading over faults."""
 _CAUSE: Final = (
     r"root cause|the (?:real |actual |main |core )?(?:issue|problem|bug|cause|reason|culprit) (?:is|was|here)"
 )
@@ -174,7 +180,12 @@ class Statement:
     @property
     def is_reported(self) -> bool:
         """Whether its heading covers finished work."""
-        return _REPORTS.search(self.lead) is not None and not self.is_supposed
+        return _REPORTS.search(self.lead) is not None and not (self.is_supposed or self.is_fault)
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it is an item under a heading over faults."""
+        return self.is_item and _FAULTS.search(self.lead) is not None
 
 
 def statements(text: str) -> Sequence[Statement]:
@@ -234,7 +245,7 @@ def _is_report(one: Statement) -> bool:
     """Return whether a statement tells without a doubt, outside a description or a plan."""
     if _DOUBT.search(one.text) or is_intent(one.text):
         return False
-    described = one.is_supposed or (one.is_item and one.lead and not one.is_reported)
+    described = one.is_supposed or one.is_fault or (one.is_item and one.lead and not one.is_reported)
     return not described and not one.text.endswith((":", "?")) and len(one.text) <= STATEMENT_CHARS_MAX
 
 
