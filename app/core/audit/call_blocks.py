@@ -1,7 +1,7 @@
 """The blocks of a recorded call's request: for each its source, its tokens, and the decision that shows it so."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -11,7 +11,7 @@ from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.event import Block, Kind
 from app.core.log.events import LAYERS, Draft, EventType, canonical_json
 from app.core.plan.state import wording
-from app.core.plan.state.frontier import Frontier, Stub
+from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
 from app.core.record.evictions import FORMAT, loss_reason
 from app.core.record.manifest import CallManifest
@@ -47,17 +47,22 @@ class CallBlock:
     """
 
     block: Block = field(repr=False)
-    index: int
-    from_seq: int
     source: Source
     mark: Wording
     tokens: int
+    index: int = 0
+    first: int | None = None
     name: str | None = None
     reducer: str | None = None
     reason: str | None = None
     summaries: tuple[str, ...] = ()
     breakpoint: str | None = None
     protected_by: Protection | None = None
+
+    @property
+    def from_seq(self) -> int:
+        """The seq of the first event in whose place it is."""
+        return self.seq if self.first is None else self.first
 
     @property
     def seq(self) -> int:
@@ -141,7 +146,7 @@ def _of_prefix(blocks: Sequence[Block], call: ReplayedCall) -> Iterator[CallBloc
     tokens = {event.seq: event.tokens for event in call.context.prefix}
     for block in blocks:
         source: Source = "tools" if kind_of(block) == TOOLS else "system"
-        yield CallBlock(block, 0, block.seq, source, "verbatim", tokens[block.seq])
+        yield CallBlock(block, source, "verbatim", tokens[block.seq])
 
 
 def _summaries(blocks: Sequence[Block], state: Frontier) -> Iterator[CallBlock]:
@@ -152,23 +157,14 @@ def _summaries(blocks: Sequence[Block], state: Frontier) -> Iterator[CallBlock]:
         tokens = (
             state.summary_tokens - _resumed_tokens(state) if len(blocks) == 1 else sum(fold.tokens for fold in folds)
         )
-        yield CallBlock(
-            block,
-            0,
-            folds[0].from_seq if folds else block.seq,
-            "summaries",
-            "summary",
-            tokens,
-            None,
-            "fold",
-            None,
-            shown,
-        )
+        first = folds[0].from_seq if folds else None
+        yield CallBlock(block, "summaries", "summary", tokens, first=first, reducer="fold", summaries=shown)
 
 
 def _note(block: Block, state: Frontier) -> CallBlock:
-    first = state.drops[0].from_seq if state.drops else block.seq
-    return CallBlock(block, 0, first, "history", "note", state.note_tokens)
+    return CallBlock(
+        block, "history", "note", state.note_tokens, first=state.drops[0].from_seq if state.drops else None
+    )
 
 
 def _resumed_tokens(state: Frontier) -> int:
@@ -184,23 +180,22 @@ def _events(
     items = {item.event.seq: item for item in context.items}
     for block in blocks:
         if block.kind is Kind.NOTE and block.replaced and block.content == wording.RESUMED:
-            yield CallBlock(block, 0, block.seq, "summaries", "note", resumed_tokens)
+            yield CallBlock(block, "summaries", "note", resumed_tokens)
             continue
         item = items[block.seq]
         source: Source = "current_turn" if item.event.turn == context.turn else "history"
         if block.kind is Kind.RESULT and item.event.type is EventType.TOOL_CALL:
-            yield CallBlock(block, 0, block.seq, "current_turn", "pending", NO_COUNT.result(wording.PENDING))
+            yield CallBlock(block, "current_turn", "pending", NO_COUNT.result(wording.PENDING))
             continue
-        stub = item.stub
-        mark, reducer, reason = _decision(item, stub, erased)
-        yield CallBlock(block, 0, block.seq, source, mark, item.tokens, None, reducer, reason)
+        mark, reducer, reason = _decision(item, erased)
+        yield CallBlock(block, source, mark, item.tokens, reducer=reducer, reason=reason)
 
 
-def _decision(item: Item, stub: Stub | None, erased: Collection[int]) -> tuple[Wording, str | None, str | None]:
+def _decision(item: Item, erased: Collection[int]) -> tuple[Wording, str | None, str | None]:
     """Return how an item is shown, and the reducer and the reason if it is not shown whole."""
     if item.event.seq in erased:
         return "erased", None, "erased on request"
-    if stub is None:
+    if (stub := item.stub) is None:
         return "verbatim", None, None
     whole = not stub.chars and item.event.type is not EventType.TOOL_CALL
     mark: Wording = "replaced" if stub.text else "stub" if whole else "shortened"
@@ -216,7 +211,7 @@ def _ephemeral(manifest: CallManifest) -> list[tuple[Wording, str | None]]:
 
 def _after(block: Block, mark: Wording, name: str | None) -> CallBlock:
     draft = Draft(EventType.ANNOUNCE, content=block.content)
-    return CallBlock(block, 0, block.seq, "ephemeral", mark, NO_COUNT.event(draft), name)
+    return CallBlock(block, "ephemeral", mark, NO_COUNT.event(draft), name=name)
 
 
 def _with_losses(described: Sequence[CallBlock], call: ReplayedCall, form: str) -> list[CallBlock]:
@@ -275,14 +270,10 @@ def _model_tokens(described: Sequence[CallBlock], manifest: CallManifest, *, exa
     before: Counter[str] = Counter()
     tokens = []
     for one in described:
-        upto = before[one.source] + one.tokens
-        tokens.append(_part(upto, own, totals, one.source) - _part(before[one.source], own, totals, one.source))
-        before[one.source] = upto
+        total, size, start = totals[one.source], max(1, own[one.source]), before[one.source]
+        before[one.source] = start + one.tokens
+        tokens.append(total * (start + one.tokens) // size - total * start // size)
     return tokens
-
-
-def _part(tokens: int, own: Mapping[str, int], totals: Mapping[str, int], source: str) -> int:
-    return totals[source] * tokens // own[source] if own[source] else 0
 
 
 def _recorded(manifest: CallManifest, ratio: float) -> dict[str, int]:
