@@ -143,16 +143,11 @@ def _with_silent(planned: Sequence[MessagePlan]) -> list[MessagePlan]:
 
 def _summaries(blocks: Sequence[Block], state: Frontier, before: int) -> list[Inserted]:
     ids = {fold.to_seq: fold.id for fold in state.folds if fold.shown}
-    return [
-        Inserted(
-            before,
-            "summary",
-            "system" if block.kind is Kind.SYSTEM else "user",
-            block.text,
-            ids.get(block.seq),
-        )
-        for block in blocks
-    ]
+    return [Inserted(before, "summary", _role(block), block.text, ids.get(block.seq)) for block in blocks]
+
+
+def _role(block: Block) -> Literal["system", "user"]:
+    return "system" if block.kind is Kind.SYSTEM else "user"
 
 
 def _between(units: Sequence[Unit], state: Frontier, index_of: Mapping[int, int], start: int) -> list[Inserted]:
@@ -178,9 +173,7 @@ def _between(units: Sequence[Unit], state: Frontier, index_of: Mapping[int, int]
                 continue
             block = item.block()
             if block.kind in (Kind.NOTE, Kind.USER, Kind.SYSTEM):
-                role: Literal["system", "user"] = "system" if block.kind is Kind.SYSTEM else "user"
-                text = block.text
-                found.append(Inserted(max(end, position_after(item.event.seq)), "note", role, text))
+                found.append(Inserted(max(end, position_after(item.event.seq)), "note", _role(block), block.text))
         seqs = [item.event.seq for item in unit.all_items if item.event.seq in index_of]
         end = max([end, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late_results)])
         for place in sorted(index_of[seq] for seq in unit.late_results if seq in index_of):
