@@ -71,3 +71,9 @@ def test_a_later_request_stands_after_the_messages_of_its_summary_once_summaries
         "- Print the third table of the estuary.",
         "- And the fifth one, with all its names.",
     ]
+
+
+def test_a_message_that_was_interrupted_and_sent_again_corrected_is_no_goal() -> None:
+    first = "have a look at tide ticket 108 please"
+    later = "have a look at tide ticket 109 please"
+    assert goals_of(f"{first} (the user then interrupted the agent)", later) == [later]

@@ -10,6 +10,7 @@ from app.core.lexicon.identifiers import DEFINITION
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import Json
+from app.core.memory.digest.answers import INTERRUPTED
 from app.core.memory.digest.calls import answered_calls
 from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS
 from app.core.memory.digest.outcomes import OK
@@ -261,6 +262,6 @@ def _is_request(text: str) -> bool:
 
 
 def _corrects(later: str, text: str) -> bool:
-    ours, theirs = content_words(later), content_words(text)
+    ours, theirs = content_words(later), content_words(text.removesuffix(INTERRUPTED))
     begins = later.split(" ", 1)[0] == text.split(" ", 1)[0]
     return begins and len(ours & theirs) >= CORRECTED * max(len(ours), len(theirs))
