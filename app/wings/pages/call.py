@@ -18,8 +18,7 @@ from app.core.log.events import canonical_json
 from app.http import paging
 from app.wings.pages.page import Pages, Visit
 from app.wings.pages.render import address, assets, environment
-from app.wings.pages.store import call_place, find_call
-from app.wings.pages.strata_store import epoch_causes
+from app.wings.pages.store import call_place, epoch_causes, find_call
 
 pages = Pages()
 CALL: Final = "/ui/sessions/{sid}/calls/{call_id}"
@@ -43,7 +42,7 @@ def call_id(visit: Visit, name: str = "call_id") -> UUID:
 
 async def call_values(visit: Visit, id: UUID, chars: int) -> dict[str, Any]:
     """Return a call rendered again, with its place, its blocks of at most `chars` characters, and who declined."""
-    path = f"/v1/sessions/{visit.line}/calls/{id}"
+    path = f"{visit.path}/calls/{id}"
     again = await visit.api.get(f"{path}/context")
     record = await visit.api.get(path, dispositions=False)
     return await _blocks_of(visit, record, chars) | {"again": again, "declined": record["declined"]}
@@ -52,22 +51,27 @@ async def call_values(visit: Visit, id: UUID, chars: int) -> dict[str, Any]:
 async def _blocks_of(visit: Visit, record: Mapping[str, Any], chars: int) -> dict[str, Any]:
     """Return a call with its place and its blocks. No operation that reads the whole log is used."""
     id, view = UUID(record["call_id"]), record["view"]
-    path, before = f"/v1/sessions/{visit.line}/calls", paging.encode(UUID(int=id.int + 1))
-    items = (await visit.api.get(path, limit=1, cursor=before, view=view))["items"]
-    blocks: list[Mapping[str, Any]] = []
-    cursor = None
-    for _ in range(_BLOCK_PAGES_MAX):
-        page = await visit.api.get(f"{path}/{id}/blocks", text=chars, limit=1000, cursor=cursor)
-        blocks, cursor = blocks + page["items"], page["next_cursor"]
-        if cursor is None:
-            break
+    before = paging.encode(UUID(int=id.int + 1))
+    items = (await visit.api.get(f"{visit.path}/calls", limit=1, cursor=before, view=view))["items"]
     causes = await epoch_causes(visit.database, visit.ref, view, [record["epoch"]])
     return {
         "call": items[0],
         "place": await call_place(visit.database, visit.ref, view, id),
-        "blocks": blocks,
+        "blocks": await request_blocks(visit, id, chars, _BLOCK_PAGES_MAX),
         "cause": causes.get(record["epoch"]),
     }
+
+
+async def request_blocks(visit: Visit, id: UUID | str, chars: int, pages_max: int) -> list[Mapping[str, Any]]:
+    """Return the blocks of a call's request, of at most `chars` characters; of very many, the first pages of 1,000."""
+    found: list[Mapping[str, Any]] = []
+    cursor = None
+    for _ in range(pages_max):
+        page = await visit.api.get(f"{visit.path}/calls/{id}/blocks", text=chars, limit=1000, cursor=cursor)
+        found, cursor = found + page["items"], page["next_cursor"]
+        if cursor is None:
+            break
+    return found
 
 
 @pages.page(CALL, "call.html")
@@ -91,12 +95,12 @@ async def show_call(visit: Visit) -> Mapping[str, object]:
 async def show_block_text(visit: Visit) -> Response:
     """Show the whole text of a block, as plain text."""
     index = visit.request.path_params["index"]
-    block = await visit.api.get(f"/v1/sessions/{visit.line}/calls/{call_id(visit)}/blocks/{index}")
+    block = await visit.api.get(f"{visit.path}/calls/{call_id(visit)}/blocks/{index}")
     return Response(block["text"].encode("utf-8", "replace"), media_type="text/plain; charset=utf-8")
 
 
 async def _request(visit: Visit) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = await visit.api.get(f"/v1/sessions/{visit.line}/calls/{call_id(visit)}/context")
+    found: Mapping[str, Any] = await visit.api.get(f"{visit.path}/calls/{call_id(visit)}/context")
     return found
 
 
@@ -148,7 +152,7 @@ async def find_difference(visit: Visit) -> Response:
 @pages.page(f"{CALL}/diff/{{other_id}}", "call_diff.html")
 async def show_difference(visit: Visit) -> Mapping[str, object]:
     """Show the differences between two calls of a session."""
-    path = f"/v1/sessions/{visit.line}/calls"
+    path = f"{visit.path}/calls"
     ids = (call_id(visit), call_id(visit, "other_id"))
     records = [await visit.api.get(f"{path}/{id}", dispositions=False, declined=False) for id in ids]
     a, b = [await _blocks_of(visit, record, COMPARED_CHARS) for record in records]

@@ -13,9 +13,9 @@ from app.core.audit.event_life import event_text, holders, life_of, pattern, pie
 from app.core.errors import NotFound
 from app.core.log.events import EventType
 from app.http import paging
-from app.wings.pages.event_store import PlacedCall, counterpart, placed_call, state_runs
 from app.wings.pages.page import Pages, Visit
 from app.wings.pages.render import address
+from app.wings.pages.store import PlacedCall, counterpart, placed_call, state_runs
 
 pages = Pages()
 PAGE: Final = 40
@@ -43,7 +43,7 @@ async def named_call(visit: Visit) -> PlacedCall | None:
 async def fate(visit: Visit, seq: int, call: UUID) -> Mapping[str, Any] | None:
     """Return an event as a call shows it, an item of its history; None if the call's context does not reach it."""
     cursor = paging.encode(UUID(int=call.int - 1))
-    path = f"/v1/sessions/{visit.line}/events/{seq}/history"
+    path = f"{visit.path}/events/{seq}/history"
     items = (await visit.api.get(path, view=visit.view, limit=1, cursor=cursor))["items"]
     return items[0] if items and items[0]["call_id"] == str(call) else None
 
@@ -55,7 +55,7 @@ async def search(visit: Visit, find: str, kind: str, before: int, most: int) -> 
     least = max(0, end - SEARCHED_MAX)
     while end > least and read < SEARCHED_BYTES_MAX:
         start = max(least, end - batch)
-        body = await visit.api.read(f"/v1/sessions/{visit.line}/events", after=start, limit=end - start)
+        body = await visit.api.read(f"{visit.path}/events", after=start, limit=end - start)
         read += len(body)
         for event in reversed(json.loads(body)["items"]):
             if (not kind or event["type"] == kind) and (not wanted or wanted.search(event_text(event))):
@@ -71,7 +71,7 @@ async def search(visit: Visit, find: str, kind: str, before: int, most: int) -> 
 async def list_events_page(visit: Visit) -> Mapping[str, object] | Response:
     """Show the newest events, or those with a text, each with its form in a call."""
     find, kind, call = visit.query("find").strip()[:FIND_CHARS_MAX], visit.query("type"), await named_call(visit)
-    head = (await visit.api.get(f"/v1/sessions/{visit.line}"))["head"]
+    head = (await visit.api.get(visit.path))["head"]
     if find.isascii() and find.isdigit() and 0 < int(find) <= head:
         path = f"/ui/sessions/{visit.sid}/events/{int(find)}"
         return RedirectResponse(address(path, call=visit.query("call"), view=visit.query("view")), 303)
@@ -100,7 +100,7 @@ async def list_events_page(visit: Visit) -> Mapping[str, object] | Response:
 async def show_event(visit: Visit) -> Mapping[str, object]:
     """Show one event, its fate in all calls since, and the decision at each change."""
     seq, call = visit.request.path_params["seq"], await named_call(visit)
-    event = await visit.api.get(f"/v1/sessions/{visit.line}/events/{seq}")
+    event = await visit.api.get(f"{visit.path}/events/{seq}")
     runs = await state_runs(visit.database, visit.ref, visit.view, seq)
     life = life_of([(run, await fate(visit, seq, run.call_id)) for run in runs])
     at_call = await fate(visit, seq, call.call_id) if call else None
@@ -126,7 +126,7 @@ async def _summary(visit: Visit, shown: Mapping[str, Any] | None) -> Mapping[str
     if shown is None or shown["summary"] is None:
         return None
     with suppress(NotFound):
-        found: Mapping[str, Any] = await visit.api.get(f"/v1/sessions/{visit.line}/summaries/{shown['summary']}")
+        found: Mapping[str, Any] = await visit.api.get(f"{visit.path}/summaries/{shown['summary']}")
         return found
     return None
 
@@ -135,7 +135,7 @@ async def _family(visit: Visit, seq: int) -> Mapping[str, object]:
     """Return the other lines, the parent and the forks that have an event in their logs."""
     lines = (await visit.api.get(f"/v1/sessions/{visit.session}/lines", limit=_FAMILY_MAX))["items"]
     forks = (await visit.api.get("/v1/sessions", parent=visit.session, limit=_FAMILY_MAX))["items"]
-    session = await visit.api.get(f"/v1/sessions/{visit.line}")
+    session = await visit.api.get(visit.path)
     parent = session["parent"]
     return {
         "head": session["head"],
@@ -148,5 +148,5 @@ async def _family(visit: Visit, seq: int) -> Mapping[str, object]:
 @pages.page("/ui/sessions/{sid}/events/{seq:int}/text", "event.html")
 async def show_event_text(visit: Visit) -> Response:
     """Show the whole text of an event, as plain text."""
-    event = await visit.api.get(f"/v1/sessions/{visit.line}/events/{visit.request.path_params['seq']}")
+    event = await visit.api.get(f"{visit.path}/events/{visit.request.path_params['seq']}")
     return Response(event_text(event).encode("utf-8", "replace"), media_type="text/plain; charset=utf-8")

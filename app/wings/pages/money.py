@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from app.core.audit.event_life import Need, by_rule, recalled_seqs, repeated_calls
 from app.core.lexicon.identifiers import is_recall_tool
-from app.wings.pages.damage_store import EVENTS_MAX, find_damage, names_of, results_of
 from app.wings.pages.page import Pages, Visit
+from app.wings.pages.store import EVENTS_MAX, find_damage, names_of, results_of
+from app.wings.pages.strata import find_ledger
 
 pages = Pages()
 
-LEDGER_CALLS: Final = 1_000
 EPOCHS_SHOWN: Final = 100
 RECALLS_READ: Final = 20
 """Number of recalls whose results are read, the newest."""
@@ -25,11 +25,9 @@ BAR: Final = 200.0
 @pages.page("/ui/sessions/{sid}/money", "money.html")
 async def show_money(visit: Visit) -> Mapping[str, object]:
     """Show what a view's calls cost against an append-only context, what summaries cost, and the signs of damage."""
-    path = f"/v1/sessions/{visit.line}"
-    session = await visit.api.get(path)
-    ledger = await visit.api.find(f"{path}/ledger", view=visit.view, limit=LEDGER_CALLS, newest=LEDGER_CALLS)
-    runs = (await visit.api.get(f"{path}/compactions", limit=1000))["items"]
-    summaries = (await visit.api.get(f"{path}/summaries", limit=1000))["items"]
+    session, ledger = await visit.api.get(visit.path), await find_ledger(visit)
+    runs = (await visit.api.get(f"{visit.path}/compactions", limit=1000))["items"]
+    summaries = (await visit.api.get(f"{visit.path}/summaries", limit=1000))["items"]
     calls, first = await _tool_calls(visit, session["head"])
     recalled = await find_damage(visit.database, visit.ref, visit.view, await _recalls(visit, calls))
     again = await find_damage(visit.database, visit.ref, visit.view, await _repeats(visit, calls))
@@ -77,7 +75,7 @@ async def _tool_calls(visit: Visit, head: int) -> tuple[list[Mapping[str, Any]],
     first, read = head + 1, 0
     while first > max(1, head + 1 - EVENTS_MAX) and read < CALLS_BYTES_MAX:
         after = max(0, first - 1 - BATCH)
-        body = await visit.api.read(f"/v1/sessions/{visit.line}/events", type="tool.call", after=after, limit=BATCH)
+        body = await visit.api.read(f"{visit.path}/events", type="tool.call", after=after, limit=BATCH)
         found = [call for call in json.loads(body)["items"] if call["seq"] < first] + found
         first, read = after + 1, read + len(body)
     return found, first
@@ -90,7 +88,7 @@ async def _recalls(visit: Visit, calls: Sequence[Mapping[str, Any]]) -> list[Nee
     needs = []
     for at in asked:
         if at in results:
-            result = await visit.api.get(f"/v1/sessions/{visit.line}/events/{results[at]}")
+            result = await visit.api.get(f"{visit.path}/events/{results[at]}")
             needs += [(seq, at) for seq in recalled_seqs(result.get("content"))]
     tools = await names_of(visit.database, visit.ref, {seq for seq, _ in needs})
     return [Need(seq, at, tools[seq]) for seq, at in needs if seq in tools]

@@ -59,6 +59,11 @@ class Visit:
         return session_of(self.sid)
 
     @property
+    def path(self) -> str:
+        """The path of the line in the API."""
+        return f"/v1/sessions/{self.line}"
+
+    @property
     def ref(self) -> SessionRef:
         """The ids of the line's row."""
         return session_ref(self.who.tenant_id, self.line)

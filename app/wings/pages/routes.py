@@ -1,8 +1,10 @@
-"""All pages, as routes."""
+"""All pages, as routes, and the stream that keeps them up to date."""
 
 from typing import Final
 
+from fastapi import Request
 from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
 
 from app.http.operation import TemplateRoute
 from app.wings.pages import (
@@ -16,7 +18,18 @@ from app.wings.pages import (
     summaries,
     window,
 )
-from app.wings.pages.live import Live
+from app.wings.pages.page import admit
+
+
+class Live:
+    """The ASGI application that forwards the stream of a session to a page."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward the stream's messages until the page is left, from the session's last event on."""
+        visit = await admit(Request(scope, receive), "read")
+        session = await visit.api.get(visit.path)
+        await visit.api.stream(f"{visit.path}/stream", receive, send, after=session["head"])
+
 
 ROUTES: Final[list[BaseRoute]] = [
     *login.ROUTES,

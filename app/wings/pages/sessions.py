@@ -7,9 +7,9 @@ from typing import Final
 from app.core.log.segments import is_line, session_of
 from app.store import sessions
 from app.store.ids import session_key
-from app.wings.pages import session_store as store
+from app.wings.pages import store
 from app.wings.pages.page import Pages, Visit
-from app.wings.pages.session_store import SessionSearch
+from app.wings.pages.store import SessionSearch
 
 pages = Pages()
 PAGE: Final = 50

@@ -44,7 +44,7 @@ def tree(summaries: Sequence[Mapping[str, Any]], head: int) -> list[tuple[float,
 @pages.page("/ui/sessions/{sid}/summaries", "summaries.html")
 async def show_summaries(visit: Visit) -> Mapping[str, object]:
     """Show the summaries by depth; the one that the query names with its text and its originals."""
-    path = f"/v1/sessions/{visit.line}"
+    path = visit.path
     session = await visit.api.get(path)
     live_only = visit.query("all") != "yes"
     page = await visit.api.get(f"{path}/summaries", limit=LISTED, live=live_only)
@@ -87,6 +87,6 @@ def _id(text: str) -> UUID:
 @pages.page("/ui/sessions/{sid}/compact", "summaries.html", method="POST", scope="admin")
 async def request_compaction(visit: Visit) -> Response:
     """Request a compaction, or that a failed run is repeated, and lead back to the summaries."""
-    run, path = (await visit.form()).get("run"), f"/v1/sessions/{visit.line}/compactions"
+    run, path = (await visit.form()).get("run"), f"{visit.path}/compactions"
     done = await visit.api.post(f"{path}/{_id(run)}:retry" if run else path, None if run else {})
     return RedirectResponse(address(f"/ui/sessions/{visit.sid}/summaries", done=done["state"]), 303)

@@ -10,6 +10,7 @@ from app.core.policy.policy import parse_policy
 from app.core.record.evictions import Eviction, eviction_of
 from app.store import event_log
 from app.store.event_log import SessionLog
+from app.wings.pages.call import request_blocks
 from app.wings.pages.page import Pages, Visit
 from app.wings.pages.store import call_place, view_names
 
@@ -28,7 +29,7 @@ REDUCED_MAX: Final = 20_000
 @pages.page("/ui/sessions/{sid}", "window.html")
 async def show_window(visit: Visit) -> Mapping[str, object]:
     """Show the window of the view's last call, the events since then, and the content that would go next."""
-    path = f"/v1/sessions/{visit.line}"
+    path = visit.path
     session = await visit.api.get(path)
     calls = (await visit.api.get(f"{path}/calls", view=visit.view, limit=_CALLS))["items"]
     values = {
@@ -43,7 +44,7 @@ async def show_window(visit: Visit) -> Mapping[str, object]:
         return values
     call = calls[0]
     again = await visit.api.get(f"{path}/calls/{call['call_id']}/context")
-    blocks = await _blocks(visit, f"{path}/calls/{call['call_id']}/blocks")
+    blocks = await request_blocks(visit, call["call_id"], _TEXT_CHARS, _BLOCK_PAGES_MAX)
     named = call["policy"]
     stored = await visit.api.get(f"/v1/policies/{named['name']}", version=named["version"])
     policy = parse_policy(stored["policy"])
@@ -58,20 +59,12 @@ async def show_window(visit: Visit) -> Mapping[str, object]:
         "largest": sorted(blocks, key=lambda block: -block["tokens"])[:LARGEST],
         "blocks": len(blocks),
         "cache": again["cache"],
+        "preview": None,
+        "reduction": None,
+        "infeasible": None,
+        "going": (),
         **await _next(visit, call, again),
     }
-
-
-async def _blocks(visit: Visit, path: str) -> list[Mapping[str, Any]]:
-    """Return the blocks of a call's request; of very many, the first ones."""
-    found: list[Mapping[str, Any]] = []
-    cursor = None
-    for _ in range(_BLOCK_PAGES_MAX):
-        page = await visit.api.get(path, text=_TEXT_CHARS, limit=1_000, cursor=cursor)
-        found, cursor = found + page["items"], page["next_cursor"]
-        if cursor is None:
-            break
-    return found
 
 
 async def _next(visit: Visit, call: Mapping[str, Any], again: Mapping[str, Any]) -> Mapping[str, object]:
@@ -82,30 +75,17 @@ async def _next(visit: Visit, call: Mapping[str, Any], again: Mapping[str, Any])
     """
     covered = again["summaries"][-1]["to_seq"] if again["summaries"] else 0
     if call["head"] - covered > REDUCED_MAX:
-        return {"preview": None, "reduction": None, "infeasible": None, "going": ()}
-    if call["head"] - covered > PLANNED_MAX:
-        return await _next_reduction(visit)
-    asked = {"view": visit.view, "format": call["format"]}
-    path = f"/v1/sessions/{visit.line}/context:preview"
+        return {}
     try:
+        if call["head"] - covered > PLANNED_MAX:
+            found = await visit.api.get(f"{visit.path}/next-evictions", view=visit.view, limit=GOING_MAX)
+            return {"reduction": found, "going": [eviction_of(row) for row in found["evictions"]]}
+        asked, path = {"view": visit.view, "format": call["format"]}, f"{visit.path}/context:preview"
         preview = await visit.api.post(path, asked)
         reduced = preview if preview["cause"] else await visit.api.post(path, {**asked, "force": True})
     except ContextError as error:
-        return {"preview": None, "reduction": None, "infeasible": error.detail, "going": ()}
-    return {
-        "preview": preview,
-        "reduced": reduced,
-        "going": _largest(again["evictions"], reduced["evictions"]),
-    }
-
-
-async def _next_reduction(visit: Visit) -> Mapping[str, object]:
-    path = f"/v1/sessions/{visit.line}/next-evictions"
-    try:
-        found = await visit.api.get(path, view=visit.view, limit=GOING_MAX)
-    except ContextError as error:
-        return {"preview": None, "reduction": None, "infeasible": error.detail, "going": ()}
-    return {"preview": None, "reduction": found, "going": [eviction_of(row) for row in found["evictions"]]}
+        return {"infeasible": error.detail}
+    return {"preview": preview, "reduced": reduced, "going": _largest(again["evictions"], reduced["evictions"])}
 
 
 def _largest(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[Eviction]:

@@ -9,7 +9,7 @@ import pytest
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.ids import SessionRef, session_ref
-from app.wings.pages.strata_store import epoch_starts, read_columns
+from app.wings.pages.store import epoch_starts, read_columns
 
 pytestmark = pytest.mark.wing("audit")
 
