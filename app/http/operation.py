@@ -123,21 +123,31 @@ class OperationRoute(APIRoute):
 class Resource:
     """The operations of one resource, under one tag of the API document.
 
-    `schemas`: models that the document describes although no operation declares them.
+    `schemas`: models that the document describes although no operation declares them. `scope` and `access` are those of
+    operations that state none of their own.
     """
 
-    def __init__(self, tag: str, schemas: Sequence[type[BaseModel]] = ()) -> None:
+    def __init__(
+        self,
+        tag: str,
+        schemas: Sequence[type[BaseModel]] = (),
+        *,
+        scope: KeyScope | None = None,
+        access: PrefixAccess = PrefixAccess.SESSION,
+    ) -> None:
         self.tag = tag
         self.schemas = schemas
         self.routes: list[OperationRoute] = []
+        self._scope = scope
+        self._access = access
 
     def operation(
         self,
         method: str,
         path: str,
         *,
-        scope: KeyScope,
-        access: PrefixAccess = PrefixAccess.SESSION,
+        scope: KeyScope | None = None,
+        access: PrefixAccess | None = None,
         resolves_line: bool = True,
         name: str | None = None,
         returns: Any = None,
@@ -150,15 +160,20 @@ class Resource:
 
         `name`: its id, by default the function's name. `returns`: the model of the response. `status`: the status of
         success; `also`: further ones, with the same model. `problems`: the slugs of its problems, besides those that
-        every operation has. `options` are FastAPI's. Raises ValueError if the path and `access` disagree on whether it
-        concerns one session.
+        every operation has. `options` are FastAPI's. Raises ValueError if it has no scope, or if the path and `access`
+        disagree on whether it concerns one session.
         """
+        scope, access = scope or self._scope, access or self._access
+        if scope is None:
+            raise ValueError(f"{method} {path} has no scope")
         if ("{sid}" in path) is not (access is PrefixAccess.SESSION):
             raise ValueError(f"{method} {path} cannot have the access {access.value!r}")
 
         def declare(endpoint: Endpoint) -> Endpoint:
             responses = {code: {"model": returns} for code in also} | options.pop("responses", {})
             options["openapi_extra"] = options.get("openapi_extra", {}) | {"security": security_of(scope)}
+            if status == 204:
+                options["response_class"] = Response
             route = OperationRoute(
                 path,
                 endpoint,

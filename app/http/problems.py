@@ -233,15 +233,12 @@ def schema_name(slug: str) -> str:
 
 def _schema(problem: Problem) -> dict[str, Any]:
     text = TEXTS[problem.slug]
+    path = "Stable identifier of the kind of problem, and the path of a page about it."
     common: dict[str, Any] = {
-        "type": {
-            "const": f"/problems/{problem.slug}",
-            "type": "string",
-            "description": "Stable identifier of the kind of problem, and the path of a page about it.",
-        },
-        "title": {"type": "string", "description": f"Short description of the kind of problem: {problem.title}."},
-        "status": {"const": problem.status, "type": "integer", "description": "HTTP status code of the response."},
-        "detail": {"type": "string", "description": "Human-readable description of this occurrence."},
+        "type": {"const": f"/problems/{problem.slug}", **_text(path)},
+        "title": _text(f"Short description of the kind of problem: {problem.title}."),
+        "status": {"const": problem.status, **_number("HTTP status code of the response.")},
+        "detail": _text("Human-readable description of this occurrence."),
     }
     fields = {**text.fields, **(_STEP_FIELDS if problem.slug in _OF_STEPS else {})}
     return {

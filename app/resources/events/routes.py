@@ -129,7 +129,6 @@ async def get_event(
     scope="admin",
     status=204,
     problems=("not-found",),
-    response_class=Response,
 )
 async def redact_event(
     sid: Sid,

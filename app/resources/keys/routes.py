@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
-from fastapi import Depends, Path, Response
+from fastapi import Depends, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.log.events import SESSION_ID_PATTERN
@@ -88,13 +88,13 @@ class KeyPage(BaseModel):
     next_cursor: NextCursor
 
 
-router = Resource("keys")
+router = Resource("keys", scope="admin", access=PrefixAccess.WITHIN)
 
 
 Service = Annotated[Tenants, Depends(service(Tenants))]
 
 
-@router.operation("POST", "/v1/keys", scope="admin", access=PrefixAccess.WITHIN, returns=KeyMade, status=201)
+@router.operation("POST", "/v1/keys", returns=KeyMade, status=201)
 async def create_key(body: KeyIn, who: Who, tenants: Service) -> KeyMade:
     """Create an API key for the caller's tenant. It cannot access more sessions, or live longer, than the caller's key.
 
@@ -106,22 +106,14 @@ async def create_key(body: KeyIn, who: Who, tenants: Service) -> KeyMade:
     return answer_of(KeyMade, row, secret=secret)
 
 
-@router.operation("GET", "/v1/keys", scope="admin", access=PrefixAccess.WITHIN, returns=KeyPage)
+@router.operation("GET", "/v1/keys", returns=KeyPage)
 async def list_keys(who: Who, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's API keys, newest first. A key limited to a session prefix lists only keys within its prefix."""
     rows = await tenants.keys(who, paging.decode_date_and_id(cursor), limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
-@router.operation(
-    "DELETE",
-    "/v1/keys/{key_id}",
-    scope="admin",
-    access=PrefixAccess.WITHIN,
-    status=204,
-    problems=("not-found",),
-    response_class=Response,
-)
+@router.operation("DELETE", "/v1/keys/{key_id}", status=204, problems=("not-found",))
 async def revoke_key(key_id: Annotated[UUID, Path(description="Id of the key.")], who: Who, tenants: Service) -> None:
     """Revoke an API key: it stops working everywhere within two seconds, and stays in the list."""
     await tenants.revoke_key(who, key_id)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Path, Response
+from fastapi import Depends, Path
 from pydantic import BaseModel, Field
 
 from app.http.fields import CreatedAt, Sid, StrictRequest, answer_of
@@ -86,7 +86,6 @@ async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Who, layers: Servi
     scope="ingest",
     status=204,
     problems=("not-found",),
-    response_class=Response,
 )
 async def delete_layer(sid: Sid, kind: Kind, who: Who, layers: Service) -> None:
     """Remove a layer. Nothing happens if there is none."""

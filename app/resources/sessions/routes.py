@@ -234,7 +234,6 @@ async def list_sessions(
     resolves_line=False,
     status=204,
     problems=("not-found", "conflict"),
-    response_class=Response,
 )
 async def delete_session(
     sid: Sid,

@@ -189,26 +189,26 @@ class ErasedSessionPage(BaseModel):
     next_cursor: NextCursor
 
 
-router = Resource("retention")
+router = Resource("retention", scope="admin", access=PrefixAccess.TENANT)
 
 RulesService = Annotated[RetentionRules, Depends(service(RetentionRules))]
 ErasuresService = Annotated[Erasures, Depends(service(Erasures))]
 ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
 
 
-@router.operation("PUT", "/v1/retention", scope="admin", access=PrefixAccess.TENANT, returns=RetentionOut)
+@router.operation("PUT", "/v1/retention", returns=RetentionOut)
 async def put_retention(body: RetentionIn, who: Who, retention: RulesService) -> RetentionOut:
     """Set how many days the tenant's data is kept. A worker erases older data once an hour."""
     return _out(await retention.put(who.tenant_id, Lifetimes(**body.model_dump())))
 
 
-@router.operation("GET", "/v1/retention", scope="admin", access=PrefixAccess.TENANT, returns=RetentionOut)
+@router.operation("GET", "/v1/retention", returns=RetentionOut)
 async def get_retention(who: Who, retention: RulesService) -> RetentionOut:
     """Get how many days the tenant's data is kept."""
     return _out(await retention.get(who.tenant_id))
 
 
-@router.operation("GET", "/v1/retention:preview", scope="admin", access=PrefixAccess.TENANT, returns=RetentionPreview)
+@router.operation("GET", "/v1/retention:preview", returns=RetentionPreview)
 async def preview_retention(
     who: Who, retention: RulesService, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
@@ -220,8 +220,6 @@ async def preview_retention(
 @router.operation(
     "POST",
     "/v1/erasures",
-    scope="admin",
-    access=PrefixAccess.TENANT,
     returns=ErasureOut,
     status=202,
     also=(200,),
@@ -241,7 +239,7 @@ async def create_erasure(
     return row
 
 
-@router.operation("POST", "/v1/erasures:preview", scope="admin", access=PrefixAccess.TENANT, returns=ErasurePreview)
+@router.operation("POST", "/v1/erasures:preview", returns=ErasurePreview)
 async def preview_erasure(
     body: ErasureIn, who: Who, erasures: ErasuresService, limit: Limit = 100, cursor: Cursor = None
 ) -> ErasurePreview:
@@ -250,20 +248,13 @@ async def preview_erasure(
     return answer_of(ErasurePreview, found, **paging.page_to(found.items, found.next))
 
 
-@router.operation(
-    "GET",
-    "/v1/erasures/{erasure_id}",
-    scope="admin",
-    access=PrefixAccess.TENANT,
-    returns=ErasureOut,
-    problems=("not-found",),
-)
+@router.operation("GET", "/v1/erasures/{erasure_id}", returns=ErasureOut, problems=("not-found",))
 async def get_erasure(erasure_id: ErasureId, who: Who, erasures: ErasuresService) -> ErasureRow:
     """Get an erasure: its progress or, once it is done, its receipt."""
     return await erasures.get(who.tenant_id, erasure_id)
 
 
-@router.operation("GET", "/v1/erasures", scope="admin", access=PrefixAccess.TENANT, returns=ErasurePage)
+@router.operation("GET", "/v1/erasures", returns=ErasurePage)
 async def list_erasures(
     who: Who, erasures: ErasuresService, limit: Limit = 50, cursor: Cursor = None
 ) -> Mapping[str, Any]:
@@ -272,14 +263,7 @@ async def list_erasures(
     return paging.page(found, limit, lambda row: row.id)
 
 
-@router.operation(
-    "GET",
-    "/v1/erasures/{erasure_id}/sessions",
-    scope="admin",
-    access=PrefixAccess.TENANT,
-    returns=ErasedSessionPage,
-    problems=("not-found",),
-)
+@router.operation("GET", "/v1/erasures/{erasure_id}/sessions", returns=ErasedSessionPage, problems=("not-found",))
 async def list_erased_sessions(
     erasure_id: ErasureId, who: Who, erasures: ErasuresService, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:

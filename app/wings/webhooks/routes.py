@@ -97,7 +97,7 @@ class DeliveryPage(BaseModel):
     next_cursor: NextCursor
 
 
-router = Resource("webhooks")
+router = Resource("webhooks", scope="admin", access=PrefixAccess.TENANT)
 
 NAME_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 Name = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the webhook, chosen by the client.")]
@@ -106,15 +106,7 @@ Name = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the webhoo
 Service = Annotated[Webhooks, Depends(service(Webhooks))]
 
 
-@router.operation(
-    "PUT",
-    "/v1/webhooks/{name}",
-    scope="admin",
-    access=PrefixAccess.TENANT,
-    summary="Create or change a webhook",
-    returns=WebhookMade,
-    also=(201,),
-)
+@router.operation("PUT", "/v1/webhooks/{name}", summary="Create or change a webhook", returns=WebhookMade, also=(201,))
 async def put_webhook(name: Name, body: WebhookIn, response: Response, who: Who, webhooks: Service) -> WebhookMade:
     """Create a webhook (201) or change one (200): a URL that is notified of events in all sessions of the tenant.
 
@@ -125,43 +117,26 @@ async def put_webhook(name: Name, body: WebhookIn, response: Response, who: Who,
     return answer_of(WebhookMade, row, secret=secret)
 
 
-@router.operation("GET", "/v1/webhooks", scope="admin", access=PrefixAccess.TENANT, returns=WebhookPage)
+@router.operation("GET", "/v1/webhooks", returns=WebhookPage)
 async def list_webhooks(who: Who, webhooks: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's webhooks by name."""
     [after] = paging.decode_names(cursor, 1) or ("",)
     return paging.page(await webhooks.page(who.tenant_id, after, limit + 1), limit, lambda row: row.name)
 
 
-@router.operation(
-    "GET", "/v1/webhooks/{name}", scope="admin", access=PrefixAccess.TENANT, returns=WebhookOut, problems=("not-found",)
-)
+@router.operation("GET", "/v1/webhooks/{name}", returns=WebhookOut, problems=("not-found",))
 async def get_webhook(name: Name, who: Who, webhooks: Service) -> WebhookRow:
     """Get a webhook, without its secret."""
     return await webhooks.find(who.tenant_id, name)
 
 
-@router.operation(
-    "DELETE",
-    "/v1/webhooks/{name}",
-    scope="admin",
-    access=PrefixAccess.TENANT,
-    status=204,
-    problems=("not-found",),
-    response_class=Response,
-)
+@router.operation("DELETE", "/v1/webhooks/{name}", status=204, problems=("not-found",))
 async def delete_webhook(name: Name, who: Who, webhooks: Service) -> None:
     """Delete a webhook and its deliveries; pending ones are not attempted."""
     await webhooks.delete(who.tenant_id, name)
 
 
-@router.operation(
-    "GET",
-    "/v1/webhooks/{name}/deliveries",
-    scope="admin",
-    access=PrefixAccess.TENANT,
-    returns=DeliveryPage,
-    problems=("not-found",),
-)
+@router.operation("GET", "/v1/webhooks/{name}/deliveries", returns=DeliveryPage, problems=("not-found",))
 async def list_deliveries(
     name: Name,
     who: Who,
@@ -182,8 +157,6 @@ async def list_deliveries(
 @router.operation(
     "POST",
     "/v1/webhooks/{name}/deliveries/{delivery_id}:retry",
-    scope="admin",
-    access=PrefixAccess.TENANT,
     returns=DeliveryOut,
     status=202,
     problems=("not-found", "conflict"),
