@@ -2,7 +2,7 @@
 
     router = Resource("visibility")
 
-    @router.operation("PATCH", "/v1/sessions/{sid}/visibility", scope="ingest", problems=("not-found", "conflict"))
+    @router.operation("PATCH", "/v1/sessions/{sid}/visibility", scope="ingest", problems=("conflict",))
     async def patch_visibility(sid: Sid, body: VisibilityIn, who: Who, service: Service) -> VisibilityOut:
         ...
 
@@ -160,14 +160,16 @@ class Resource:
 
         `name`: its id, by default the function's name. `returns`: the model of the response. `status`: the status of
         success; `also`: further ones, with the same model. `problems`: the slugs of its problems, besides those that
-        every operation has. `options` are FastAPI's. Raises ValueError if it has no scope, or if the path and `access`
-        disagree on whether it concerns one session.
+        every operation has, and `not-found`, which every operation on a session has. `options` are FastAPI's. Raises
+        ValueError if it has no scope, or if the path and `access` disagree on whether it concerns one session.
         """
         scope, access = scope or self._scope, access or self._access
         if scope is None:
             raise ValueError(f"{method} {path} has no scope")
         if ("{sid}" in path) is not (access is PrefixAccess.SESSION):
             raise ValueError(f"{method} {path} cannot have the access {access.value!r}")
+        if access is PrefixAccess.SESSION and "not-found" not in problems:
+            problems = ("not-found", *problems)
 
         def declare(endpoint: Endpoint) -> Endpoint:
             responses = {code: {"model": returns} for code in also} | options.pop("responses", {})

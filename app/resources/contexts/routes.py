@@ -43,7 +43,6 @@ router = Resource("context", schemas=(ContextIn,))
 NO_RESULTS: Final[Mapping[str, Json]] = MappingProxyType({})
 
 PROBLEM_SLUGS: Final = (
-    "not-found",
     "invalid-policy",
     "context-infeasible",
     "nothing-to-send",

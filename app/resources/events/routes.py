@@ -80,7 +80,7 @@ async def append_messages(request: Request, who: Who) -> Response:
     return await _append(request, who, MessagesIn)
 
 
-@router.operation("GET", "/v1/sessions/{sid}/events", scope="read", returns=EventPage, problems=("not-found",))
+@router.operation("GET", "/v1/sessions/{sid}/events", scope="read", returns=EventPage)
 async def list_events(
     sid: Sid,
     who: Who,
@@ -109,7 +109,7 @@ async def list_events(
     return _json(paging.page_to(items, end))
 
 
-@router.operation("GET", "/v1/sessions/{sid}/events/{seq}", scope="read", returns=EventOut, problems=("not-found",))
+@router.operation("GET", "/v1/sessions/{sid}/events/{seq}", scope="read", returns=EventOut)
 async def get_event(
     sid: Sid,
     seq: Seq,
@@ -123,13 +123,7 @@ async def get_event(
     return _json(items[0])
 
 
-@router.operation(
-    "DELETE",
-    "/v1/sessions/{sid}/events/{seq}",
-    scope="admin",
-    status=204,
-    problems=("not-found",),
-)
+@router.operation("DELETE", "/v1/sessions/{sid}/events/{seq}", scope="admin", status=204)
 async def redact_event(
     sid: Sid,
     seq: Seq,

@@ -52,7 +52,7 @@ _CALL_ID: Final[dict[str, Any]] = {
     scope="ingest",
     resolves_line=False,
     returns=OutcomeOut,
-    problems=("not-found", "conflict", "idempotency-conflict"),
+    problems=("conflict", "idempotency-conflict"),
     openapi_extra=body_of_model(OutcomeIn, _CALL_ID),
 )
 async def report_outcome(request: Request, who: Who) -> Response:
@@ -84,7 +84,7 @@ async def report_outcome(request: Request, who: Who) -> Response:
     resolves_line=False,
     returns=WarmingOut,
     status=201,
-    problems=("not-found", "idempotency-conflict"),
+    problems=("idempotency-conflict",),
 )
 async def report_warming(
     sid: Sid,
@@ -114,7 +114,7 @@ async def report_warming(
     "/v1/sessions/{sid}/context:warm",
     scope="ingest",
     returns=WarmingRequest,
-    problems=("not-found", "nothing-to-send", "not-reproducible"),
+    problems=("nothing-to-send", "not-reproducible"),
 )
 async def warm_context(
     sid: Sid, who: Who, body: WarmIn, warmings: Annotated[Warmings, Depends(service(Warmings))]

@@ -57,21 +57,14 @@ Kind = Annotated[
 Service = Annotated[Layers, Depends(service(Layers))]
 
 
-@router.operation("GET", "/v1/sessions/{sid}/layers", scope="read", returns=LayersOut, problems=("not-found",))
+@router.operation("GET", "/v1/sessions/{sid}/layers", scope="read", returns=LayersOut)
 async def get_layers(sid: Sid, who: Who, layers: Service) -> LayersOut:
     """Get the layers that the next context shows."""
     found = {one.layer.kind: _out(one) for one in await layers.current(who.tenant_id, sid)}
     return LayersOut(sources=found.get("sources"), announce=found.get("announce"))
 
 
-@router.operation(
-    "PUT",
-    "/v1/sessions/{sid}/layers/{kind}",
-    scope="ingest",
-    summary="Set a layer",
-    returns=LayerOut,
-    problems=("not-found",),
-)
+@router.operation("PUT", "/v1/sessions/{sid}/layers/{kind}", scope="ingest", summary="Set a layer", returns=LayerOut)
 async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Who, layers: Service) -> LayerOut:
     """Set the content of a layer, replacing the previous content. Contexts show it after the last cache breakpoint.
 
@@ -80,13 +73,7 @@ async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Who, layers: Servi
     return _out(await layers.put(who.tenant_id, sid, kind, body.content))
 
 
-@router.operation(
-    "DELETE",
-    "/v1/sessions/{sid}/layers/{kind}",
-    scope="ingest",
-    status=204,
-    problems=("not-found",),
-)
+@router.operation("DELETE", "/v1/sessions/{sid}/layers/{kind}", scope="ingest", status=204)
 async def delete_layer(sid: Sid, kind: Kind, who: Who, layers: Service) -> None:
     """Remove a layer. Nothing happens if there is none."""
     await layers.remove(who.tenant_id, sid, kind)

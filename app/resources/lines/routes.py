@@ -102,7 +102,7 @@ router = Resource("sessions")
     returns=ForkOut,
     status=201,
     also=(200,),
-    problems=("not-found", "conflict", "idempotency-conflict", "too-many-sessions", "session-erased"),
+    problems=("conflict", "idempotency-conflict", "too-many-sessions", "session-erased"),
 )
 async def fork_session(
     sid: Sid,
@@ -143,7 +143,7 @@ Service = Annotated[Lines, Depends(service(Lines))]
     scope="read",
     resolves_line=False,
     returns=LinePage,
-    problems=("not-found", "invalid-request"),
+    problems=("invalid-request",),
 )
 async def list_lines(
     sid: Sid,

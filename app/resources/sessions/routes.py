@@ -178,7 +178,7 @@ async def put_session(
     return session_out(row, who)
 
 
-@router.operation("GET", "/v1/sessions/{sid}", scope="read", returns=SessionOut, problems=("not-found",))
+@router.operation("GET", "/v1/sessions/{sid}", scope="read", returns=SessionOut)
 async def get_session(sid: Sid, who: Who, sessions: Service) -> SessionOut:
     """Get a session: its settings, the end of its log and its size."""
     return session_out(await sessions.get(who.tenant_id, sid), who)
@@ -233,7 +233,7 @@ async def list_sessions(
     scope="admin",
     resolves_line=False,
     status=204,
-    problems=("not-found", "conflict"),
+    problems=("conflict",),
 )
 async def delete_session(
     sid: Sid,
@@ -251,7 +251,7 @@ async def delete_session(
     await sessions.erase(who.tenant_id, sid, forks=forks == "erase", prefix=who.session_prefix)
 
 
-@router.operation("GET", "/v1/sessions/{sid}/epochs", scope="read", returns=EpochPage, problems=("not-found",))
+@router.operation("GET", "/v1/sessions/{sid}/epochs", scope="read", returns=EpochPage)
 async def list_epochs(
     sid: Sid,
     who: Who,

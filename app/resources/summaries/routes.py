@@ -210,7 +210,7 @@ State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 Service = Annotated[CompactionQueries, Depends(service(CompactionQueries))]
 
 
-@router.operation("GET", "/v1/sessions/{sid}/summaries", scope="read", returns=SummaryPage, problems=("not-found",))
+@router.operation("GET", "/v1/sessions/{sid}/summaries", scope="read", returns=SummaryPage)
 async def list_summaries(
     sid: Sid,
     who: Who,
@@ -226,9 +226,7 @@ async def list_summaries(
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
-@router.operation(
-    "GET", "/v1/sessions/{sid}/summaries/{summary_id}", scope="read", returns=SummaryWhole, problems=("not-found",)
-)
+@router.operation("GET", "/v1/sessions/{sid}/summaries/{summary_id}", scope="read", returns=SummaryWhole)
 async def get_summary(sid: Sid, summary_id: SummaryPath, who: Who, requests: Service) -> StoredSummary:
     """Get a summary with its text, its digest and its lineage."""
     return await requests.summary(who.tenant_id, sid, summary_id)
@@ -239,7 +237,6 @@ async def get_summary(sid: Sid, summary_id: SummaryPath, who: Who, requests: Ser
     "/v1/sessions/{sid}/coverage",
     scope="read",
     returns=CoverageOut,
-    problems=("not-found",),
     response_model_exclude_none=True,
 )
 async def get_coverage(
@@ -257,7 +254,6 @@ async def get_coverage(
     returns=CompactionRun,
     status=202,
     also=(200,),
-    problems=("not-found",),
 )
 async def compact(
     sid: Sid,
@@ -298,9 +294,7 @@ async def compact_tool(
     return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)
 
 
-@router.operation(
-    "GET", "/v1/sessions/{sid}/compactions", scope="read", returns=CompactionPage, problems=("not-found",)
-)
+@router.operation("GET", "/v1/sessions/{sid}/compactions", scope="read", returns=CompactionPage)
 async def list_compactions(
     sid: Sid,
     who: Who,
@@ -316,13 +310,7 @@ async def list_compactions(
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
-@router.operation(
-    "GET",
-    "/v1/sessions/{sid}/compactions/{compaction_id}",
-    scope="read",
-    returns=CompactionRun,
-    problems=("not-found",),
-)
+@router.operation("GET", "/v1/sessions/{sid}/compactions/{compaction_id}", scope="read", returns=CompactionRun)
 async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Who, requests: Service) -> CompactionRow:
     """Get a compaction run."""
     return await requests.run(who.tenant_id, sid, compaction_id)
@@ -334,7 +322,7 @@ async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Who, reques
     scope="ingest",
     returns=CompactionRun,
     status=202,
-    problems=("not-found", "conflict"),
+    problems=("conflict",),
 )
 async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Who, requests: Service) -> CompactionRow:
     """Schedule a failed or skipped compaction run again."""

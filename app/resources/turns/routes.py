@@ -76,7 +76,7 @@ router = Resource("turns")
 Service = Annotated[Turns, Depends(service(Turns))]
 
 
-@router.operation("GET", "/v1/sessions/{sid}/turns", scope="read", returns=TurnPage, problems=("not-found",))
+@router.operation("GET", "/v1/sessions/{sid}/turns", scope="read", returns=TurnPage)
 async def list_turns(
     sid: Sid,
     who: Who,
@@ -97,7 +97,7 @@ async def list_turns(
     returns=TurnEndedOut,
     status=201,
     also=(200,),
-    problems=("not-found", "conflict", "idempotency-conflict", "too-many-events"),
+    problems=("conflict", "idempotency-conflict", "too-many-events"),
 )
 async def end_turn(
     sid: Sid,

@@ -126,7 +126,7 @@ router = Resource("visibility")
     scope="ingest",
     summary="Hide, show and pin events",
     returns=VisibilityOut,
-    problems=("not-found", "invalid-policy", "context-infeasible", "conflict"),
+    problems=("invalid-policy", "context-infeasible", "conflict"),
 )
 async def patch_visibility(
     sid: Sid,

@@ -152,7 +152,7 @@ FirstEvictions = Annotated[int, Query(ge=0, le=1000, description="Maximum number
     "/v1/sessions/{sid}/next-evictions",
     scope="read",
     returns=NextEvictionsOut,
-    problems=("not-found", "context-infeasible", "conflict"),
+    problems=("context-infeasible", "conflict"),
 )
 async def get_next_evictions(
     sid: Sid,

@@ -47,12 +47,10 @@ Calls = Annotated[PastRead[Audit], Depends(past_read(Audit))]
 Search = Annotated[PastRead[CallSearch], Depends(past_read(CallSearch))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
-_PROBLEM_SLUGS = ("not-found", "not-reproducible")
+_PROBLEM_SLUGS = ("not-reproducible",)
 
 
-@router.operation(
-    "GET", "/v1/sessions/{sid}/calls", scope="read", resolves_line=False, returns=CallPage, problems=("not-found",)
-)
+@router.operation("GET", "/v1/sessions/{sid}/calls", scope="read", resolves_line=False, returns=CallPage)
 async def list_calls(
     sid: Sid, who: Who, audit: Calls, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:

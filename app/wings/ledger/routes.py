@@ -47,7 +47,7 @@ router = Resource("audit")
 Service = Annotated[PastRead[Ledger], Depends(past_read(Ledger))]
 
 
-@router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read", returns=LedgerOut, problems=("not-found",))
+@router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read", returns=LedgerOut)
 async def get_ledger(
     sid: Sid,
     who: Who,

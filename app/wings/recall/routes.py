@@ -39,7 +39,6 @@ router = Resource("recall")
     name="recall",
     summary="Recall originals",
     returns=RecallOut,
-    problems=("not-found",),
     response_model_exclude_none=True,
 )
 async def post_recall(

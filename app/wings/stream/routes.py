@@ -110,7 +110,7 @@ _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     "/v1/sessions/{sid}/stream",
     scope="read",
     summary="Stream a session",
-    problems=("not-found", "conflict", "too-many-streams"),
+    problems=("conflict", "too-many-streams"),
     responses=_DESCRIBED,
     response_class=StreamingResponse,
 )
