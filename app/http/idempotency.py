@@ -1,5 +1,6 @@
 """Idempotency keys: a repeated request gets the response of the first one."""
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -7,13 +8,14 @@ from fastapi import Depends, Header, Request
 from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel
 
-from app.core.errors import InvalidRequest
+from app.core.errors import Conflict, InvalidRequest, SessionGone
 from app.core.log.segments import session_of
 from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
 from app.http.operation import Who
-from app.services.idempotency import IdempotencyKeys, ResponseToStore, request_sha256
 from app.services.tenants import Caller
-from app.store.answers import AlreadyAnswered, KeyClaim
+from app.store import answers
+from app.store.answers import AlreadyAnswered, KeyClaim, ResponseToStore
+from app.store.engine import Database
 from app.store.ids import session_ref
 
 Key = Annotated[
@@ -35,35 +37,35 @@ def idempotency_key(request: Request) -> str | None:
 
 
 class Idempotency:
-    """The idempotency of one request; a request without a key is always executed."""
+    """The idempotency of one request; `claim` is None without a key: such a request is always executed."""
 
     def __init__(self, request: Request, who: Caller, body: BaseModel, key: str | None) -> None:
-        self._answers: IdempotencyKeys = request.state.services.answers
-        self._claim: KeyClaim | None = None
+        self._database: Database = request.state.services.database
+        self.claim: KeyClaim | None = None
         if key is not None:
             tenant_id, sid = who.tenant_id, request.path_params["sid"]
             about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
             asked = f"{request.scope['route'].operation_id} {about} {body.model_dump()!r}"
-            self._claim = KeyClaim(session_ref(tenant_id, session_of(sid)), key, request_sha256(asked))
+            asked_sha256 = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).digest()
+            self.claim = KeyClaim(session_ref(tenant_id, session_of(sid)), key, asked_sha256)
 
     async def stored_response(self) -> Mapping[str, Any] | None:
         """Return the response stored under the key; None if there is none, or no key. Raises IdempotencyConflict."""
-        return None if self._claim is None else await self._answers.find(self._claim)
-
-    @property
-    def claim(self) -> KeyClaim | None:
-        """The claim of the request; None without a key."""
-        return self._claim
+        return None if self.claim is None else await answers.find_claimed(self._database, self.claim)
 
     def response_to_store(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> ResponseToStore[Done] | None:
         """Return what the operation must store in its transaction; None without a key. `answer` makes the response."""
-        return None if self._claim is None else ResponseToStore(self._claim, answer)
+        return None if self.claim is None else ResponseToStore(self.claim, answer)
 
     async def concurrent_response(self) -> Mapping[str, Any]:
-        """Return the response to the concurrent request that was faster, after this one raised AlreadyAnswered."""
-        if self._claim is None:
-            raise RuntimeError("a request without a key cannot have been answered before")
-        return await self._answers.winner(self._claim)
+        """Return the response to the concurrent request that was faster, after this one raised AlreadyAnswered.
+
+        Raises IdempotencyConflict, or Conflict if there is none.
+        """
+        found = await self.stored_response()
+        if found is None:
+            raise Conflict("the session is being erased")
+        return found
 
     async def run_once(
         self,
@@ -92,13 +94,24 @@ class Idempotency:
     async def run_repeatable(self, model: type[BaseModel], make: Callable[[], Awaitable[Any]]) -> Any:
         """Return the first response if there is one, else that of `make`, which may safely be executed twice.
 
-        The response is stored after the operation, as JSON of `model`.
+        The response is stored after the operation, as JSON of `model`; if another request was faster, its response is
+        returned. Raises IdempotencyConflict if that request was different.
         """
         kept = await self.stored_response()
         if kept is not None:
             return kept
         made = await make()
-        return made if self._claim is None else await self._answers.store(self._claim, _to_json(model, made))
+        if self.claim is None:
+            return made
+        answer = _to_json(model, made)
+        try:
+            async with self._database.transaction() as tx:
+                await answers.store_claimed(tx, self.claim, answer)
+        except AlreadyAnswered:
+            return await self.stored_response() or answer
+        except SessionGone:
+            pass
+        return answer
 
 
 def _to_json(model: type[BaseModel], made: Any) -> Mapping[str, Any]:

@@ -40,7 +40,6 @@ from app.runtime.settings import Settings
 from app.runtime.wing import Observers, ciphers, find_placement, installed, observers
 from app.services.counting import Counting
 from app.services.forwarded_calls import ForwardedCalls
-from app.services.idempotency import IdempotencyKeys
 from app.services.tenants import Tenants
 from app.store.engine import Database
 from app.store.texts import ContentCiphers
@@ -79,7 +78,6 @@ class Services:
     reconcile: Reconcile
     steps: Steps
     event_rates: EventRates
-    answers: IdempotencyKeys
     ciphers: ContentCiphers
     forwarded_calls: ForwardedCalls
     observers: Observers
@@ -133,7 +131,6 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
         event_rates=rates,
-        answers=IdempotencyKeys(database),
         ciphers=ciphers(settings, database),
         forwarded_calls=ForwardedCalls(),
         observers=observe,

@@ -1,13 +1,18 @@
-"""Responses under idempotency keys, each stored in the transaction that carries out its request."""
+"""Responses under idempotency keys, each stored in the transaction that carries out its request (decision 31).
 
-from collections.abc import Mapping
+If equal requests race, one of them does the work. The others do nothing and return its response, as does a later
+repetition.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 import asyncpg
 
 from app.core.errors import IdempotencyConflict
+from app.core.log.events import Json
 from app.store import texts
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef
@@ -16,6 +21,9 @@ _COLUMNS: Final = "session_id, tenant_id, key, request_sha256, answer"
 STORE: Final = f"INSERT INTO appends ({_COLUMNS}) VALUES (:session_id, :tenant_id, :key, :request_sha256, :answer)"
 FIND: Final = "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key"
 _PRIMARY_KEY: Final = "appends_pkey"
+
+Before = TypeVar("Before")
+Done = TypeVar("Done")
 
 
 class AlreadyAnswered(Exception):
@@ -75,6 +83,26 @@ async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, ob
         await store(tx, claim.ref, claim.key, claim.request_sha256, answer)
     except asyncpg.UniqueViolationError:
         raise AlreadyAnswered from None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseToStore(Generic[Done]):
+    """The response to store for a result, and the claim of its request."""
+
+    claim: KeyClaim
+    answer: Callable[[Done], Awaitable[Mapping[str, Json]]]
+
+    def composed_with(self, make: Callable[[Before], Awaitable[Done]]) -> "ResponseToStore[Before]":
+        """Return the same for a result of another type, which `make` converts to `Done`."""
+
+        async def answer(before: Before) -> Mapping[str, Json]:
+            return await self.answer(await make(before))
+
+        return ResponseToStore(self.claim, answer)
+
+    async def store(self, tx: Connection, done: Done) -> None:
+        """Store the response in the transaction that does the work. Raises AlreadyAnswered if the key has been used."""
+        await store_claimed(tx, self.claim, await self.answer(done))
 
 
 def store_cte(done: str) -> str:

@@ -31,8 +31,8 @@ from app.resources.policies.service import Policies
 from app.resources.summaries.requests import SummaryRequests
 from app.resources.summaries.service import Compaction
 from app.services.counting import Counting
-from app.services.idempotency import ResponseToStore
 from app.store import calls, compactions
+from app.store.answers import ResponseToStore
 from app.store.calls import NewAnswer
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, new_id

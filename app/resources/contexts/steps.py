@@ -24,8 +24,8 @@ from app.resources.events.service import Appending, Ingest, PreparedAppend
 from app.resources.feedback.measurements import Report
 from app.resources.feedback.service import Feedback, Reporting, Verdict
 from app.resources.lines.service import Lines
-from app.services.idempotency import ResponseToStore
 from app.store import lines
+from app.store.answers import ResponseToStore
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, session_ref
 

@@ -12,8 +12,8 @@ from app.core.policy.evictions import SHOW_ALL
 from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota
 from app.resources.sessions.service import check_metadata
-from app.services.idempotency import ResponseToStore
 from app.store import erasure, forks, sessions
+from app.store.answers import ResponseToStore
 from app.store.engine import Connection, Database
 from app.store.forks import CutOff, Parent
 from app.store.ids import SessionRef

@@ -15,8 +15,8 @@ from app.http.operation import Resource, Who, service
 from app.resources.lines.forks import Forked, Forks
 from app.resources.lines.service import Lines
 from app.resources.sessions.routes import SessionOut, parent_of, session_out
-from app.services.idempotency import ResponseToStore
 from app.services.tenants import Caller
+from app.store.answers import ResponseToStore
 from app.store.lines import LineRow
 
 

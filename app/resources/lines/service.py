@@ -16,8 +16,8 @@ from app.core.log.conversation import Tip
 from app.core.log.segments import is_line, line_id, line_of, session_of
 from app.resources.lines.forks import Forked, Forks
 from app.resources.sessions.limits import SessionQuota
-from app.services.idempotency import ResponseToStore
 from app.store import chain, erasure, forks, lines, sessions
+from app.store.answers import ResponseToStore
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, session_ref
 from app.store.lines import LineRow

@@ -30,9 +30,8 @@ from app.resources.reconcile.messages import INLINE_MESSAGES_MAX, ClientEvent, C
 from app.resources.reconcile.outcome import AppliedList, Reconciled, client_plan_of, seqs_by_message
 from app.resources.sessions.limits import EventRates, SessionQuota
 from app.services.counting import Counting
-from app.services.idempotency import ResponseToStore
 from app.store import answers, chain, event_log, sessions
-from app.store.answers import KeyClaim
+from app.store.answers import KeyClaim, ResponseToStore
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, session_key
 from app.store.sessions import SessionRow
