@@ -23,16 +23,14 @@ from app.resources.events.snapshots import SessionSnapshots
 from app.resources.feedback.service import Feedback
 from app.resources.feedback.warmings import Warmings
 from app.resources.layers.service import Layers
-from app.resources.lines.forks import Forks
-from app.resources.lines.service import Lines
+from app.resources.lines.service import Forks, Lines
 from app.resources.policies.service import Policies
 from app.resources.reconcile.service import Reconcile
 from app.resources.sessions.limits import EventRates, SessionQuota
 from app.resources.sessions.service import Sessions
 from app.resources.summaries.coverage import Coverage
 from app.resources.summaries.requests import CompactionQueries
-from app.resources.summaries.service import Compaction
-from app.resources.summaries.spending import Spending
+from app.resources.summaries.service import Compaction, Spending
 from app.resources.summaries.summarizing import Summarizing
 from app.resources.turns.service import Turns
 from app.resources.visibility.service import Visibility

@@ -13,8 +13,7 @@ from app.providers.guard import GuardedSummarizer
 from app.providers.openai import OpenAI
 from app.providers.summarizer import load_prompts
 from app.resources.policies.service import Policies
-from app.resources.summaries.service import Compaction
-from app.resources.summaries.spending import Spending
+from app.resources.summaries.service import Compaction, Spending
 from app.resources.summaries.summarizing import Summarizing
 from app.runtime import wing
 from app.runtime.settings import Settings

@@ -12,8 +12,7 @@ from app.http import paging
 from app.http.fields import CreatedAt, Cursor, Head, Limit, NextCursor, Seq, SessionId, Sid, StrictRequest, answer_of
 from app.http.idempotency import Idempotent
 from app.http.operation import Resource, Who, service
-from app.resources.lines.forks import Forked, Forks
-from app.resources.lines.service import Lines
+from app.resources.lines.service import Forked, Forks, Lines
 from app.resources.sessions.routes import SessionOut, parent_of, session_out
 from app.services.tenants import Caller
 from app.store.answers import ResponseToStore

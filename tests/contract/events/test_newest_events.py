@@ -8,7 +8,7 @@ import httpx
 from app.core.log.event import ERASED, Event
 from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.scales import AREA
-from app.resources.summaries.newest_events import NewestEvents
+from app.resources.summaries.next_step import NewestEvents
 from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, spans
 from app.store.engine import Database

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from app.runtime.settings import Settings
-from app.services.last_used import EVERY_SECONDS
-from app.services.tenants import Tenants, digest
+from app.services.tenants import EVERY_SECONDS, Tenants, digest
 from app.store import keys
 from app.store.engine import Database
 from tests.conftest import serving

@@ -11,7 +11,7 @@ from app.core.compaction.prompt import Completion, Prompt
 from app.providers.failures import ProviderError
 from app.providers.guard import expected_tokens
 from app.providers.summarizer import Summarizer
-from app.resources.summaries.spending import Spending
+from app.resources.summaries.service import Spending
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
