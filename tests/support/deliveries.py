@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from app.wings.webhooks.jobs import Deliveries
-from app.wings.webhooks.poster import Poster
+from app.wings.webhooks.jobs import Deliveries, Poster
 from app.worker.run import Work
 
 

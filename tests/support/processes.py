@@ -30,7 +30,7 @@ IMPORTED: Final = [
     "app.providers.openai",
     "app.wings.telemetry.metrics",
     "app.wings.telemetry.routes",
-    "app.wings.webhooks.poster",
+    "app.wings.webhooks.jobs",
     "app.services.tenants",
     "app.store.embedded",
     "app.store.migrate",

@@ -148,7 +148,7 @@ def _upstream(settings: GatewaySettings, name: str, url: str) -> "Upstream":
 
 
 def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]:
-    from app.wings.gateway.status import ForwardingAddresses
+    from app.wings.gateway.routes import ForwardingAddresses
 
     yield ForwardingAddresses(urls := _urls(settings))
     if urls:
@@ -182,11 +182,11 @@ def _pings(settings: GatewaySettings, kernel: "Services") -> "Pings | None":
 
 
 def _routes(settings: GatewaySettings) -> "Iterable[Route | Resource]":
-    from app.wings.gateway.status import router
+    from app.wings.gateway.routes import router
 
     yield router
     if _urls(settings):
-        from app.wings.gateway.routes import route
+        from app.wings.gateway.proxy import route
 
         yield route(settings.gateway_requests_max, settings.gateway_context_seconds)
 

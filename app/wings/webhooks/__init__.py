@@ -37,8 +37,7 @@ def _routes(_: WebhookSettings) -> "Sequence[Resource]":
 
 
 def _jobs(settings: WebhookSettings) -> Sequence[MakeJobs]:
-    from app.wings.webhooks.jobs import Deliveries
-    from app.wings.webhooks.poster import Poster
+    from app.wings.webhooks.jobs import Deliveries, Poster
 
     def deliveries(database: "Database") -> Deliveries:
         return Deliveries(database, Poster(settings.webhook_timeout_seconds), settings.webhook_private_targets)

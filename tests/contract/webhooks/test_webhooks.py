@@ -16,8 +16,7 @@ from app.runtime.settings import Settings
 from app.services.tenants import Tenants
 from app.store.engine import Database
 from app.wings.webhooks import store
-from app.wings.webhooks.jobs import Deliveries
-from app.wings.webhooks.poster import Poster, PostError
+from app.wings.webhooks.jobs import Deliveries, Poster, PostError
 from app.wings.webhooks.service import WEBHOOKS_MAX
 from app.worker import run
 from tests.conformance.agent import Agent, Json

@@ -1,0 +1,326 @@
+"""The gateway: providers' APIs under /gateway, which replaces conversations by contexts on their way upstream.
+
+Clients only need its address. A request that is not a conversation of a known session is forwarded unchanged, and so is
+a conversation that cannot be budgeted, so that the gateway never prevents a call.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import unquote
+
+import structlog
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from app.core import errors
+from app.core.wire.bodies import Body, NoObject, parse
+from app.core.wire.calls import AT_PROVIDER, HELD_OUT, NOT_IN_LOG, CallConversation, NotBudgeted, read_conversation
+from app.core.wire.compacted import CompactedPlace, find_item, is_triggered, without_trigger
+from app.core.wire.providers import PROVIDERS, Endpoint, Provider
+from app.core.wire.requested import BETA, RequestedCompaction, split_request
+from app.http.auth import authenticate, check_session
+from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
+from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, find_problem
+from app.http.middleware import EXCHANGE
+from app.http.operation import TemplateRoute
+from app.resources.reconcile.continuation import Compactions
+from app.services.tenants import Caller, RecentCallers, digest
+from app.store.texts import ContentCiphers, seal_with
+from app.wings.gateway import PREFIX
+from app.wings.gateway.compacting import NOT_SENT, check_sendable, item_response, paused_response
+from app.wings.gateway.exchange import GatewayExchange
+from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
+from app.wings.gateway.service import Gateway
+from app.wings.gateway.upstream import UpstreamError
+
+SIGNED: Final = (
+    "the request is signed for this address (AWS Signature Version 4), so the provider would refuse it: use an API key"
+)
+METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+
+
+class GatewayApp:
+    """The gateway's ASGI application.
+
+    `requests_max` limits its concurrent calls; `seconds` limits the lookup of a key, and of the tenant's content key.
+    """
+
+    def __init__(self, requests_max: int, seconds: float) -> None:
+        self._most = requests_max
+        self._seconds = seconds
+        self._open = 0
+        self._recent = RecentCallers()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve an authenticated caller.
+
+        Raises the errors of `_caller`, and NotFound, BodyTooLarge, InvalidRequest, Overloaded, UpstreamFailed or
+        UpstreamLate.
+        """
+        request = Request(scope, receive)
+        gateway: Gateway = request.state.services.by_class[Gateway]
+        who, away = await self._caller(request)
+        exchange = GatewayExchange(gateway, request, send, *_target(request))
+        if exchange.provider.name not in gateway.upstreams:
+            raise errors.NotFound(f"no upstream is set for {exchange.provider.name}")
+        if request.headers.get("authorization", "").startswith("AWS4-"):
+            raise errors.InvalidRequest(SIGNED)
+        exchange.body = await request.body()
+        if self._open >= self._most:
+            raise errors.Overloaded(f"this process already forwards {self._most} calls", limit=self._most)
+        scope[EXCHANGE].release_slot()  # calls that wait for a model have their own limit
+        self._open += 1
+        try:
+            await _cancel_on_disconnect(receive, exchange, _serve(who, exchange, away=away))
+        finally:
+            self._open -= 1
+
+    async def _caller(self, request: Request) -> tuple[Caller, bool]:
+        """Return the caller, and whether the database is unreachable; in that case only recent callers are accepted.
+
+        Raises the errors of `authenticate`, and ContentsErased.
+        """
+        secret = request.headers.get(KEY_HEADER)
+        hashed = b"" if secret is None else digest(secret)
+        try:
+            async with asyncio.timeout(self._seconds):
+                who = await authenticate(request, secret, ("ingest", "read"), f"{KEY_HEADER}: <key>")
+        except (errors.StoreUnavailable, TimeoutError):
+            recent = self._recent.find(hashed)
+            if recent is None:
+                raise errors.StoreUnavailable("the database is unreachable, so this key cannot be checked") from None
+            return recent, True
+        except (Unauthorized, Forbidden):
+            self._recent.refuse(hashed)
+            raise
+        ciphers: ContentCiphers = request.state.services.ciphers
+        try:
+            async with asyncio.timeout(self._seconds):
+                seal_with(await ciphers.cipher(who.tenant_id))
+        except (errors.StoreUnavailable, TimeoutError):
+            return who, True
+        except errors.ContentsErased:
+            self._recent.refuse(hashed)
+            raise
+        self._recent.admit(hashed, who)
+        return who, False
+
+
+def route(requests_max: int, seconds: float) -> Route:
+    """Return the route for all paths under /gateway."""
+    return TemplateRoute(
+        f"{PREFIX}{{path:path}}", GatewayApp(requests_max, seconds), methods=METHODS, include_in_schema=False
+    )
+
+
+async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
+    """Serve a request; with the database `away`, forward it unchanged."""
+    endpoint = exchange.endpoint
+    if away:
+        identity = None if endpoint is None else identify(exchange.request.headers, exchange.named, None)
+        if identity is not None and identity.configured:
+            check_session(who, identity.session)
+        given, requested = (None, None) if endpoint is None else await _parse(exchange, endpoint)
+        if endpoint is not None and given is not None and find_item(endpoint.format, given) is not None:
+            raise errors.StoreUnavailable(NOT_SENT.format("the database is unreachable"))
+        exchange.mode, exchange.reason = "bypass", find_problem(errors.StoreUnavailable("")).slug
+        exchange.unrequesting = given if requested is not None and identity is not None else None
+        exchange.remove_request()
+    elif endpoint is not None:
+        await _replace_conversation(who, endpoint, exchange)
+    exchange.gateway.on_call(exchange.provider.name, exchange.mode)
+    exchange.gateway.forwarded.note(who.tenant_id, exchange.description())
+    if exchange.answer is not None:
+        await exchange.send_answer(exchange.answer)
+        return
+    try:
+        await exchange.forward()
+    except UpstreamError as error:
+        structlog.get_logger().warning("upstream", provider=exchange.provider.name, detail=str(error))
+        if not exchange.response_started:  # else the connection is closed within the response, as upstream did
+            raise (errors.UpstreamLate if error.timed_out else errors.UpstreamFailed)(str(error)) from None
+    except TimeoutError:
+        structlog.get_logger().warning("a gateway client stopped reading", session=exchange.session)
+
+
+async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: GatewayExchange) -> None:
+    """Replace the conversation by its context, or record why it is not; answer a request for a compaction.
+
+    Raises InvalidRequest or NotFound, and the errors of a call with a compaction item that cannot be replaced.
+    """
+    request, gateway = exchange.request, exchange.gateway
+    compactions: Compactions = request.state.services.by_class[Compactions]
+    (given, requested), place = await _parse(exchange, endpoint), None
+    if given is not None:
+        given, place = await compactions.open(who.tenant_id, endpoint.format, given)
+    compacts = given is not None and (endpoint.compacts or is_triggered(endpoint.format, given))
+    if endpoint.compacts and not compactions.answers:
+        check_sendable(place, NotBudgeted("compactions are the provider's"))
+        return
+    identity = identify(request.headers, exchange.named, None if given is None else given.value)
+    if place is not None:
+        session = place.session  # that of the messages which only the log has
+    elif identity is not None:
+        session = identity.session if identity.configured else legal_name(who.session_prefix + identity.session)
+    else:
+        exchange.reason = "no-session"
+        return
+    check_session(who, session)
+    request.scope[EXCHANGE].assign_session(session)
+    exchange.mode, exchange.session = "bypass", session
+    requested = _take_request(who, endpoint, exchange, given, place, requested)
+    try:
+        if given is None:
+            raise NotBudgeted("unreadable")
+        if compacts:
+            await _answer(who, endpoint, exchange, given, place)
+            return
+        conversation = _read_call(who, endpoint, given, place, exchange, requested)
+        if endpoint.counts and not conversation.observed:
+            exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
+        elif not endpoint.counts:
+            call = await gateway.prepare(who.tenant_id, session, conversation)
+            if call.item is not None and requested is not None and requested.pauses:
+                exchange.mode, exchange.answer = "answered", paused_response(conversation, call.item)
+                gateway.report_paused(call)
+                return
+            exchange.call, exchange.body = call, call.body or exchange.body
+        exchange.mode = "observed" if conversation.observed else "context"
+        exchange.reason = HELD_OUT if conversation.held_out else None
+    except Exception as error:
+        check_sendable(place, error)
+        exchange.reason = _reason(error)
+        exchange.remove_request()
+        if exchange.reason == "internal":
+            structlog.get_logger().error("gateway", session=session, exc_info=error)
+    if exchange.reason in (None, HELD_OUT, AT_PROVIDER, NOT_IN_LOG):
+        return
+    if gateway.is_first_bypass(who.tenant_id, session, exchange.reason):
+        structlog.get_logger().warning("bypass", session=session, reason=exchange.reason)
+
+
+def _take_request(
+    who: Caller,
+    endpoint: Endpoint,
+    exchange: GatewayExchange,
+    given: Body | None,
+    place: CompactedPlace | None,
+    requested: RequestedCompaction | None,
+) -> RequestedCompaction | None:
+    """Return the compaction that a call requests of the gateway; None in a session that is held out.
+
+    Calls on Bedrock do not pause, since their streams have frames, which only the provider writes.
+    """
+    if place is None and exchange.gateway.held_out(who.tenant_id, exchange.session or ""):
+        return None
+    exchange.without_beta = None if requested is None and place is None else BETA
+    if requested is None:
+        return None
+    exchange.unrequesting = given
+    return replace(requested, pauses=requested.pauses and not endpoint.versioned)
+
+
+async def _answer(
+    who: Caller, endpoint: Endpoint, exchange: GatewayExchange, given: Body, place: CompactedPlace | None
+) -> None:
+    """Answer a request for a compaction. Raises NotBudgeted, ContextError or TimeoutError."""
+    compactions: Compactions = exchange.request.state.services.by_class[Compactions]
+    if not compactions.answers:
+        raise NotBudgeted("compaction")
+    conversation = _read_call(who, endpoint, without_trigger(given), place, exchange)
+    if conversation.observed:
+        raise NotBudgeted("compaction")
+    sealed = await exchange.gateway.compact(who.tenant_id, exchange.session or "", conversation)
+    exchange.mode, exchange.answer = "answered", item_response(endpoint, given, sealed)
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason of a bypass."""
+    if isinstance(error, NotBudgeted):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return "too-slow"
+    return find_problem(error).slug if isinstance(error, errors.ContextError) else "internal"
+
+
+def _read_call(
+    who: Caller,
+    endpoint: Endpoint,
+    body: Body,
+    place: CompactedPlace | None,
+    exchange: GatewayExchange,
+    requested: RequestedCompaction | None = None,
+) -> CallConversation:
+    """Return the conversation of a call, with its upstream's window, its place and its request. Raises NotBudgeted.
+
+    A call with an item is never held out, since no provider can read the item.
+    """
+    gateway = exchange.gateway
+    held_out = None if place is not None else gateway.held_out(who.tenant_id, exchange.session or "")
+    return replace(
+        read_conversation(endpoint, body),
+        place=place,
+        served_tokens=gateway.upstreams[exchange.provider.name].window_tokens,
+        observed=gateway.observes or held_out is True,
+        held_out=held_out,
+        compaction=requested,
+    )
+
+
+async def _parse(exchange: GatewayExchange, endpoint: Endpoint) -> tuple[Body | None, RequestedCompaction | None]:
+    """Parse the body; return it without the compaction that it requests, if requests are answered here, and that.
+
+    Both are None if it is not a JSON object within the limits.
+    """
+    compactions: Compactions = exchange.request.state.services.by_class[Compactions]
+    limits, form = exchange.request.app.state.json_limits, endpoint.format if compactions.answers else None
+    asked = (exchange.body, limits, form)
+    try:
+        return _read(*asked) if len(exchange.body) <= INLINE_BYTES_MAX else await asyncio.to_thread(_read, *asked)
+    except (BodyTooLarge, InvalidJson, NoObject):
+        return None, None
+
+
+def _read(raw: bytes, limits: JsonLimits, form: str | None) -> tuple[Body, RequestedCompaction | None]:
+    """Parse the body, and split it if its format is given. Raises BodyTooLarge, InvalidJson or NoObject."""
+    check_elements(raw, limits)
+    given = parse(raw)
+    check_depth(given.value, limits)
+    return (given, None) if form is None else split_request(form, given)
+
+
+def _target(request: Request) -> tuple[Provider, str, str | None]:
+    """Return the provider, its path, and the session in the raw path, if any. Raises NotFound."""
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    rest = raw.decode("latin-1").partition("?")[0].removeprefix(PREFIX)
+    session = None
+    if rest.startswith("s/"):
+        _, session, rest = (*rest.split("/", 2), "")[:3]
+    name, _, path = rest.partition("/")
+    provider = PROVIDERS.get(name)
+    if provider is None or {".", ".."} & set(path.split("/")):
+        raise errors.NotFound(f"there is nothing at {request.url.path}")
+    return provider, f"/{path}", None if session is None else unquote(session)
+
+
+async def _cancel_on_disconnect(receive: Receive, exchange: GatewayExchange, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, or cancel it when the client disconnects, so that an unread response is not paid for."""
+    task = asyncio.ensure_future(work)
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not exchange.response_complete:
+            task.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
+    finally:
+        watching.cancel()
+        task.cancel()
