@@ -311,9 +311,9 @@ for _wing in installed():
 
 
 def _check_worker(url: str) -> None:
-    from app.worker import health
+    from app.store import jobs
 
-    missing = asyncio.run(health.find_problem(url))
+    missing = asyncio.run(jobs.find_worker_problem(url))
     if missing is not None:
         stop(missing)
 

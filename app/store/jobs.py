@@ -1,11 +1,15 @@
-"""The workers' queue: adding and releasing jobs, their trace context, and their numbers."""
+"""The workers' queue: adding and releasing jobs, their trace context, and their numbers; and the health of a worker."""
 
 import json
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+import asyncpg
+
+from app.store.driver import UNREACHABLE, connect
 from app.store.engine import Connection, Database
 from app.store.rows import decode
 
@@ -98,3 +102,26 @@ async def trace_context(database: Database, job: int) -> Mapping[str, str]:
     """Return the trace context of the request that queued a job; empty if it was not traced."""
     row = await database.fetchrow(TRACE, id=job)
     return {} if row is None or row["fields"] is None else dict(json.loads(row["fields"]))
+
+
+_NAME_CHARACTERS_MAX: Final = 63  # Postgres truncates longer names; names of containers differ at their end
+_WORKER: Final = "palimpsest worker on "
+APPLICATION_NAME: Final = _WORKER + socket.gethostname()[len(_WORKER) - _NAME_CHARACTERS_MAX :]
+"""Application name of the connections of workers on this machine or in this container. An address would not do, since
+routers that translate addresses give many machines the same one."""
+_CONNECTED: Final = """
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())
+"""
+
+
+async def find_worker_problem(database_url: str) -> str | None:
+    """Return the problem that keeps the worker of this machine or container from working; None if it works."""
+    try:
+        connection = await connect(database_url)
+        try:
+            connected = await connection.fetchval(_CONNECTED, APPLICATION_NAME)
+        finally:
+            await connection.close()
+    except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        return f"the database cannot be used: {error}"
+    return None if connected else "no worker of this machine is connected to the database"

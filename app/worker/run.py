@@ -23,9 +23,9 @@ from app.store import compactions, summaries
 from app.store.driver import UNREACHABLE, FindPlacement, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.ids import SessionRef
+from app.store.jobs import APPLICATION_NAME
 from app.store.purges import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.store.texts import ContentCiphers
-from app.worker.health import APPLICATION_NAME
 from app.worker.job_context import FORGOTTEN_CRON, FollowUp, JobGroup, job_context, returned_to_queue
 
 PURGE_CRON: Final = "*/10 * * * *"

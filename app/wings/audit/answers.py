@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.core.audit.call_blocks import CallBlock
 from app.core.audit.declined import Declined
 from app.core.log.events import Json
 from app.core.log.segments import line_of
@@ -15,8 +14,7 @@ from app.resources.contexts.json import ContextBody, parts_json
 from app.resources.contexts.recordings import Reproduced
 from app.store.audit import CallRow, StoredEpoch
 from app.wings.audit.fates import ABSENT, DispositionChange, EventFate
-from app.wings.audit.schemas.blocks import CallBlockOut
-from app.wings.audit.schemas.calls import (
+from app.wings.audit.schemas import (
     CallItem,
     CallOutcome,
     CallRef,
@@ -112,13 +110,6 @@ def context_again(session: str, done: Reproduced) -> bytes:
     rest = answer.model_dump(mode="json", exclude={"request"})
     ref = {name: rest.pop(name) for name in CallRef.model_fields}
     return ContextBody(ref, request, rest).json()
-
-
-def call_block(block: CallBlock, most: int | None = None) -> CallBlockOut:
-    """Return a block of a call's request, with at most `most` characters of its text."""
-    text = block.text
-    shown = text if most is None else text[:most]
-    return answer_of(CallBlockOut, block, chars=len(text), text=shown, cut=len(shown) < len(text))
 
 
 def history_item(call: CallRow, fate: EventFate, cause: str) -> HistoryItem:

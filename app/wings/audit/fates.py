@@ -14,7 +14,7 @@ from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
 from app.core.record.evictions import HiddenEvents, dispositions, fold_eviction
 from app.http.fields import answer_of
-from app.wings.audit.schemas.calls import BlockOut, FirstDifference
+from app.wings.audit.schemas import BlockOut, FirstDifference
 
 BEGINS_CHARS: Final = 240
 """Characters of a block that a difference quotes."""

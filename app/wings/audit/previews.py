@@ -25,7 +25,7 @@ from app.resources.contexts.service import Assembly
 from app.resources.feedback.service import Feedback
 from app.store.audit import EPOCH_ZERO, CallRow, StoredEpoch, epochs_of
 from app.store.engine import Database
-from app.wings.audit.schemas.calls import DiffOut, NextEvictionsOut, PreviewDiff, PreviewOut, PreviewRef
+from app.wings.audit.schemas import DiffOut, NextEvictionsOut, PreviewDiff, PreviewOut, PreviewRef
 from app.wings.audit.service import Audit, ComparedCall
 
 

@@ -5,20 +5,98 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Depends, Path, Query, Response
+from pydantic import BaseModel, Field
 
+from app.core.audit.call_blocks import CallBlock, Source, Wording
+from app.core.audit.protection import Protection
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http import paging
 from app.http.auth import PrefixAccess
-from app.http.fields import RECORDED_VIEW, Cursor, Limit, Moment, Sid
+from app.http.fields import (
+    RECORDED_VIEW,
+    Cursor,
+    Id,
+    Limit,
+    Moment,
+    NextCursor,
+    ReasonIfAny,
+    ReducerIfAny,
+    Sid,
+    answer_of,
+)
 from app.http.operation import Resource, Who
 from app.http.past_reads import PastRead, past_read
 from app.resources.contexts.recordings import Recordings
-from app.wings.audit.answers import call_block, call_item, context_again
-from app.wings.audit.schemas.blocks import CallBlockOut, CallBlockPage
-from app.wings.audit.schemas.calls import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
+from app.wings.audit.answers import call_item, context_again
+from app.wings.audit.schemas import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
 from app.wings.audit.search import CallSearch, Filters
 from app.wings.audit.service import Audit
+
+
+class CallBlockOut(BaseModel):
+    """A block of a recorded call's request, as the model saw it."""
+
+    index: int = Field(description="Position of the block in the request, counted from 0.")
+    from_seq: int = Field(description="Seq of the first event that it shows, or in whose place it is.")
+    seq: int = Field(
+        description="Seq of the event that it shows; for several events, that of the last. Content after the "
+        "conversation has that of the last event before it."
+    )
+    kind: str = Field(
+        description="Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (a note of the "
+        "agent, or a text of the server)."
+    )
+    source: Source = Field(description="Part of the context that it counts to, as in `TokensOut.by_source`.")
+    mark: Wording = Field(
+        description="Form of the content: whole (`verbatim`), as one line in place of a result (`stub`), with its "
+        "beginning and end only (`shortened`), as another text (`replaced`), without parts that the request's format "
+        "cannot express (`converted`), as a marker since it was erased (`erased`). Or a text of the server: summaries "
+        "(`summary`), the list of dropped events (`note`), a line in place of a result that is still missing "
+        "(`pending`), a layer (`layer`), the notice that content was pruned (`notice`). Or content that was injected "
+        "into this call (`injected`)."
+    )
+    name: str | None = Field(description="Kind of a layer, or name of injected content; null for other blocks.")
+    reducer: ReducerIfAny
+    reason: ReasonIfAny
+    summaries: list[Id] = Field(description="Ids of the summaries that it shows, in the order of the log.")
+    tool: str | None = Field(description="Name of the tool; null for blocks other than tool calls and their results.")
+    call_id: str | None = Field(
+        description="Id of the tool call; null for blocks other than tool calls and their results."
+    )
+    protected_by: Protection | None = Field(
+        description="Reason for which a block stays whole: it is a part of the prefix (`prefix`), pinned (`pinned`), "
+        "the message that the running turn answers (`current_request`), a call without a result (`open_call`), a "
+        "message (`message`: these go only with whole turns or under a summary), of a tool in `never_evict`, was shown "
+        "again on request (`shown_again`), is among the newest results (`newest`) or too small (`below_minimum`), is a "
+        "dense list of names (`listing`), arguments that the policy keeps (`arguments_stay`), the newest content of a "
+        "file (`working_set`), or new in this call (`unsent`). Null if it may be evicted, is not whole, or `declined` "
+        "of the call is null."
+    )
+    chars: int = Field(description="Length of its text, in characters.")
+    tokens: int = Field(
+        description="Estimated size, in the model's tokens. The blocks of a source add up to its figure in "
+        "`tokens.by_source` of the call, but for the few tokens of `ephemeral` that belong to no block. Content after "
+        "the conversation shares its figure by length, since a record has no figures of single blocks. If events were "
+        "erased since, all blocks are counted as shown now."
+    )
+    breakpoint: str | None = Field(
+        description="Kind of the cache breakpoint after the block, as in `BreakpointOut.kind`; null if there is none."
+    )
+    text: str = Field(
+        description="Text of the block, cut to the number of characters asked for: of tool definitions and of a call's "
+        "arguments their JSON. Parts other than text are named in brackets, such as `[image]`. An empty text is sent "
+        "as the format requires, such as `(no output)`."
+    )
+    cut: bool = Field(description="Whether `text` is only the beginning.")
+
+
+class CallBlockPage(BaseModel):
+    """A page of the blocks of a recorded call's request."""
+
+    items: list[CallBlockOut] = Field(description="Blocks in the order of the request.")
+    next_cursor: NextCursor
+
 
 router = Resource("audit")
 
@@ -105,7 +183,7 @@ async def list_call_blocks(
     after = paging.decode_number(cursor, below=2**31)
     first = 0 if after is None else after + 1
     found = (await audit(lambda own: own.blocks(who.tenant_id, sid, call_id)))[first : first + limit + 1]
-    return paging.page(found, limit, lambda block: block.index, lambda block: call_block(block, text))
+    return paging.page(found, limit, lambda block: block.index, lambda block: _block(block, text))
 
 
 @router.operation(
@@ -117,7 +195,7 @@ async def list_call_blocks(
 )
 async def get_call_block(sid: Sid, call_id: CallId, index: BlockIndex, who: Who, audit: Calls) -> CallBlockOut:
     """Get one block of a call's request, with all of its text."""
-    return call_block(await audit(lambda own: own.block(who.tenant_id, sid, call_id, index)))
+    return _block(await audit(lambda own: own.block(who.tenant_id, sid, call_id, index)))
 
 
 @router.operation(
@@ -229,3 +307,10 @@ async def audit_calls(
     )
     found, after = await search(lambda own: own.calls(who.tenant_id, asked, limit))
     return paging.page_to((call_item(name, call) for name, call in found), after)
+
+
+def _block(block: CallBlock, most: int | None = None) -> CallBlockOut:
+    """Return a block of a call's request, with at most `most` characters of its text."""
+    text = block.text
+    shown = text if most is None else text[:most]
+    return answer_of(CallBlockOut, block, chars=len(text), text=shown, cut=len(shown) < len(text))

@@ -37,7 +37,7 @@ from app.wings.audit.fates import (
     first_difference,
 )
 from app.wings.audit.moments import Moments
-from app.wings.audit.schemas.calls import DiffOut, HistoryItem, Manifest
+from app.wings.audit.schemas import DiffOut, HistoryItem, Manifest
 
 EPOCHS_AT_ONCE: Final = 16
 RESETTING_CAUSES: Final = ("start", "policy")
