@@ -48,7 +48,6 @@ def decode_call(row: asyncpg.Record) -> CallRow:
     return decode(
         CallRow,
         row,
-        policy=(row["policy_name"], row["policy_version"]),
         manifest=manifest_of(texts.loads(row["manifest"])),
         counted=row["estimate"] if row["counted"] is None else row["counted"],
         outcome=outcome_of(row),

@@ -61,7 +61,7 @@ async def current(database: Database, session_id: UUID, view: str) -> CurrentEpo
     if row is None:
         return None
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
-    return CurrentEpoch((row["policy_name"], row["policy_version"]), row["epoch"], frontier)
+    return decode(CurrentEpoch, row, frontier=frontier)
 
 
 async def reset_plans(tx: Connection, session_id: UUID) -> None:

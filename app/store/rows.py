@@ -32,9 +32,12 @@ def parameters(value: "DataclassInstance", *omitted: str) -> dict[str, Any]:
 
 
 def decode(kind: type[Value], row: Row, **others: Any) -> Value:
-    """Decode a row, which may have further columns; `others` are fields that are not columns. Lists become tuples."""
+    """Decode a row, which may have further columns; `others` are fields that are not columns.
+
+    Lists become tuples, and a field `policy` is read from the two columns that hold a policy's name and version.
+    """
     for name in _names(kind):
         if name not in others:
-            value = row[name]
+            value = (row["policy_name"], row["policy_version"]) if name == "policy" else row[name]
             others[name] = tuple(value) if isinstance(value, list) else value
     return kind(**others)

@@ -323,7 +323,6 @@ def _row(row: asyncpg.Record) -> SessionRow:
         SessionRow,
         row,
         log=log_of(row),
-        policy=(row["policy_name"], row["policy_version"]),
         metadata=json.loads(row["metadata"]),
         state=SessionState(
             head=row["head"],

@@ -87,7 +87,7 @@ def table(found: Mapping[str, list[Tally]]) -> str:
         lines.append(
             f"| {name} | {billed / base - 1:+.1%} | {worst:+.1%} | {reread / base - 1:+.1%} | {total / base - 1:+.1%}"
             f" | {worst_total:+.1%} | {f'{edits_seen / edits:.1%}' if edits else ''} | {billed / least:.2f}"
-            f" | {sum(t.bill.read for t in tallies) / tokens:.1%} | {max(t.peak for t in tallies) / 1000:.0f}K"
+            f" | {sum(t.bill.read_tokens for t in tallies) / tokens:.1%} | {max(t.peak for t in tallies) / 1000:.0f}K"
             f" | {seen / used if used else 1:.1%} | {seen_of_all / every if every else 1:.1%}"
             f" | {sum(t.epochs for t in tallies)} | {f'{(base - billed) / misses:,.0f}' if misses else ''} |"
         )

@@ -153,7 +153,7 @@ def play(happens: Sequence[Step]) -> World:
 
 
 def parts(bill: Bill) -> tuple[int, int, int]:
-    return bill.read, bill.write, bill.fresh
+    return bill.read_tokens, bill.write_tokens, bill.fresh_tokens
 
 
 @given(steps)
@@ -188,7 +188,9 @@ def test_a_report_that_the_record_explains_is_never_put_on_the_provider(happens:
                 minimum_tokens=round(call.rules.minimum_tokens * ratio),
                 step_tokens=max(1, round(call.rules.step_tokens * ratio)),
             ),
-            usage=Usage(round(call.counted * ratio), round(bill.read * ratio), round(bill.write * ratio), 10),
+            usage=Usage(
+                round(call.counted * ratio), round(bill.read_tokens * ratio), round(bill.write_tokens * ratio), 10
+            ),
         )
         for call, bill in zip(world.calls, world.bills, strict=True)
     ]
@@ -269,11 +271,11 @@ def last(*more: Step, **report: int) -> LedgerLine:
         (last(Step(10, ((90, False),), "tools")), "tools", 7),
         (last(Step(10, ((90, False),), "system")), "system_prompt", 7),
         (last(Step(10, ((90, False),), model="other-claude")), "model", 1),
-        (last(Step(10, ((90, False),)), read=0, write=0), "provider", 1),
-        (last(Step(10, ((90, False),)), read=1_200, write=9_000), "provider", 3),
-        (last(Step(200, ((90, False),)), read=0, write=0), "time_to_live", 1),
-        (last(Step(10, ((90, False),)), write=0), "not_reported", None),
-        (last(Step(300, ((90, False),)), read=9_000, write=0), "elsewhere", None),
+        (last(Step(10, ((90, False),)), read_tokens=0, write_tokens=0), "provider", 1),
+        (last(Step(10, ((90, False),)), read_tokens=1_200, write_tokens=9_000), "provider", 3),
+        (last(Step(200, ((90, False),)), read_tokens=0, write_tokens=0), "time_to_live", 1),
+        (last(Step(10, ((90, False),)), write_tokens=0), "not_reported", None),
+        (last(Step(300, ((90, False),)), read_tokens=9_000, write_tokens=0), "elsewhere", None),
     ],
 )
 def test_a_loss_has_a_name_and_a_place(line: LedgerLine, cause: str | None, place: int | None) -> None:
@@ -301,7 +303,7 @@ def test_a_marker_too_far_from_what_was_written_is_named() -> None:
     )
     near = replace(far, breakpoints=(LedgerBreakpoint(40, 6_000, 20),))
     assert [line.cause for line in lines([first, far], [CountedEpoch(1, "start")])] == [None, "lookback"]
-    assert lines([first, near], [CountedEpoch(1, "start")])[-1].expected.read == 5_000
+    assert lines([first, near], [CountedEpoch(1, "start")])[-1].expected.read_tokens == 5_000
 
 
 def test_a_call_that_failed_is_not_billed_and_leaves_nothing() -> None:
@@ -316,9 +318,9 @@ def test_an_epoch_planned_from_nothing_shares_no_more_than_its_prefix() -> None:
     call = CountedCall("a", 0, 9, 1, "gpt", "openai", OPENAI, 9_000, 9_000, tools=2_000, system=1_000)
     epochs = [CountedEpoch(1, "start", tools_seq=1, system_seq=2), CountedEpoch(2, "window", tools_seq=1, system_seq=2)]
     line = lines([call, replace(call, id="b", at=5, epoch=2)], epochs)[-1]
-    assert (line.expected.read, line.cause) == (2_944, "epoch")
+    assert (line.expected.read_tokens, line.cause) == (2_944, "epoch")
     other = [epochs[0], replace(epochs[1], system_seq=7)]
-    assert lines([call, replace(call, id="b", at=5, epoch=2)], other)[-1].expected.read == 1_920
+    assert lines([call, replace(call, id="b", at=5, epoch=2)], other)[-1].expected.read_tokens == 1_920
 
 
 def test_money_is_what_the_policy_says() -> None:
@@ -332,5 +334,5 @@ def test_money_is_what_the_policy_says() -> None:
 
 
 def test_small_differences_mean_nothing() -> None:
-    line = last(Step(10, ((90, False),)), read=10_200 - TOLERANCE_TOKENS + 1, write=90)
+    line = last(Step(10, ((90, False),)), read_tokens=10_200 - TOLERANCE_TOKENS + 1, write_tokens=90)
     assert (line.cause, line.missed) == (None, 0)

@@ -21,7 +21,7 @@ def run(rules: CacheProfile, *requests: BilledRequest) -> list[Bill]:
 
 
 def split(bill: Bill) -> tuple[int, int, int]:
-    return bill.read, bill.write, bill.fresh
+    return bill.read_tokens, bill.write_tokens, bill.fresh_tokens
 
 
 def test_anthropic_writes_up_to_the_last_breakpoint_and_reads_it_back() -> None:
@@ -78,7 +78,7 @@ def test_the_time_to_live_starts_again_at_each_use() -> None:
     times = (0, 299, 598, 898)
     bills = run(ANTHROPIC, *(replace(request, at=at) for at in times))
     # 299 and 598 are within 300 s of the previous use; at 898 exactly 300 s have passed.
-    assert [bill.read for bill in bills] == [0, 2000, 2000, 0]
+    assert [bill.read_tokens for bill in bills] == [0, 2000, 2000, 0]
 
 
 def test_a_read_renews_the_prefixes_before_it() -> None:
@@ -100,8 +100,8 @@ def test_openai_reads_whole_steps_of_a_prefix_and_charges_no_write() -> None:
 def test_openai_reads_nothing_below_1024_tokens() -> None:
     request = BilledRequest(blocks(1023), (), at=0)
     exact = BilledRequest(blocks(1024), (), at=0)
-    assert run(OPENAI, request, request)[1].read == 0
-    assert run(OPENAI, exact, exact)[1].read == 1024
+    assert run(OPENAI, request, request)[1].read_tokens == 0
+    assert run(OPENAI, exact, exact)[1].read_tokens == 1024
 
 
 def test_openai_finds_a_prefix_that_is_shorter_than_the_request_before() -> None:

@@ -70,7 +70,7 @@ def test_counts_of_another_estimator_are_converted_to_the_firsts_tokens() -> Non
     b = [replace(call(n, 0), estimator="rough", chars=2_000, estimate=400) for n in (1, 2, 3)]
     scaled = in_tokens_of(a, b)
     assert [one.estimate for one in scaled] == [500] * 3  # half the text, so half the tokens
-    assert [(one.bill.read, one.bill.billed) for one in scaled] == [(750, 387.5)] * 3
+    assert [(one.bill.read_tokens, one.bill.billed) for one in scaled] == [(750, 387.5)] * 3
     same = [replace(one, estimator="exact") for one in b]
     assert in_tokens_of(a, same) == tuple(same)
 

@@ -228,25 +228,28 @@ def _row(prefix: str, row: Json) -> Mapping[str, Any]:
 class Bill:
     """Input tokens of one or more calls by how they are billed, and their price in input-token equivalents."""
 
-    read: int = 0
-    write: int = 0
-    fresh: int = 0
+    read_tokens: int = 0
+    write_tokens: int = 0
+    fresh_tokens: int = 0
     billed: float = 0.0
 
     def __add__(self, other: "Bill") -> "Bill":
         return Bill(
-            self.read + other.read, self.write + other.write, self.fresh + other.fresh, self.billed + other.billed
+            self.read_tokens + other.read_tokens,
+            self.write_tokens + other.write_tokens,
+            self.fresh_tokens + other.fresh_tokens,
+            self.billed + other.billed,
         )
 
     @property
     def tokens(self) -> int:
         """All input tokens."""
-        return self.read + self.write + self.fresh
+        return self.read_tokens + self.write_tokens + self.fresh_tokens
 
     @property
     def read_share(self) -> float:
         """The share of the input that was read from the cache; 0 for no input."""
-        return self.read / self.tokens if self.tokens else 0.0
+        return self.read_tokens / self.tokens if self.tokens else 0.0
 
 
 def priced(rules: CacheProfile, read: int, write: int, fresh: int) -> Bill:

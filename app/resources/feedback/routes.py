@@ -103,8 +103,7 @@ async def report_warming(
 
     async def recorded() -> WarmingOut:
         bill = await warmings.record(who.tenant_id, sid, call_id, warming_id, report)
-        figures = {"read_tokens": bill.read, "write_tokens": bill.write, "billed": round(bill.billed, 1)}
-        return WarmingOut(input_tokens=bill.tokens, **figures)
+        return answer_of(WarmingOut, bill, input_tokens=bill.tokens, billed=round(bill.billed, 1))
 
     return await asked.run_repeatable(WarmingOut, recorded)
 

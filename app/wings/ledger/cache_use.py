@@ -44,12 +44,12 @@ class LedgerBreakpoint:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The usage that a provider reported. `input` is all of the input; None means not reported."""
+    """The usage that a provider reported. `input_tokens` is all of the input; None means not reported."""
 
-    input: int
-    read: int | None = None
-    write: int | None = None
-    output: int | None = None
+    input_tokens: int
+    read_tokens: int | None = None
+    write_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,8 @@ def common_prefix(fronts: Mapping[int, tuple[int, int]], epochs: Sequence[Counte
 def _scale(call: CountedCall, last: float | None) -> float:
     if not call.counted:
         return 1.0
-    if call.usage is not None and call.usage.input:
-        return call.usage.input / call.counted
+    if call.usage is not None and call.usage.input_tokens:
+        return call.usage.input_tokens / call.counted
     return last or call.estimate / call.counted
 
 
@@ -238,7 +238,7 @@ def _reaches(mark: LedgerBreakpoint, entry: _Entry, lookback: int) -> bool:
 
 
 def _expected_bill(call: CountedCall, scale: float, found: _Entry | None) -> Bill:
-    total = call.usage.input if call.usage else round(call.counted * scale)
+    total = call.usage.input_tokens if call.usage else round(call.counted * scale)
     marked = max((round(mark.tokens * scale) for mark in _cached_marks(call, scale)), default=0)
     return divide(call.rules, total, min(total, _provider_tokens(found)), min(total, marked))
 
@@ -283,16 +283,16 @@ def _line(
     actual = _actual_bill(call, expected)
     idle = _idle(call, before)
     left = 0 if before is None else min(cacheable_tokens(before), round(call.stable * scale))
-    missed = max(0, left - actual.read)
+    missed = max(0, left - actual.read_tokens)
     margin = tolerance(actual.tokens)
     cause, place = None, None
-    if call.usage is not None and call.usage.read is None and expected.read > margin:
+    if call.usage is not None and call.usage.read_tokens is None and expected.read_tokens > margin:
         cause = "not_reported"
-    elif actual.read > expected.read + margin:
+    elif actual.read_tokens > expected.read_tokens + margin:
         cause = "elsewhere"
-    elif actual.read < expected.read - margin:
+    elif actual.read_tokens < expected.read_tokens - margin:
         cause = _reason_for_less(call, scale, expected, found, idle or 0.0)
-        place = _seq_after(before, call, actual.read / scale)
+        place = _seq_after(before, call, actual.read_tokens / scale)
     elif missed > margin and before is not None:
         cause = _reason(call, scale, before, common, epochs)
         place = _first_unread(call, before, cause, epochs)
@@ -311,11 +311,11 @@ def tolerance(tokens: int) -> float:
 def _actual_bill(call: CountedCall, expected: Bill) -> Bill:
     """Return the bill as reported, or as expected if no cache use was reported."""
     usage = call.usage
-    if usage is None or usage.read is None:
+    if usage is None or usage.read_tokens is None:
         return expected
-    read = min(usage.read, usage.input)
-    write = min(usage.write or 0, usage.input - read)
-    return priced(call.rules, read, write, usage.input - read - write)
+    read = min(usage.read_tokens, usage.input_tokens)
+    write = min(usage.write_tokens or 0, usage.input_tokens - read)
+    return priced(call.rules, read, write, usage.input_tokens - read - write)
 
 
 def cacheable_tokens(line: LedgerLine) -> int:
@@ -351,7 +351,7 @@ def _reason_for_less(call: CountedCall, scale: float, expected: Bill, found: _En
     """Return the likeliest reason why less was read than expected."""
     if idle > IDLE_SHARE * call.rules.ttl_seconds:
         return "time_to_live"
-    if expected.read < call.rules.minimum_tokens * (1 + TOLERANCE_SHARE):
+    if expected.read_tokens < call.rules.minimum_tokens * (1 + TOLERANCE_SHARE):
         return "below_minimum"
     if found is not None and not _has_marker(call, scale, found):
         return "lookback"

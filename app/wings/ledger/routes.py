@@ -21,7 +21,6 @@ from app.wings.ledger.cache_use import LedgerLine
 from app.wings.ledger.schemas import (
     AppendOnlyOut,
     AuditLedgerOut,
-    BilledOut,
     EpochMoney,
     LedgerCall,
     LedgerEpoch,
@@ -32,8 +31,6 @@ from app.wings.ledger.schemas import (
     LedgerSums,
     LedgerTotals,
     LedgerWarmings,
-    PartsOut,
-    ReportedOut,
     SumMoney,
     TotalMoney,
 )
@@ -110,9 +107,6 @@ async def get_audit_ledger(
 
 def _call(row: LedgerRow, line: LedgerLine, causes: Mapping[int, str]) -> LedgerCall:
     usage, prices = line.call.usage, line.call.prices
-    reported = usage and ReportedOut(
-        input_tokens=usage.input, read_tokens=usage.read, write_tokens=usage.write, output_tokens=usage.output
-    )
     return answer_of(
         LedgerCall,
         row,
@@ -122,10 +116,9 @@ def _call(row: LedgerRow, line: LedgerLine, causes: Mapping[int, str]) -> Ledger
         created_at=time_text(row.created_at),
         left_out_tokens=row.evicted_tokens,
         idle_seconds=None if line.idle is None else round(line.idle, 3),
-        expected=PartsOut(**_bill(line.expected)),
-        reported=reported,
+        reported=usage,
         billed=line.actual.billed,
-        money=money_of(prices, line.actual.billed, usage.output if usage else None),
+        money=money_of(prices, line.actual.billed, usage.output_tokens if usage else None),
         currency=prices.currency,
         missed_tokens=line.missed,
         epoch_cause=causes.get(row.epoch) if line.cause in ("epoch", "tools", "system_prompt") else None,
@@ -148,27 +141,14 @@ def _totals(sums: Totals, *, partial: bool) -> LedgerTotals:
         LedgerTotals,
         sums,
         partial=partial,
-        input=BilledOut(**_bill(sums.actual)),
-        expected=BilledOut(**_bill(sums.expected)),
-        append_only=AppendOnlyOut(**_bill(sums.append_only), calls_beyond_window=sums.beyond_window),
+        input=sums.actual,
+        append_only=answer_of(AppendOnlyOut, sums.append_only, calls_beyond_window=sums.beyond_window),
         saved=sums.append_only.billed - sums.actual.billed,
         money=[
-            TotalMoney(
-                currency=name, billed=one.billed, append_only=one.append_only, saved=one.append_only - one.billed
-            )
+            answer_of(TotalMoney, one, currency=name, saved=one.append_only - one.billed)
             for name, one in sums.money.items()
         ],
     )
-
-
-def _bill(bill: Bill) -> dict[str, Any]:
-    return {
-        "tokens": bill.tokens,
-        "read_tokens": bill.read,
-        "write_tokens": bill.write,
-        "fresh_tokens": bill.fresh,
-        "billed": bill.billed,
-    }
 
 
 def _sums(members: Sequence[BilledSums]) -> dict[str, Any]:
@@ -194,13 +174,12 @@ def _observed(members: Sequence[BilledSums], potential: PotentialBill) -> Ledger
 
 def _warmings(members: Sequence[BilledWarmings]) -> LedgerWarmings:
     bill = sum((one.bill for one in members), Bill())
-    return LedgerWarmings(
+    return answer_of(
+        LedgerWarmings,
+        bill,
         warmings=sum(one.sums.warmings for one in members),
         failed=sum(one.sums.failed for one in members),
         input_tokens=bill.tokens,
-        read_tokens=bill.read,
-        write_tokens=bill.write,
-        billed=bill.billed,
         money=_money((one.prices, one.bill.billed, 0) for one in members),
     )
 

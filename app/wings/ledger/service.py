@@ -227,7 +227,7 @@ class Ledger:
         line = known.caches.lines(*self._counted(rows, opened, used, known.outside))[-1]
         self._keep((ref.session_id, view), replace(known, last=call_id, epoch=rows[-1].epoch))
         profile = profile_name(line.call.model, self._caches)
-        return CacheReads(profile or "other", line.expected.read, line.actual.read, line.actual.tokens)
+        return CacheReads(profile or "other", line.expected.read_tokens, line.actual.read_tokens, line.actual.tokens)
 
     def _keep(self, key: tuple[UUID, str], known: _Followed) -> None:
         """Keep a view's caches, unless those after a later call are kept."""
@@ -281,19 +281,17 @@ class Ledger:
         end = since + most if until is None else until
         if not timedelta(0) <= end - since <= most:
             raise InvalidRequest(f"until must be 0 to {DAYS_MAX} days after since", field="until")
-        sent = await self._priced(tenant_id, await store.sums(self._database, tenant_id, since, end, model, prefix))
-        seen = await self._priced(tenant_id, await store.observed(self._database, tenant_id, since, end, model, prefix))
-        warmed = await store.warmings(self._database, tenant_id, since, end, model, prefix)
+        within = store.LedgerRange(tenant_id, since, end, model, prefix)
+        sent = await self._priced(tenant_id, await store.sums(self._database, within))
+        seen = await self._priced(tenant_id, await store.observed(self._database, within))
+        warmed = await store.warmings(self._database, within)
         holdout = None
         if any(one.sums.drawn_calls for one in (*sent, *seen)):
-            rows = await store.drawn(self._database, tenant_id, since, end, model, prefix, DRAWN_MAX)
-            holdout = await self._holdout(tenant_id, rows)
+            holdout = await self._holdout(tenant_id, await store.drawn(self._database, within, DRAWN_MAX))
         potential = PotentialBill()
         if seen:
-            found = (tenant_id, since, end, model, prefix)
-            potential = await self._potential(
-                tenant_id, await store.observed_lines(self._database, *found, POTENTIAL_CALLS_MAX)
-            )
+            lines = await store.observed_lines(self._database, within, POTENTIAL_CALLS_MAX)
+            potential = await self._potential(tenant_id, lines)
         return TenantLedger(since, end, sent, await self._billed(tenant_id, warmed), seen, potential, holdout)
 
     async def _potential(

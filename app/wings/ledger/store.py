@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -61,6 +61,16 @@ class EpochRow:
     stable_tokens: int
     tools_seq: int
     system_seq: int
+
+
+class LedgerRange(NamedTuple):
+    """A tenant's calls in [since, until), of a model (None: all), in sessions whose names begin with `prefix`."""
+
+    tenant_id: UUID
+    since: datetime
+    until: datetime
+    model: str | None = None
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +153,6 @@ def _call(row: Row) -> LedgerRow:
         LedgerRow,
         row,
         at=to_seconds(read["clock"] or row["created_at"]),
-        policy=(row["policy_name"], row["policy_version"]),
         window=read["window_tokens"],
         tools=read["tools_tokens"],
         system=read["system_tokens"],
@@ -225,32 +234,23 @@ SUMS_OF_PREFIX: Final = _SUMS.format(only=f"{_SENT} AND {_OF_PREFIX}")
 OBSERVED_SUMS: Final = _SUMS.format(only=f"view = '{OBSERVED_VIEW}' AND {_OF_PREFIX}")
 
 
-def _call_sums(row: asyncpg.Record) -> CallSums:
-    """Decode a row of _SUMS."""
-    return decode(CallSums, row, policy=(row["policy_name"], row["policy_version"]))
+async def sums(database: Database, within: LedgerRange) -> list[CallSums]:
+    """Sum the calls of a range by model, format and policy."""
+    values = within._asdict()
+    sql = SUMS_OF_PREFIX
+    if not within.prefix:
+        del values["prefix"]
+        sql = SUMS_OF_MODEL
+        if within.model is None:
+            del values["model"]
+            sql = SUMS
+    rows = await database.fetch(sql, **values)
+    return [decode(CallSums, row) for row in rows]
 
 
-async def sums(
-    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
-) -> list[CallSums]:
-    """Sum a tenant's calls in [since, until) by model, format and policy, for session names that begin with
-    `prefix`."""
-    values = {"tenant_id": tenant_id, "since": since, "until": until}
-    if prefix:
-        rows = await database.fetch(SUMS_OF_PREFIX, **values, model=model, prefix=prefix)
-    elif model is None:
-        rows = await database.fetch(SUMS, **values)
-    else:
-        rows = await database.fetch(SUMS_OF_MODEL, **values, model=model)
-    return [_call_sums(row) for row in rows]
-
-
-async def observed(
-    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
-) -> list[CallSums]:
-    """Sum a tenant's observed calls in [since, until), as `sums` does those whose contexts were sent."""
-    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
-    return [_call_sums(row) for row in await database.fetch(OBSERVED_SUMS, **values)]
+async def observed(database: Database, within: LedgerRange) -> list[CallSums]:
+    """Sum the observed calls of a range, as `sums` does those whose contexts were sent."""
+    return [decode(CallSums, row) for row in await database.fetch(OBSERVED_SUMS, **within._asdict())]
 
 
 OBSERVED_CALLS: Final = f"""
@@ -267,17 +267,16 @@ ORDER BY session_id, epoch
 
 
 async def observed_lines(
-    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str, most: int
+    database: Database, within: LedgerRange, most: int
 ) -> list[tuple[list[LedgerRow], list[EpochRow]]]:
-    """Return a tenant's newest observed calls, at most `most`, line by line in order, and the epochs of each line.
+    """Return the newest observed calls of a range, at most `most`, line by line in order, and the epochs of each line.
 
     The usage of a call is that of the request that was sent.
     """
-    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
     found: dict[UUID, tuple[list[LedgerRow], list[EpochRow]]] = {}
-    for row in reversed(await database.fetch(OBSERVED_CALLS, **values, most=most)):
+    for row in reversed(await database.fetch(OBSERVED_CALLS, **within._asdict(), most=most)):
         found.setdefault(row["session_id"], ([], []))[0].append(_call(row))
-    for row in await database.fetch(OBSERVED_EPOCHS, tenant_id=tenant_id, session_ids=list(found)):
+    for row in await database.fetch(OBSERVED_EPOCHS, tenant_id=within.tenant_id, session_ids=list(found)):
         found[row["session_id"]][1].append(decode(EpochRow, row))
     return list(found.values())
 
@@ -295,16 +294,13 @@ GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1 LIMIT :most
 """
 
 
-async def drawn(
-    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str, most: int
-) -> list[DrawnSums]:
+async def drawn(database: Database, within: LedgerRange, most: int) -> list[DrawnSums]:
     """Sum the calls of the sessions that were drawn for a group, as `sums` does all; `most` is the number of rows.
 
     The sessions are in the order of their ids, so that the first of many are a sample.
     """
-    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
-    rows = await database.fetch(DRAWN, **values, most=most)
-    return [decode(DrawnSums, row, policy=(row["policy_name"], row["policy_version"])) for row in rows]
+    rows = await database.fetch(DRAWN, **within._asdict(), most=most)
+    return [decode(DrawnSums, row) for row in rows]
 
 
 _WARMED: Final = """
@@ -326,7 +322,7 @@ WARMED: Final = _WARMED.format(
 
 def _warming_sums(row: asyncpg.Record) -> WarmingSums:
     """Decode a row of _WARMED."""
-    return decode(WarmingSums, row, policy=(row["policy_name"], row["policy_version"]), usage=decode(WarmingUsage, row))
+    return decode(WarmingSums, row, usage=decode(WarmingUsage, row))
 
 
 async def view_warmings(database: Database, ref: SessionRef, view: str) -> list[WarmingSums]:
@@ -335,10 +331,6 @@ async def view_warmings(database: Database, ref: SessionRef, view: str) -> list[
     return [_warming_sums(row) for row in rows]
 
 
-async def warmings(
-    database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
-) -> list[WarmingSums]:
-    """Sum a tenant's warmings in [since, until), as `sums` does its calls."""
-    values = {"tenant_id": tenant_id, "since": since, "until": until, "model": model, "prefix": prefix}
-    rows = await database.fetch(WARMED, **values)
-    return [_warming_sums(row) for row in rows]
+async def warmings(database: Database, within: LedgerRange) -> list[WarmingSums]:
+    """Sum the warmings of a range, as `sums` does its calls."""
+    return [_warming_sums(row) for row in await database.fetch(WARMED, **within._asdict())]

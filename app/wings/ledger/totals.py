@@ -101,7 +101,7 @@ def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tup
         units = round(removed * opening.scale)
         found = _cached_before(opening, before)
         rules = opening.call.rules
-        rewritten = max(0, found - opening.expected.read - units)
+        rewritten = max(0, found - opening.expected.read_tokens - units)
         cost = rewritten * max(0.0, rules.write_price - rules.read_price)
         gain = _opening_gain(opening, found, units) + cost + removed * (carried[end] - carried[first + 1])
         made.append(
@@ -122,7 +122,7 @@ def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tup
 
 def _carrying_price(call: CountedCall, whole: Bill) -> float:
     """Return the price of a token in the middle of a call's context if nothing had been left out."""
-    return call.rules.read_price if whole.read else call.rules.write_price if whole.write else 1.0
+    return call.rules.read_price if whole.read_tokens else call.rules.write_price if whole.write_tokens else 1.0
 
 
 def _cached_before(line: LedgerLine, before: LedgerLine | None) -> int:
@@ -138,7 +138,8 @@ def _cached_before(line: LedgerLine, before: LedgerLine | None) -> int:
 def _opening_gain(line: LedgerLine, found: int, removed: int) -> float:
     """Return the amount by which the call that opened an epoch is cheaper for it; negative if dearer."""
     total = line.expected.tokens + removed
-    marked = line.expected.read + line.expected.write + removed if line.expected.read or line.expected.write else 0
+    cached = line.expected.read_tokens + line.expected.write_tokens
+    marked = cached + removed if cached else 0
     return divide(line.call.rules, total, min(found, total), marked).billed - line.expected.billed
 
 
@@ -147,7 +148,7 @@ def totals(lines: Sequence[LedgerLine]) -> Totals:
     money: dict[str, CurrencyTotals] = {}
     append_only = _append_only_bills(lines)
     for line, whole in zip(lines, append_only, strict=True):
-        prices, output = line.call.prices, line.call.usage.output if line.call.usage else None
+        prices, output = line.call.prices, line.call.usage.output_tokens if line.call.usage else None
         ours, theirs = money_of(prices, line.actual.billed, output), money_of(prices, whole.billed, output)
         if ours is not None and theirs is not None:
             sums = money.get(prices.currency, CurrencyTotals())
@@ -159,7 +160,7 @@ def totals(lines: Sequence[LedgerLine]) -> Totals:
         failed_calls=len(lines) - len(sent),
         actual=sum((line.actual for line in sent), Bill()),
         expected=sum((line.expected for line in sent), Bill()),
-        output_tokens=sum(line.call.usage.output or 0 for line in sent if line.call.usage),
+        output_tokens=sum(line.call.usage.output_tokens or 0 for line in sent if line.call.usage),
         append_only=sum(append_only, Bill()),
         beyond_window=sum(_whole_tokens(line.call) * line.scale > line.call.window > 0 for line in sent),
         money=money,

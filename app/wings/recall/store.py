@@ -22,6 +22,7 @@ from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import EVENT_COLUMNS, event
 from app.store.ids import SessionRef
+from app.store.rows import decode
 from app.wings.recall.search import COUNT_MAX, QUESTION_MARK, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
 
 CANDIDATES_MAX: Final = 5_000
@@ -290,4 +291,4 @@ async def call(database: Database, ref: SessionRef, call_id: UUID | None) -> Cal
     if row is None:
         return None
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
-    return CallInputs(row["call_id"], row["head"], (row["policy_name"], row["policy_version"]), frontier)
+    return decode(CallInputs, row, frontier=frontier)

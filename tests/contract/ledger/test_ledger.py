@@ -35,8 +35,8 @@ class Provider:
         self.caches: dict[str, Cache] = {}
         self.bills: list[Bill] = []
         self.bend: Callable[[Bill], dict[str, Any] | None] = lambda bill: {
-            "cache_read_tokens": bill.read,
-            "cache_write_tokens": bill.write,
+            "cache_read_tokens": bill.read_tokens,
+            "cache_write_tokens": bill.write_tokens,
         }
 
     async def call(self, seconds: float = 20.0, **body: object) -> dict[str, Any]:
@@ -92,11 +92,11 @@ async def test_the_expectation_is_within_a_twentieth_of_the_exact_bill(session: 
     made = await ledger(session, limit=1000)
     lines = made["calls"][::-1]
     assert len({line["epoch"] for line in lines}) > 3
-    assert any(bill.read for bill in provider.bills)
+    assert any(bill.read_tokens for bill in provider.bills)
     for line, bill in zip(lines, provider.bills, strict=True):
         expected = line["expected"]
         assert expected["tokens"] == bill.tokens == line["reported"]["input_tokens"]
-        assert expected["read_tokens"] == pytest.approx(bill.read, abs=max(256, 0.05 * bill.tokens)), line
+        assert expected["read_tokens"] == pytest.approx(bill.read_tokens, abs=max(256, 0.05 * bill.tokens)), line
         assert line["cause"] in (None, "epoch", "time_to_live"), line
     totals = made["totals"]
     billed = sum(bill.billed for bill in provider.bills)
@@ -147,7 +147,7 @@ async def test_every_loss_has_its_cause(session: httpx.AsyncClient) -> None:
 async def test_losses_the_record_does_not_explain_are_the_providers(session: httpx.AsyncClient) -> None:
     provider = Provider(session, "anthropic", max_tokens=60_000)
     await work(provider, 3)
-    provider.bend = lambda bill: {"cache_read_tokens": 0, "cache_write_tokens": bill.read + bill.write}
+    provider.bend = lambda bill: {"cache_read_tokens": 0, "cache_write_tokens": bill.read_tokens + bill.write_tokens}
     lost = await provider.call()
     provider.bend = lambda bill: {}
     await provider.call()
@@ -347,7 +347,7 @@ async def test_the_sums_of_a_range_are_found_by_index(database: Database) -> Non
         assert index in plan, plan
         assert "Seq Scan" not in plan, plan
         assert "Rows Removed by Filter" not in plan, plan
-    assert sum(row.calls for row in await store.sums(database, *day, None)) == 64
+    assert sum(row.calls for row in await store.sums(database, store.LedgerRange(*day))) == 64
 
 
 @pytest.mark.wing("audit")

@@ -83,7 +83,7 @@ def test_append_only_by_hand() -> None:
     given = long_session(1, 1_000, 10.0)
     tally = tally_of(given, others.append_only)
     first, second = FIXED + 10, FIXED + 10 + 20 + 1_000
-    assert tally.bill.read == first
+    assert tally.bill.read_tokens == first
     assert tally.bill.billed == pytest.approx(1.25 * first + 0.1 * first + 1.25 * (second - first))
     cold = tally_of(long_session(1, 1_000, 300.0), others.append_only)
     assert cold.bill.billed == pytest.approx(1.25 * (first + second))
@@ -92,9 +92,9 @@ def test_append_only_by_hand() -> None:
 def test_paid_writes_cost_more_than_free_ones() -> None:
     given = long_session(4, 2_000, 10.0)
     free, paid = tally_of(given, others.append_only, OPENAI), tally_of(given, others.append_only, OPENAI_PAID)
-    assert paid.bill.read == free.bill.read
-    assert paid.bill.billed == pytest.approx(free.bill.billed + 0.25 * paid.bill.write)
-    assert paid.bill.write > 0
+    assert paid.bill.read_tokens == free.bill.read_tokens
+    assert paid.bill.billed == pytest.approx(free.bill.billed + 0.25 * paid.bill.write_tokens)
+    assert paid.bill.write_tokens > 0
 
 
 def test_the_cache_is_read_up_to_the_first_change() -> None:
@@ -105,7 +105,7 @@ def test_the_cache_is_read_up_to_the_first_change() -> None:
     assert sizes == [FIXED + n for n in (10, 1_030, 10 + masked + 1_020, 10 + 2 * masked + 1_020)]
     # The third call keeps the first call, and the last cached prefix before its end is the first request; the fourth
     # finds the prefix that the third one marked.
-    assert tally.bill.read == (FIXED + 10) + (FIXED + 10) + (FIXED + 30)
+    assert tally.bill.read_tokens == (FIXED + 10) + (FIXED + 10) + (FIXED + 30)
 
 
 def test_the_optimum_keeps_what_is_used_later_and_is_never_dearer() -> None:

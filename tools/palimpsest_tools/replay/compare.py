@@ -106,7 +106,7 @@ def _scaled(call: CallReport, factor: float) -> CallReport:
 
 
 def _scaled_bill(bill: Bill, factor: float) -> Bill:
-    read, write, fresh = (round(tokens * factor) for tokens in (bill.read, bill.write, bill.fresh))
+    read, write, fresh = (round(tokens * factor) for tokens in (bill.read_tokens, bill.write_tokens, bill.fresh_tokens))
     return Bill(read, write, fresh, bill.billed * factor)
 
 
@@ -199,8 +199,8 @@ def _call(call: CallReport | None) -> dict[str, Json] | None:
 
 def _bill(bill: Bill) -> dict[str, Json]:
     return {
-        "read_tokens": bill.read,
-        "write_tokens": bill.write,
-        "fresh_tokens": bill.fresh,
+        "read_tokens": bill.read_tokens,
+        "write_tokens": bill.write_tokens,
+        "fresh_tokens": bill.fresh_tokens,
         "billed": round(bill.billed, 1),
     }

@@ -131,9 +131,9 @@ def bill_json(bill: Bill, everything: Bill) -> dict[str, Json]:
     """Return tokens and input-token equivalents of the bill and of sending everything."""
     difference = relative_difference(bill, everything)
     return {
-        "read_tokens": bill.read,
-        "write_tokens": bill.write,
-        "fresh_tokens": bill.fresh,
+        "read_tokens": bill.read_tokens,
+        "write_tokens": bill.write_tokens,
+        "fresh_tokens": bill.fresh_tokens,
         "read_share": round(bill.read_share, 4),
         "billed": round(bill.billed, 1),
         "everything_tokens": everything.tokens,
