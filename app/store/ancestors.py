@@ -7,7 +7,7 @@ from typing import Final
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.log.segments import AsOf, Segments, SharedEvent, as_of, clip, shared_to
-from app.store.engine import Connection, Database
+from app.store.engine import Executor
 from app.store.event_log import SessionLog, events, first_seq_over, log_of, owners, prompts, turn_and_tokens_at
 from app.store.events import event
 from app.store.rows import Row
@@ -28,7 +28,7 @@ ORDER BY e.seq
 """
 
 
-async def as_of_head(connection: Connection | Database, log: SessionLog, head: int) -> AsOf:
+async def as_of_head(connection: Executor, log: SessionLog, head: int) -> AsOf:
     """Return the values of a session's row as of `head`, as if the session had stored its whole log itself."""
     turn, tokens = await turn_and_tokens_at(connection, log, head)
     marks: list[SharedEvent] = []
@@ -50,7 +50,7 @@ UNION SELECT seq FROM events WHERE session_id = :session_id AND call_seq = ANY(:
 AND seq BETWEEN :from_seq AND :to_seq"""
 
 
-async def _pairs(connection: Connection | Database, parts: Segments, seqs: Sequence[int]) -> set[int]:
+async def _pairs(connection: Executor, parts: Segments, seqs: Sequence[int]) -> set[int]:
     """Return the seqs of the results of these calls, and of the calls of these results."""
     found: set[int] = set()
     for owner in parts if seqs else ():
@@ -72,7 +72,7 @@ class AncestorPart:
 
 
 async def part(
-    connection: Connection | Database,
+    connection: Executor,
     row: Row,
     *,
     bound_tokens: int,

@@ -14,7 +14,7 @@ import asyncpg
 from app.core.errors import IdempotencyConflict
 from app.core.log.events import Json
 from app.store import texts
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Executor
 from app.store.ids import SessionRef
 
 _COLUMNS: Final = "session_id, tenant_id, key, request_sha256, answer"
@@ -52,13 +52,13 @@ class StoredAnswer:
     answer: Mapping[str, Any]
 
 
-async def find(connection: Connection | Database, session_id: UUID, key: str) -> StoredAnswer | None:
+async def find(connection: Executor, session_id: UUID, key: str) -> StoredAnswer | None:
     """Return the response stored under a key; None if there is none."""
     row = await connection.fetchrow(FIND, session_id=session_id, key=key)
     return None if row is None else StoredAnswer(bytes(row["request_sha256"]), texts.loads(row["answer"]))
 
 
-async def find_claimed(connection: Connection | Database, claim: KeyClaim) -> Mapping[str, Any] | None:
+async def find_claimed(connection: Executor, claim: KeyClaim) -> Mapping[str, Any] | None:
     """Return the response to an equal request under the same key. Raises IdempotencyConflict for another request."""
     found = await find(connection, claim.ref.session_id, claim.key)
     if found is not None and found.request_sha256 != claim.request_sha256:

@@ -18,7 +18,7 @@ from app.core.record.evictions import Eviction, eviction_of
 from app.core.record.manifest import from_json as manifest_of
 from app.store import calibrations, event_log, summaries, texts
 from app.store.calibrations import CalibrationSamples
-from app.store.engine import Connection, Database
+from app.store.engine import Database, Executor
 from app.store.event_log import SessionLog
 from app.store.ids import SessionRef
 from app.store.outcomes import OUTCOME, VIEW, ReportedOutcome, ReportedView, outcome_of, reported_view
@@ -85,7 +85,7 @@ _SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
 """
 
 
-async def find(connection: Connection | Database, ref: SessionRef, call_id: UUID) -> CallRow | None:
+async def find(connection: Executor, ref: SessionRef, call_id: UUID) -> CallRow | None:
     """Return one call; None if there is none. Raises UnknownVersion."""
     row = await connection.fetchrow(_FIND, **ref._asdict(), call_id=call_id)
     return None if row is None else decode_call(row)
@@ -129,7 +129,7 @@ class ReportedCall:
     previous: UUID | None
 
 
-async def to_report(connection: Connection | Database, ref: SessionRef, call_id: UUID) -> ReportedCall | None:
+async def to_report(connection: Executor, ref: SessionRef, call_id: UUID) -> ReportedCall | None:
     """Return one call; in a transaction it is locked against other reports until that ends. Raises UnknownVersion."""
     sql = READ if isinstance(connection, Database) else LOCK
     row = await connection.fetchrow(sql, **ref._asdict(), call_id=call_id)

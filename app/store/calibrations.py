@@ -11,7 +11,7 @@ from uuid import UUID
 from app.core.log.events import Json, canonical_json
 from app.core.tokens.calibration import Calibration, Claim, Sample
 from app.core.tokens.learned import Learned, Point
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.rows import Row, decode, parameters
 
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"
@@ -23,7 +23,7 @@ def calibration(record: Iterable[Any]) -> Calibration:
     return Calibration(estimator, ratio, margin, samples, window_tokens, window_asked, version, window_at)
 
 
-async def of_model(connection: Connection | Database, tenant_id: UUID, model: str | None) -> tuple[Calibration, ...]:
+async def of_model(connection: Executor, tenant_id: UUID, model: str | None) -> tuple[Calibration, ...]:
     """Return the calibrations of a model, one per estimator; none if the model is None."""
     rows = await connection.fetch(
         f"SELECT {COLUMNS} FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = :model",

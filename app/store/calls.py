@@ -16,7 +16,7 @@ from app.core.record.evictions import eviction_row
 from app.core.render.formats import FORMATS
 from app.store import answers, compactions, texts
 from app.store.answers import AlreadyAnswered, KeyClaim
-from app.store.engine import Connection, Database
+from app.store.engine import Executor
 from app.store.epochs import LEGIBLE
 from app.store.rows import parameters
 
@@ -130,7 +130,7 @@ WITH_KEY: Final = {
 
 
 async def record(
-    connection: Connection | Database,
+    connection: Executor,
     tenant_id: UUID,
     call: NewCall,
     epoch: NewEpoch | None,
@@ -148,7 +148,7 @@ async def record(
 
 
 async def _one_statement(
-    connection: Connection | Database, sql: str, values: Mapping[str, object], answer: NewAnswer | None
+    connection: Executor, sql: str, values: Mapping[str, object], answer: NewAnswer | None
 ) -> asyncpg.Record | None:
     """Run one of the statements above; return None if it stored nothing."""
     if answer is None:
@@ -162,7 +162,7 @@ async def _one_statement(
 
 
 async def record_if_current(
-    connection: Connection | Database,
+    connection: Executor,
     tenant_id: UUID,
     call: NewCall,
     epoch: NewEpoch | None,

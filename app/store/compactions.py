@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from app.store import jobs, texts
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.ids import SessionRef
 from app.store.rows import columns, decode, parameters
 from app.tracing import tracer
@@ -118,7 +118,7 @@ ENQUEUE: Final = (
 )
 
 
-async def enqueue(connection: Connection | Database, ref: SessionRef) -> None:
+async def enqueue(connection: Executor, ref: SessionRef) -> None:
     """Queue a job for a session, unless one is queued."""
     row = await connection.fetchrow(ENQUEUE, **ref._asdict())
     if row is not None and row["queued"]:
@@ -189,7 +189,7 @@ class WaitingRun:
     context: WaitingContext | None
 
 
-async def waiting(connection: Connection | Database, session_id: UUID) -> list[WaitingRun]:
+async def waiting(connection: Executor, session_id: UUID) -> list[WaitingRun]:
     """Return a session's runs that have not ended, oldest first. One that runs at a job's start lost its worker."""
     rows = await connection.fetch(
         "SELECT id, reason, focus, view, window_tokens, policy_name, policy_version FROM compactions "
@@ -220,7 +220,7 @@ BEGIN: Final = (
 )
 
 
-async def begin(connection: Connection | Database, ref: SessionRef, id: UUID, reason: str, tokens_before: int) -> None:
+async def begin(connection: Executor, ref: SessionRef, id: UUID, reason: str, tokens_before: int) -> None:
     """Record the start of a run, scheduled before or not; `tokens_before` is the main view's."""
     await connection.execute(BEGIN, **ref._asdict(), id=id, reason=reason, tokens_before=tokens_before)
 
@@ -231,7 +231,7 @@ RESCHEDULE: Final = (
 )
 
 
-async def reschedule(connection: Connection | Database, session_id: UUID, id: UUID, error: str) -> int:
+async def reschedule(connection: Executor, session_id: UUID, id: UUID, error: str) -> int:
     """Schedule a run again after a failed attempt; return the number of its failed attempts."""
     row = await connection.fetchrow(RESCHEDULE, session_id=session_id, id=id, error=error)
     return 0 if row is None else int(row["attempts"])
@@ -249,7 +249,7 @@ END: Final = (
 )
 
 
-async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
+async def end(connection: Executor, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
     """Record the outcome of runs that have not ended yet. A requested run changes its views' next contexts, so it
     raises the session's version: held views are read again."""
     await connection.execute(END, session_id=session_id, ids=list(ids), **parameters(outcome))

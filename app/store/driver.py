@@ -13,7 +13,7 @@ from asyncpg.pool import PoolConnectionProxy
 from app.store import dsn
 
 if TYPE_CHECKING:
-    from app.store.engine import Connection, Database
+    from app.store.engine import Database, Executor
 
 
 Driver = asyncpg.Connection | PoolConnectionProxy
@@ -79,7 +79,7 @@ class Placement(Protocol):
     def transaction_settings(self, settings: Mapping[str, str], tenant: str) -> Sequence[str]:
         """Return statements that set a transaction's settings; `tenant` is the one that sets its tenant."""
 
-    async def run(self, on: "Connection | Database", method: str, sql: str, values: Mapping[str, object]) -> object:
+    async def run(self, on: "Executor", method: str, sql: str, values: Mapping[str, object]) -> object:
         """Return the result of a statement, as the driver's `method` (fetch, fetchrow, execute) would.
 
         It may send other statements, with `Connection.send`, in the transaction or in one of its own.

@@ -10,6 +10,7 @@ connections use, and a connection is set to the tenant that its borrower acts fo
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
@@ -103,23 +104,35 @@ STATEMENTS_PREPARED_MAX: Final = 100
 Result = TypeVar("Result")
 
 
-class Connection:
+class Executor(ABC):
+    """A connection inside a transaction, or the pool, which runs each statement in a transaction of its own."""
+
+    async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
+        """Run one statement and return all rows."""
+        return cast(Sequence[asyncpg.Record], await self._run("fetch", sql, values))
+
+    async def fetchrow(self, sql: str, /, **values: object) -> asyncpg.Record | None:
+        """Run one statement and return the first row; None if there is none."""
+        return cast(asyncpg.Record | None, await self._run("fetchrow", sql, values))
+
+    async def execute(self, sql: str, /, **values: object) -> str:
+        """Run one statement and return its tag."""
+        return str(await self._run("execute", sql, values))
+
+    @abstractmethod
+    async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
+        """Run one statement by the driver's `method`."""
+
+    @abstractmethod
+    async def run_in_transaction(self, work: Callable[["Connection"], Awaitable[Result]]) -> Result:
+        """Run `work` in a transaction."""
+
+
+class Connection(Executor):
     """A borrowed driver connection inside one transaction."""
 
     def __init__(self, driver: Driver, placement: Placement | None = None) -> None:
         self._driver, self._placement = driver, placement
-
-    async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
-        """Return all rows."""
-        return cast(Sequence[asyncpg.Record], await self._run("fetch", sql, values))
-
-    async def fetchrow(self, sql: str, /, **values: object) -> asyncpg.Record | None:
-        """Return the first row; None if there is none."""
-        return cast(asyncpg.Record | None, await self._run("fetchrow", sql, values))
-
-    async def execute(self, sql: str, /, **values: object) -> str:
-        """Return the command's tag."""
-        return str(await self._run("execute", sql, values))
 
     async def run_in_transaction(self, work: Callable[["Connection"], Awaitable[Result]]) -> Result:
         """Run `work` in this transaction."""
@@ -161,7 +174,7 @@ async def _retry(attempt: Callable[[], Awaitable[Result]]) -> Result:
         tries += 1
 
 
-class Database:
+class Database(Executor):
     """The pool. Raises StoreUnavailable for errors that a retry may cure, SessionGone, and otherwise asyncpg's errors.
 
     Connections are opened when first needed, so a server starts even while the database is down. They act as `role`;
@@ -203,18 +216,6 @@ class Database:
             statement_cache_size=0 if self._pooled else STATEMENTS_PREPARED_MAX,
             server_settings={"application_name": "palimpsest"} if self._pooled else self._settings,
         )
-
-    async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
-        """Run one statement and return all rows."""
-        return cast(Sequence[asyncpg.Record], await self._run_alone("fetch", sql, values))
-
-    async def fetchrow(self, sql: str, /, **values: object) -> asyncpg.Record | None:
-        """Run one statement and return the first row; None if there is none."""
-        return cast(asyncpg.Record | None, await self._run_alone("fetchrow", sql, values))
-
-    async def execute(self, sql: str, /, **values: object) -> str:
-        """Run one statement and return its tag."""
-        return str(await self._run_alone("execute", sql, values))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -280,8 +281,7 @@ class Database:
 
         return await _retry(attempt)
 
-    async def _run_alone(self, method: str, sql: str, values: Mapping[str, object]) -> object:
-        """Run one statement in a transaction of its own, and again if that was rolled back by a conflict."""
+    async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         own = _copy.get() or self
         if own._find_placement is not None:
             await own._release(await own._borrow())

@@ -17,7 +17,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.log.placement import TurnMark
 from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, clip, log_segments, shared_to
-from app.store.engine import Connection, Database
+from app.store.engine import Executor
 from app.store.events import (
     EVENT_COLUMNS,
     STORED_COLUMNS,
@@ -53,7 +53,7 @@ def log_of(row: Mapping[str, Any] | asyncpg.Record) -> SessionLog:
     return SessionLog(row["session_id"], ancestry(row["lineage_ids"], row["lineage_to"]))
 
 
-async def with_segments(connection: Connection | Database, log: SessionLog) -> SessionLog:
+async def with_segments(connection: Executor, log: SessionLog) -> SessionLog:
     """Return the log with its shared segments, looking them up if they are unknown."""
     if log.shared is not None:
         return log
@@ -64,12 +64,12 @@ async def with_segments(connection: Connection | Database, log: SessionLog) -> S
     return replace(log, shared=()) if row is None else log_of(row)
 
 
-async def owners(connection: Connection | Database, log: SessionLog, head: int = SEQ_MAX) -> Segments:
+async def owners(connection: Executor, log: SessionLog, head: int = SEQ_MAX) -> Segments:
     """Return the segments that hold the events up to `head`, in order."""
     return log_segments((await with_segments(connection, log)).shared or (), log.session_id, head)
 
 
-async def owner(connection: Connection | Database, log: SessionLog, seq: int) -> UUID:
+async def owner(connection: Executor, log: SessionLog, seq: int) -> UUID:
     """Return the session under which an event is stored, or would be stored."""
     return next((part.session_id for part in await owners(connection, log) if seq <= part.to_seq), log.session_id)
 
@@ -80,7 +80,7 @@ READ: Final = f"{RANGE} UNION ALL {_SEQS}"
 
 
 async def read(
-    connection: Connection | Database,
+    connection: Executor,
     log: SessionLog,
     columns: str,
     first: int,
@@ -102,7 +102,7 @@ async def read(
 
 
 async def _part(
-    connection: Connection | Database,
+    connection: Executor,
     part: Segment,
     columns: str,
     first: int,
@@ -121,7 +121,7 @@ async def _part(
 
 
 async def events(
-    connection: Connection | Database,
+    connection: Executor,
     log: SessionLog,
     first: int,
     last: int,
@@ -137,9 +137,7 @@ async def events(
     return await decoded(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
 
 
-async def with_calls(
-    connection: Connection | Database, log: SessionLog, seqs: Iterable[int], *, bodies: bool
-) -> tuple[Event, ...]:
+async def with_calls(connection: Executor, log: SessionLog, seqs: Iterable[int], *, bodies: bool) -> tuple[Event, ...]:
     """Return those events at `seqs` that exist, and the calls of the results among them, in order."""
     found = await events(connection, log, 1, 0, seqs, bodies=bodies)
     calls = {one.call_seq for one in found if one.call_seq}.difference(one.seq for one in found)
@@ -150,7 +148,7 @@ async def with_calls(
 OUTLINE_PAGE: Final = 2_000
 
 
-async def events_without_bodies(connection: Connection | Database, log: SessionLog, head: int) -> tuple[Event, ...]:
+async def events_without_bodies(connection: Executor, log: SessionLog, head: int) -> tuple[Event, ...]:
     """Return all events up to `head` without bodies, read in pages so that other tasks can run in between."""
     found: list[Event] = []
     for first in range(1, head + 1, OUTLINE_PAGE):
@@ -164,7 +162,7 @@ NEWEST: Final = (
 )
 
 
-async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
+async def newest(connection: Executor, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
     """Return the events after `after` that are within the last `tokens` tokens of the log."""
     found = await decoded(await connection.fetch(NEWEST, session_id=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
@@ -187,9 +185,7 @@ _OLDEST: Final = (
 )
 
 
-async def oldest(
-    connection: Connection | Database, log: SessionLog, after: int, tokens: int, most: int
-) -> tuple[Event, ...]:
+async def oldest(connection: Executor, log: SessionLog, after: int, tokens: int, most: int) -> tuple[Event, ...]:
     """Return the first events after `after`: about `tokens` tokens, at least one event, at most `most`."""
     log = await with_segments(connection, log)
     before = await shared_tokens(connection, log, after)
@@ -209,9 +205,7 @@ _TOOL_CALLS: Final = (
 )
 
 
-async def tool_calls(
-    connection: Connection | Database, log: SessionLog, first: int, last: int, most: int
-) -> tuple[Event, ...]:
+async def tool_calls(connection: Executor, log: SessionLog, first: int, last: int, most: int) -> tuple[Event, ...]:
     """Return the newest tool calls and errors among the events first..last, at most `most`; errors without bodies."""
     found: tuple[Event, ...] = ()
     for part in reversed(clip(await owners(connection, log), first, last)):
@@ -222,7 +216,7 @@ async def tool_calls(
     return found
 
 
-async def stored(connection: Connection | Database, log: SessionLog, after: int, limit: int) -> list[StoredEvent]:
+async def stored(connection: Executor, log: SessionLog, after: int, limit: int) -> list[StoredEvent]:
     """Return up to `limit` events with seq > `after`, in order."""
     rows = await read(connection, log, STORED_COLUMNS, after + 1, after + limit)
     return [stored_event(tuple(row.values())) for row in rows]
@@ -237,7 +231,7 @@ _OF_KIND: Final = (
 
 
 async def by_type_or_author(
-    connection: Connection | Database, log: SessionLog, after: int, limit: int, kind: str | None, author: str | None
+    connection: Executor, log: SessionLog, after: int, limit: int, kind: str | None, author: str | None
 ) -> list[StoredEvent]:
     """Return up to `limit` events of a type, an author or both among the SCAN_MAX events after `after`, in order."""
     found: list[StoredEvent] = []
@@ -263,7 +257,7 @@ BY_IDS: Final = (
 
 
 async def by_ids(
-    connection: Connection | Database, log: SessionLog, event_ids: Collection[str], *, own: bool = True
+    connection: Executor, log: SessionLog, event_ids: Collection[str], *, own: bool = True
 ) -> dict[str, StoredEvent]:
     """Return the events with these client ids, by id; without `own`, only events of ancestors."""
     log = await with_segments(connection, log)
@@ -275,30 +269,30 @@ async def by_ids(
     return found
 
 
-async def paths(connection: Connection | Database, log: SessionLog, seqs: Iterable[int]) -> dict[int, str]:
+async def paths(connection: Executor, log: SessionLog, seqs: Iterable[int]) -> dict[int, str]:
     """Return the paths named in the bodies of these events, by seq."""
     rows = await read(connection, log, "seq, body ->> 'path' AS path", 1, 0, seqs)
     return {row["seq"]: row["path"] for row in rows if row["path"] is not None}
 
 
-async def tokens_through(connection: Connection | Database, log: SessionLog, seq: int) -> int:
+async def tokens_through(connection: Executor, log: SessionLog, seq: int) -> int:
     """Return the tokens of the log through an event; 0 if there is no such event."""
     return (await tokens_by_seq(connection, log, (seq,))).get(seq, 0)
 
 
-async def tokens_by_seq(connection: Connection | Database, log: SessionLog, seqs: Iterable[int]) -> dict[int, int]:
+async def tokens_by_seq(connection: Executor, log: SessionLog, seqs: Iterable[int]) -> dict[int, int]:
     """Return the tokens of the log through each of these events, by seq."""
     rows = await read(connection, log, "seq, cum_tokens", 1, 0, seqs)
     return {row["seq"]: row["cum_tokens"] for row in rows}
 
 
-async def shared_tokens(connection: Connection | Database, log: SessionLog, seq: int) -> int:
+async def shared_tokens(connection: Executor, log: SessionLog, seq: int) -> int:
     """Return the tokens of the log through an event of an ancestor; 0, without a read, for any other event."""
     log = await with_segments(connection, log)
     return await tokens_through(connection, log, seq) if 0 < seq <= log.shared_to else 0
 
 
-async def turn_and_tokens_at(connection: Connection | Database, log: SessionLog, head: int) -> tuple[int, int]:
+async def turn_and_tokens_at(connection: Executor, log: SessionLog, head: int) -> tuple[int, int]:
     """Return the turn of the event at `head` and the tokens of the log through it; zeros if there is no such event."""
     rows = await read(connection, log, "seq, turn, cum_tokens", head, head)
     return (rows[0]["turn"], rows[0]["cum_tokens"]) if rows else (0, 0)
@@ -310,7 +304,7 @@ _BEYOND: Final = (
 )
 
 
-async def first_seq_over(connection: Connection | Database, parts: Segments, tokens: int) -> int | None:
+async def first_seq_over(connection: Executor, parts: Segments, tokens: int) -> int | None:
     """Return the first seq through which the log takes more than `tokens` tokens; None if the whole log does not."""
     for part in parts:
         row = await connection.fetchrow(_BEYOND, session_id=part.session_id, tokens=tokens)
@@ -328,7 +322,7 @@ _MARKS: Final = " UNION ALL ".join(
 
 
 async def turn_marks(
-    connection: Connection | Database, log: SessionLog, first: int, last: int, head: int = SEQ_MAX
+    connection: Executor, log: SessionLog, first: int, last: int, head: int = SEQ_MAX
 ) -> Mapping[int, Sequence[TurnMark]]:
     """Return the marks, in order, of each of the turns first..last that has begun by `head`."""
     found: dict[int, list[TurnMark]] = {}
@@ -355,17 +349,17 @@ _SPOKEN: Final = (
 )
 
 
-async def has_conversation(connection: Connection | Database, log: SessionLog) -> bool:
+async def has_conversation(connection: Executor, log: SessionLog) -> bool:
     """Return whether a log contains any conversation."""
     return await _spoken(connection, await owners(connection, log))
 
 
-async def has_conversation_after(connection: Connection | Database, log: SessionLog, seq: int, head: int) -> bool:
+async def has_conversation_after(connection: Executor, log: SessionLog, seq: int, head: int) -> bool:
     """Return whether a log contains any conversation after the event `seq`."""
     return await _spoken(connection, clip(await owners(connection, log, head), seq + 1, head))
 
 
-async def _spoken(connection: Connection | Database, parts: Segments) -> bool:
+async def _spoken(connection: Executor, parts: Segments) -> bool:
     for part in parts:
         row = await connection.fetchrow(_SPOKEN, session_id=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq)
         if row is not None:
@@ -373,7 +367,7 @@ async def _spoken(connection: Connection | Database, parts: Segments) -> bool:
     return False
 
 
-async def prompts(connection: Connection | Database, log: SessionLog, newest: int) -> list[int]:
+async def prompts(connection: Executor, log: SessionLog, newest: int) -> list[int]:
     """Return the seqs of the system prompts up to `newest` with no conversation between them and `newest`."""
     if newest == 0:
         return []

@@ -17,7 +17,7 @@ from app.core.log.events import Json, canonical_json
 from app.core.log.placement import SessionState
 from app.core.log.segments import SEQ_MAX, AsOf, InheritableSummary, clip, cover_at
 from app.store import ancestors, event_log, sessions
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Executor
 from app.store.event_log import SessionLog
 from app.store.ids import SessionRef, session_ref
 from app.store.sessions import SessionRow
@@ -260,9 +260,7 @@ _RESULTS: Final = (
 )
 
 
-async def cut_off_events(
-    connection: Connection | Database, log: SessionLog, at: int, open_calls: Collection[int]
-) -> list[CutOff]:
+async def cut_off_events(connection: Executor, log: SessionLog, at: int, open_calls: Collection[int]) -> list[CutOff]:
     """Return the events of a round that a fork at `at` cuts off: further calls, and results of its open calls. Further
     calls are looked for among the next PARALLEL_MAX events."""
     found: list[asyncpg.Record] = []
@@ -277,7 +275,7 @@ async def cut_off_events(
     return [CutOff(*row.values()) for row in sorted(found, key=lambda row: int(row["seq"]))]
 
 
-async def policies_of(connection: Connection | Database, session_id: UUID) -> list[tuple[str, int]]:
+async def policies_of(connection: Executor, session_id: UUID) -> list[tuple[str, int]]:
     """Return the policies of a session and of its views, as names and versions."""
     rows = await connection.fetch(
         "SELECT policy_name, policy_version FROM sessions WHERE session_id = :session_id "

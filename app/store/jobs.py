@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from app.store.driver import UNREACHABLE, connect
-from app.store.engine import Connection, Database
+from app.store.engine import Database, Executor
 from app.store.rows import decode
 
 KINDS: Final = ("compact", "deliver", "erase", "index")
@@ -57,7 +57,7 @@ RUN_NOW: Final = (
 )
 
 
-async def run_now(connection: Connection | Database, session_id: UUID) -> None:
+async def run_now(connection: Executor, session_id: UUID) -> None:
     """Run a session's compaction now if it waits for a provider."""
     await connection.execute(RUN_NOW, key=f"compact:{session_id}")
 
@@ -65,7 +65,7 @@ async def run_now(connection: Connection | Database, session_id: UUID) -> None:
 RELEASE: Final = "UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id"
 
 
-async def release_session(connection: Connection | Database, job_id: int) -> None:
+async def release_session(connection: Executor, job_id: int) -> None:
     """Allow the next job of a session to be queued while this one, which is about to end, still runs."""
     await connection.execute(RELEASE, job_id=job_id)
 
@@ -88,7 +88,7 @@ STORE_TRACE: Final = (
 )
 
 
-async def store_trace_context(connection: Connection | Database, session_id: UUID, fields: Mapping[str, str]) -> None:
+async def store_trace_context(connection: Executor, session_id: UUID, fields: Mapping[str, str]) -> None:
     """Add the trace context of the request that queued a session's job to the job; does nothing if it is empty. A
     worker may have started the job already: it reads the context at its end."""
     if fields:

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from app.core.lexicon.times import in_utc
-from app.store.engine import Connection, Database
+from app.store.engine import Database, Executor
 from app.store.rows import Value, columns, decode
 
 
@@ -78,7 +78,7 @@ async def create(
 
 
 async def add(
-    connection: Connection | Database,
+    connection: Executor,
     tenant_id: UUID,
     name: str,
     scopes: Sequence[str],

@@ -10,7 +10,7 @@ from uuid import UUID
 from app.core.log.events import LAYERS, Json
 from app.core.render.layers import Layer
 from app.store import texts
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.ids import SessionRef
 from app.store.rows import columns, decode
 
@@ -52,7 +52,7 @@ class StoredLayer:
     created_at: datetime
 
 
-async def current(connection: Connection | Database, session_id: UUID) -> tuple[StoredLayer, ...]:
+async def current(connection: Executor, session_id: UUID) -> tuple[StoredLayer, ...]:
     """Return the newest version of each kind with content, including one whose turn is over."""
     rows = await connection.fetch(
         f"SELECT ROW({COLUMNS}) AS layer, tokens, created_at FROM ({_CURRENT}) c", session_id=session_id

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.core.log.conversation import Tip
 from app.core.log.segments import line_of
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.ids import session_ref
 from app.store.rows import columns, decode
 
@@ -25,7 +25,7 @@ class LineRow:
     created_at: datetime
 
 
-async def current_line(connection: Connection | Database, tenant_id: UUID, name: str) -> str | None:
+async def current_line(connection: Executor, tenant_id: UUID, name: str) -> str | None:
     """Return the id of a session's current line; None if that is its first, or there is no such session."""
     row = await connection.fetchrow(
         "SELECT line FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
@@ -59,7 +59,7 @@ OF_CALL: Final = (
 )
 
 
-async def of_call(connection: Connection | Database, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
+async def of_call(connection: Executor, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
     """Return the id of the line of a session on which a call was made; None if there is no such call."""
     rows = await connection.fetch(OF_CALL, **session_ref(tenant_id, name)._asdict(), call_id=call_id)
     return await _first(connection, tenant_id, name, [row["external_id"] for row in rows])
@@ -87,7 +87,7 @@ async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> st
     return await _first(database, tenant_id, name, [row["external_id"] for row in rows])
 
 
-async def _first(connection: Connection | Database, tenant_id: UUID, name: str, found: Sequence[str]) -> str | None:
+async def _first(connection: Executor, tenant_id: UUID, name: str, found: Sequence[str]) -> str | None:
     """Return the id of the session's current line if it is in `found`, else of the first there; None if it is empty."""
     if not found:
         return None

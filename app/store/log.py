@@ -11,7 +11,7 @@ from app.core.log.event import tombstone
 from app.core.log.events import EventType
 from app.core.log.placement import Batch, LogEnd, TurnState, moves_state
 from app.store import jobs, texts
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Executor
 from app.store.events import LEGIBLE
 from app.store.ids import SessionRef
 from app.store.sessions import open_calls
@@ -149,7 +149,7 @@ NO_TRIGGER: Final = CompactionTrigger(None, 0, Readiness(0.0, 0.0, 0.0, 0.0))
 
 
 async def append(
-    connection: Connection | Database,
+    connection: Executor,
     ref: SessionRef,
     batch: Batch,
     bodies: Sequence[str],

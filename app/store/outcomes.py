@@ -11,7 +11,7 @@ from app.core.log.events import Json
 from app.core.tokens.calibration import Reported
 from app.store import calibrations, texts
 from app.store.calibrations import CalibrationSamples
-from app.store.engine import Connection, Database
+from app.store.engine import Executor
 from app.store.ids import SessionRef
 from app.store.rows import Row, columns, decode, parameters
 
@@ -137,7 +137,7 @@ def reported_view(row: Row) -> ReportedView | None:
 
 
 async def store(
-    on: Connection | Database,
+    on: Executor,
     ref: SessionRef,
     call_id: UUID,
     outcome: ReportedOutcome,

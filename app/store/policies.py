@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.log.events import Json, canonical_json
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.rows import columns, decode
 
 
@@ -41,9 +41,7 @@ async def lock(tx: Connection, tenant_id: UUID) -> None:
     await tx.execute("SELECT FROM tenants WHERE tenant_id = :tenant_id FOR NO KEY UPDATE", tenant_id=tenant_id)
 
 
-async def find(
-    connection: Connection | Database, tenant_id: UUID, name: str, version: int | None = None
-) -> PolicyRow | None:
+async def find(connection: Executor, tenant_id: UUID, name: str, version: int | None = None) -> PolicyRow | None:
     """Return a version of a policy, by default the newest; None if there is none."""
     row = await connection.fetchrow(
         f"SELECT {_COLUMNS} FROM policies WHERE tenant_id = :tenant_id AND name = :name "
@@ -70,7 +68,7 @@ async def page(database: Database, tenant_id: UUID, limit: int, after: str, unli
 
 
 async def add(
-    connection: Connection | Database, tenant_id: UUID, name: str, version: int, document: Mapping[str, Json]
+    connection: Executor, tenant_id: UUID, name: str, version: int, document: Mapping[str, Json]
 ) -> PolicyRow | None:
     """Store a version of a policy; return None, and store nothing, if that version exists."""
     row = await connection.fetchrow(

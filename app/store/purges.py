@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from app.store.engine import Connection, Database, acting_for
+from app.store.engine import Database, Executor, acting_for
 from app.store.ids import SessionRef
 from app.store.rows import decode
 
@@ -101,7 +101,7 @@ async def delete_calls(database: Database, tenant_id: UUID, calls: Sequence[Expi
     return len(rows)
 
 
-async def _record_use(database: Connection | Database, ref: SessionRef, used_at: datetime) -> None:
+async def _record_use(database: Executor, ref: SessionRef, used_at: datetime) -> None:
     """Record when a session was used, in a transaction of its own: one that locked several sessions could deadlock with
     an erasure that locks them in another order."""
     await database.execute(

@@ -14,7 +14,7 @@ from app.core.log.conversation import START, Tip
 from app.core.log.events import Json, canonical_json
 from app.core.log.placement import OpenCall, SessionState, TurnState
 from app.core.log.segments import is_line, session_of
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.event_log import SessionLog, log_of
 from app.store.ids import SessionRef, session_key, session_ref
 from app.store.rows import decode
@@ -85,7 +85,7 @@ LISTED: Final = f"{_SELECT} WHERE s.tenant_id = :tenant_id AND "
 """The beginning of a page's statement."""
 
 
-async def find(connection: Connection | Database, ref: SessionRef) -> SessionRow | None:
+async def find(connection: Executor, ref: SessionRef) -> SessionRow | None:
     """Return a session by its key; None if there is none."""
     row = await connection.fetchrow(ONE, **ref._asdict())
     return None if row is None else _row(row)
@@ -97,12 +97,12 @@ async def lock(tx: Connection, ref: SessionRef) -> SessionRow | None:
     return None if row is None else _row(row)
 
 
-async def get(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
+async def get(connection: Executor, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return a session by its external id. Raises NotFound."""
     return _require(await find(connection, session_ref(tenant_id, external_id)), external_id)
 
 
-async def get_line(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
+async def get_line(connection: Executor, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return one of a session's lines, with the session's time of creation. Raises NotFound."""
     row = await get(connection, tenant_id, external_id)
     root = None if row.root is None else await find(connection, SessionRef(row.root, tenant_id))
@@ -209,7 +209,7 @@ def scan_end(tenant_id: UUID, after: ListPosition | None, filters: SessionFilter
 
 
 async def create(
-    connection: Connection | Database,
+    connection: Executor,
     tenant_id: UUID,
     external_id: str,
     *,

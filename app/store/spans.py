@@ -12,7 +12,7 @@ from app.core.assembly.inputs import BudgetFacts, ViewRow
 from app.core.log.event import Event
 from app.store import calibrations, event_log, visibility
 from app.store.compactions import BASIS_COLUMNS, CompactionBasis
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Executor
 from app.store.event_log import SessionLog, log_of
 from app.store.ids import SessionRef
 from app.store.rows import decode
@@ -69,7 +69,7 @@ class SessionFacts:
         return self.view(MAIN)
 
 
-async def facts(connection: Connection | Database, ref: SessionRef) -> SessionFacts | None:
+async def facts(connection: Executor, ref: SessionRef) -> SessionFacts | None:
     """Return the facts of a session; None if it is gone."""
     row = await connection.fetchrow(
         "SELECT s.session_id, s.policy_name, s.policy_version, s.model, s.estimator, s.turns, "
@@ -116,27 +116,27 @@ def _view(row: asyncpg.Record, outside_tokens: int | None) -> ViewFacts:
     )
 
 
-async def prefix(connection: Connection | Database, known: SessionFacts) -> tuple[Event, ...]:
+async def prefix(connection: Executor, known: SessionFacts) -> tuple[Event, ...]:
     """Return the system prompts and the tool list in effect."""
     seqs = await event_log.prompts(connection, known.log, known.system_seq)
     return await event_log.events(connection, known.log, 1, 0, {*seqs, known.tools_seq} - {0})
 
 
-async def calls(connection: Connection | Database, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:
+async def calls(connection: Executor, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:
     """Return the newest tool calls of a span that are not hidden, and the errors among its results, without bodies."""
     found = await event_log.tool_calls(connection, SessionLog(session_id), from_seq, to_seq, CALLS_MAX)
     hidden = {one.seq for one in await visibility.current(connection, session_id) if one.hidden} if found else ()
     return tuple(event for event in found if event.seq not in hidden)
 
 
-async def split_turn(connection: Connection | Database, log: SessionLog, seq: int) -> int | None:
+async def split_turn(connection: Executor, log: SessionLog, seq: int) -> int | None:
     """Return the turn of an event if the next event is of the same turn; None for the last event of a turn."""
     rows = await event_log.read(connection, log, "seq, turn", seq, seq + 1)
     return int(rows[0]["turn"]) if len(rows) == 2 and rows[0]["turn"] == rows[1]["turn"] else None
 
 
 async def requests(
-    connection: Connection | Database, log: SessionLog, from_seq: int, to_seq: int, split: int | None
+    connection: Executor, log: SessionLog, from_seq: int, to_seq: int, split: int | None
 ) -> tuple[Event, ...]:
     """Return the user's first and last messages of the turns that a span cuts through. These are the turn `split` at
     its end, and the turn in which it begins, if that began earlier."""
@@ -156,9 +156,7 @@ _USER_MESSAGES: Final = " UNION ".join(
 )
 
 
-async def _user_message_seqs(
-    connection: Connection | Database, log: SessionLog, turn: int, to_seq: int
-) -> Sequence[int]:
+async def _user_message_seqs(connection: Executor, log: SessionLog, turn: int, to_seq: int) -> Sequence[int]:
     """Return the seqs of the user's first and last REQUESTS_MAX messages of a turn, up to `to_seq`."""
     seqs: list[int] = []
     for part in await event_log.owners(connection, log, to_seq):

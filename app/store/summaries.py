@@ -13,7 +13,7 @@ from app.core.lexicon.times import parse_time
 from app.core.log.events import canonical_json
 from app.core.memory.cover import StoredSummary, Summary
 from app.store import texts
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.ids import SessionRef
 from app.store.rows import decode
 
@@ -55,7 +55,7 @@ def _summary(record: Iterable[Any]) -> tuple[Summary, UUID | None]:
 
 
 async def with_texts(
-    connection: Connection | Database, records: Iterable[Sequence[Any]], known: Iterable[Summary] = ()
+    connection: Executor, records: Iterable[Sequence[Any]], known: Iterable[Summary] = ()
 ) -> tuple[Summary, ...]:
     """Decode records of COLUMNS. Texts stored under another session are read there, unless they are in `known`."""
     pairs = [_summary(record) for record in records]
@@ -65,9 +65,7 @@ async def with_texts(
     return tuple(one if origin is None else replace(one, text=held[one.id]) for one, origin in pairs)
 
 
-async def _read(
-    connection: Connection | Database, session_id: UUID, condition: str, **values: Any
-) -> tuple[Summary, ...]:
+async def _read(connection: Executor, session_id: UUID, condition: str, **values: Any) -> tuple[Summary, ...]:
     """Return the summaries of a session that match a condition."""
     rows = await connection.fetch(
         f"SELECT ROW({COLUMNS}) AS summary FROM summaries WHERE session_id = :session_id AND {condition}",
@@ -77,9 +75,7 @@ async def _read(
     return await with_texts(connection, (row["summary"] for row in rows))
 
 
-async def _inherited(
-    connection: Connection | Database, summaries: Iterable[tuple[str, UUID | None]]
-) -> dict[str, asyncpg.Record]:
+async def _inherited(connection: Executor, summaries: Iterable[tuple[str, UUID | None]]) -> dict[str, asyncpg.Record]:
     """Return text, digest and usage of the summaries (id and origin) whose text another session holds, by id."""
     wanted: dict[UUID, list[str]] = {}
     for id, origin in summaries:
@@ -123,13 +119,13 @@ async def insert(tx: Connection, ref: SessionRef, new: StoredSummary) -> None:
     await tx.execute(_INSERT, **ref._asdict(), **values)
 
 
-async def live(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> tuple[Summary, ...]:
+async def live(connection: Executor, session_id: UUID, cover_id: UUID) -> tuple[Summary, ...]:
     """Return the live summaries of a cover in log order."""
     condition = "cover_id = :cover_id AND status = 'live' ORDER BY from_seq"
     return await _read(connection, session_id, condition, cover_id=cover_id)
 
 
-async def live_ids(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[str]:
+async def live_ids(connection: Executor, session_id: UUID, cover_id: UUID) -> list[str]:
     """Return the ids of the live summaries of a cover in log order."""
     rows = await connection.fetch(
         "SELECT id::text FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id AND status = 'live' "
@@ -140,19 +136,19 @@ async def live_ids(connection: Connection | Database, session_id: UUID, cover_id
     return [row["id"] for row in rows]
 
 
-async def oldest_degraded(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> Summary | None:
+async def oldest_degraded(connection: Executor, session_id: UUID, cover_id: UUID) -> Summary | None:
     """Return the first live summary of a cover that was written without the intended model; None if there is none."""
     condition = "cover_id = :cover_id AND status = 'live' AND degraded ORDER BY from_seq LIMIT 1"
     return next(iter(await _read(connection, session_id, condition, cover_id=cover_id)), None)
 
 
-async def oldest_invalid(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> Summary | None:
+async def oldest_invalid(connection: Executor, session_id: UUID, cover_id: UUID) -> Summary | None:
     """Return the first summary of a cover that a redaction invalidated and that is not rewritten yet, or None."""
     condition = "cover_id = :cover_id AND status = 'invalid' AND superseded_by IS NULL ORDER BY from_seq LIMIT 1"
     return next(iter(await _read(connection, session_id, condition, cover_id=cover_id)), None)
 
 
-async def superseded(connection: Connection | Database, session_id: UUID, to_seq: int) -> tuple[Summary, ...]:
+async def superseded(connection: Executor, session_id: UUID, to_seq: int) -> tuple[Summary, ...]:
     """Return the superseded summaries up to a seq, oldest first; of many, the newest FINER_MAX."""
     condition = (
         "status = 'superseded' AND to_seq <= :to_seq AND (text <> '' OR origin IS NOT NULL) "
@@ -166,7 +162,7 @@ async def with_ids(database: Database, session_id: UUID, ids: Sequence[str]) -> 
     return {one.id: one for one in await _read(database, session_id, "id = ANY(:ids::uuid[])", ids=list(ids))}
 
 
-async def stored(connection: Connection | Database, session_id: UUID, ids: Sequence[str]) -> tuple[StoredSummary, ...]:
+async def stored(connection: Executor, session_id: UUID, ids: Sequence[str]) -> tuple[StoredSummary, ...]:
     """Return these summaries with their contents, in the order of `ids`; those that do not exist are left out."""
     rows = await connection.fetch(
         f"SELECT {_LISTED}, text, digest, usage, origin FROM summaries "

@@ -21,7 +21,7 @@ from app.store import (
     view_reads,
     visibility,
 )
-from app.store.engine import Connection, Database
+from app.store.engine import Executor
 from app.store.event_log import SessionLog
 from app.store.events import decoded, event
 from app.store.ids import SessionRef, session_key
@@ -34,7 +34,7 @@ _AS_READ: Final = frozenset(
 
 
 async def load(
-    connection: Connection | Database,
+    connection: Executor,
     ref: SessionRef,
     view: str,
     *,
@@ -87,7 +87,7 @@ async def load(
 
 
 async def _as_of(
-    connection: Connection | Database, session_id: UUID, view: str, at: int
+    connection: Executor, session_id: UUID, view: str, at: int
 ) -> tuple[int, Sequence[int], Sequence[int]]:
     """Return a view's epoch, anchors and pinned seqs as of the head `at`."""
     known = await event_log.with_segments(connection, SessionLog(session_id))
@@ -101,7 +101,7 @@ async def _as_of(
 
 
 async def _read_older(
-    connection: Connection | Database, row: Row, state: Frontier, decided: Sequence[NewestDecision]
+    connection: Executor, row: Row, state: Frontier, decided: Sequence[NewestDecision]
 ) -> tuple[Event, ...]:
     """Read the part of a long tail that LOAD leaves out, page by page."""
     own = SessionLog(row["session_id"], shared=())
@@ -117,7 +117,7 @@ async def _read_older(
 
 
 async def _with_shared(
-    connection: Connection | Database, view: str, row: Row, loaded: LoadedView, at: int | None, bound_tokens: int
+    connection: Executor, view: str, row: Row, loaded: LoadedView, at: int | None, bound_tokens: int
 ) -> LoadedView:
     """Return a fork's loaded view with the events, decisions and last call that it shares with its ancestors."""
     state, session_id = loaded.frontier, loaded.session_id
@@ -153,7 +153,7 @@ async def _with_shared(
     return loaded
 
 
-async def _with_parents_call(connection: Connection | Database, view: str, row: Row, loaded: LoadedView) -> LoadedView:
+async def _with_parents_call(connection: Executor, view: str, row: Row, loaded: LoadedView) -> LoadedView:
     """Return the view with its parent's last call in the epoch they share, whose prefix the provider has cached."""
     parent = session_key(row["tenant_id"], row["parent"])
     last = await connection.fetchrow(
@@ -165,7 +165,7 @@ async def _with_parents_call(connection: Connection | Database, view: str, row: 
 
 
 async def refresh(
-    connection: Connection | Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
+    connection: Executor, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
 ) -> LoadedView | None:
     """Return a held view brought up to date; None if it must be loaded again."""
     row = await connection.fetchrow(

@@ -7,7 +7,7 @@ from uuid import UUID
 from app.core.assembly.visibility import VisibilityDecision
 from app.core.plan.reducers.visibility import NewestDecision
 from app.store import texts
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Executor
 from app.store.sessions import SessionRow
 
 COLUMNS: Final = "seq, decision, action = 'hide', replacement, path"
@@ -27,15 +27,13 @@ def decided(record: Sequence[Any]) -> NewestDecision:
     return NewestDecision(seq, decision, hides, None if replacement is None else texts.open_text(replacement), path)
 
 
-async def current(connection: Connection | Database, session_id: UUID) -> tuple[NewestDecision, ...]:
+async def current(connection: Executor, session_id: UUID) -> tuple[NewestDecision, ...]:
     """Return the newest decision about each event that was ever hidden or shown."""
     rows = await connection.fetch(f"SELECT {COLUMNS} FROM ({_CURRENT}) AS newest ORDER BY seq", session_id=session_id)
     return tuple(decided(tuple(row.values())) for row in rows)
 
 
-async def until(
-    connection: Connection | Database, session_id: UUID, head: int, to_seq: int
-) -> tuple[NewestDecision, ...]:
+async def until(connection: Executor, session_id: UUID, head: int, to_seq: int) -> tuple[NewestDecision, ...]:
     """Return the newest decisions as of the head `head`, about the events up to `to_seq`."""
     newest = _NEWEST.format(more="AND head <= :head AND seq <= :to_seq")
     sql = f"SELECT {COLUMNS} FROM ({newest}) AS newest ORDER BY seq"

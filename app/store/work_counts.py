@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from app.store.engine import Connection, Database
+from app.store.engine import Database, Executor
 from app.store.rows import columns, decode, parameters
 
 BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, math.inf)
@@ -42,7 +42,7 @@ class WorkCount:
     newest_at: datetime
 
 
-async def add(connection: Connection | Database, done: WorkDone, number: int = 1) -> None:
+async def add(connection: Executor, done: WorkDone, number: int = 1) -> None:
     """Count a piece of work, or `number` pieces."""
     await connection.execute(
         "INSERT INTO work_counts AS w (kind, maker, outcome, bound, number, seconds, input_tokens, output_tokens) "

@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 from app.core.errors import StoreUnavailable
 from app.runtime.wing import find_placement
 from app.store import driver
-from app.store.engine import Connection, Database, acting_for, reading_from
+from app.store.engine import Database, Executor, acting_for, reading_from
 
 WHO = "SELECT pg_backend_pid() AS pid"
 LONG = "SELECT pg_sleep(60)"
@@ -166,7 +166,7 @@ class Recording:
     def transaction_settings(self, settings: Mapping[str, str], tenant: str) -> Sequence[str]:
         return [tenant]
 
-    async def run(self, on: Connection | Database, method: str, sql: str, values: Mapping[str, object]) -> object:
+    async def run(self, on: Executor, method: str, sql: str, values: Mapping[str, object]) -> object:
         self.statements.append(sql)
         return await on.run_in_transaction(lambda tx: tx.send(method, sql, values))
 

@@ -38,7 +38,7 @@ from app.resources.layers.service import count_tokens
 from app.resources.policies.service import ChosenPolicy, Policies
 from app.services.counting import Counting
 from app.store import spans, summaries, views
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Executor
 from app.store.ids import SessionRef, session_ref
 
 BOUND_FACTOR: Final = 2
@@ -78,11 +78,7 @@ class InputsLoader:
     """Loads the inputs of contexts."""
 
     def __init__(
-        self,
-        counting: Counting,
-        policies: Policies,
-        caches: Mapping[str, CacheProfile],
-        calls_kept_days: int,
+        self, counting: Counting, policies: Policies, caches: Mapping[str, CacheProfile], calls_kept_days: int
     ) -> None:
         self._counting = counting
         self._policies = policies
@@ -105,9 +101,7 @@ class InputsLoader:
             events = held.recounted + await self._counting.recount(events[len(held.recounted) :], held.counter)
         return await self._inputs(asked, held.loaded, settings, held.counter, events, held.last_context, now)
 
-    async def load(
-        self, connection: Connection | Database, asked: Asked, held: CachedView | None = None
-    ) -> ContextInputs:
+    async def load(self, connection: Executor, asked: Asked, held: CachedView | None = None) -> ContextInputs:
         """Load a view, or bring the held one up to date, and read on until the plan needs no more of the log.
 
         Raises NotFound, LineChanged, InjectionOverReserve, InvalidPolicy, CannotFit, or InvalidRequest for an `at`
@@ -155,7 +149,7 @@ class InputsLoader:
             bound *= DEEPEN_FACTOR
         raise Conflict("the view changed while it was read; retry the request")
 
-    async def _settings(self, connection: Connection | Database, asked: Asked, loaded: LoadedView) -> ViewSettings:
+    async def _settings(self, connection: Executor, asked: Asked, loaded: LoadedView) -> ViewSettings:
         request, given, view = asked.request, asked.policy, loaded.view
         policy_ref = given.ref if given else view.policy if view else loaded.session_policy
         tx = connection if isinstance(connection, Connection) else None
@@ -214,7 +208,7 @@ class InputsLoader:
         )
 
 
-async def _with_unread_files(connection: Connection | Database, inputs: ContextInputs) -> ContextInputs:
+async def _with_unread_files(connection: Executor, inputs: ContextInputs) -> ContextInputs:
     """Add the files modified in unread events that no summary covers, for the note of the drops."""
     loaded = inputs.loaded
     floor, last = 0 if inputs.from_scratch else loaded.frontier.floor, loaded.unread.to_seq

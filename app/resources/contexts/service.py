@@ -34,7 +34,7 @@ from app.services.counting import Counting
 from app.store import calls, compactions
 from app.store.answers import ResponseToStore
 from app.store.calls import NewAnswer
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.ids import SessionRef, new_id
 from app.tracing import TraceSpan, tracer
 
@@ -166,12 +166,7 @@ class Assembly:
         self._view_cache.put(assembled.inputs.request.view, read)
 
     async def _continue(
-        self,
-        connection: Connection | Database,
-        asked: Asked,
-        held: CachedView | None,
-        head: int | None,
-        keep: KeepContext | None,
+        self, connection: Executor, asked: Asked, held: CachedView | None, head: int | None, keep: KeepContext | None
     ) -> MadeContext | None:
         """Make and record a context from the view held in memory; None if the view must be read.
 
@@ -236,7 +231,7 @@ class Assembly:
 
     async def _make(
         self,
-        connection: Connection | Database,
+        connection: Executor,
         asked: Asked,
         held: CachedView | None,
         head: int | None,
@@ -289,7 +284,7 @@ class Assembly:
         return ContextAnswer(asked.session, assembled, state, reason)
 
     async def _record(
-        self, connection: Connection | Database, tenant_id: UUID, answer: ContextAnswer, keep: KeepContext | None
+        self, connection: Executor, tenant_id: UUID, answer: ContextAnswer, keep: KeepContext | None
     ) -> bool:
         """Record the call; False if another request opened an epoch of the view meanwhile, or the session is gone."""
         assembled = answer.assembled

@@ -37,7 +37,7 @@ from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota
 from app.services.counting import Counting
 from app.store import event_log, log
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
 from app.store.ids import SessionRef, session_ref
@@ -124,7 +124,7 @@ class Ingest:
         """Return the block in which no other task of this process appends to the session."""
         return self._waiting.turn(ref.session_id)
 
-    async def append_unlocked(self, connection: Connection | Database, prepared: PreparedAppend) -> Appending | None:
+    async def append_unlocked(self, connection: Executor, prepared: PreparedAppend) -> Appending | None:
         """Append in one statement, if the session is as its snapshot says; None if that must be decided under its lock.
 
         Raises asyncpg.UniqueViolationError if the key or an event id has been used, which is then to be decided too.
@@ -227,9 +227,7 @@ class Ingest:
             self._view_cache.add_events(appending.session_id, appending.added)
         return appending.appended
 
-    async def _repeats_shared(
-        self, connection: Connection | Database, hint: SessionSnapshot, drafts: Sequence[Draft]
-    ) -> bool:
+    async def _repeats_shared(self, connection: Executor, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:
         """Return whether a fork's append repeats an event id of an ancestor; the index checks the fork's own ids."""
         names = [draft.id for draft in drafts if draft.id is not None] if hint.log.ancestors else []
         return bool(names and await event_log.by_ids(connection, hint.log, names, own=False))

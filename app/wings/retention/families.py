@@ -6,12 +6,10 @@ from datetime import datetime
 from uuid import UUID
 
 from app.core.log.segments import session_of
-from app.store.engine import Connection, Database
+from app.store.engine import Database, Executor
 from app.store.ids import session_key
 from app.store.session_filter import ListPosition
 from app.wings.retention.rules import Life
-
-Reader = Connection | Database
 
 
 async def oldest_sessions(
@@ -33,7 +31,7 @@ async def oldest_sessions(
     return [(row["external_id"], (row["created_at"], row["session_id"])) for row in rows]
 
 
-async def find_families(reader: Reader, tenant_id: UUID, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+async def find_families(reader: Executor, tenant_id: UUID, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
     """Return for each session the names of itself, its forks, and their forks."""
     forks: dict[str, set[str]] = {}
     rest = set(names)
@@ -51,7 +49,7 @@ async def find_families(reader: Reader, tenant_id: UUID, names: Sequence[str]) -
     return {name: frozenset(_descendants(name, forks)) for name in names}
 
 
-async def _lines(reader: Reader, tenant_id: UUID, names: Collection[str]) -> list[str]:
+async def _lines(reader: Executor, tenant_id: UUID, names: Collection[str]) -> list[str]:
     """Return the names of the sessions' further lines."""
     rows = await reader.fetch(
         "SELECT external_id FROM sessions WHERE root = ANY(:roots::uuid[]) AND tenant_id = :tenant_id",
@@ -71,7 +69,7 @@ def _descendants(name: str, forks: Mapping[str, Collection[str]]) -> set[str]:
     return found
 
 
-async def last_uses(reader: Reader, tenant_id: UUID, names: Collection[str]) -> dict[str, Life]:
+async def last_uses(reader: Executor, tenant_id: UUID, names: Collection[str]) -> dict[str, Life]:
     """Return by name when sessions were created and last used, without the uses in records of calls, which `add_calls`
     adds; calls whose records were deleted are included. Missing sessions are left out."""
     rows = await reader.fetch(
@@ -88,7 +86,7 @@ async def last_uses(reader: Reader, tenant_id: UUID, names: Collection[str]) -> 
     return found
 
 
-async def add_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life]) -> dict[str, Life]:
+async def add_calls(reader: Executor, tenant_id: UUID, known: Mapping[str, Life]) -> dict[str, Life]:
     """Return `known` with the uses that calls and outcomes record, and whether a compaction is open."""
     keys = await _keys(reader, tenant_id, known)
     calls = await reader.fetch(
@@ -113,7 +111,7 @@ async def add_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life]) 
     return found
 
 
-async def _keys(reader: Reader, tenant_id: UUID, names: Collection[str]) -> dict[UUID, str]:
+async def _keys(reader: Executor, tenant_id: UUID, names: Collection[str]) -> dict[UUID, str]:
     """Return the keys of the rows of sessions and their lines, each with the session's name."""
     rows = [*names, *await _lines(reader, tenant_id, names)]
     return {session_key(tenant_id, row): session_of(row) for row in rows}

@@ -10,7 +10,7 @@ import structlog
 
 from app.core.log.segments import session_of
 from app.store import erasure, work_counts
-from app.store.engine import Connection, Database
+from app.store.engine import Database, Executor
 from app.store.session_filter import ListPosition
 from app.store.work_counts import WorkDone
 from app.wings.retention import families, store
@@ -149,7 +149,7 @@ class RetentionRules:
 
 
 async def _lives(
-    reader: Connection | Database, tenant_id: UUID, names: Collection[str], rules: Lifetimes, now: datetime
+    reader: Executor, tenant_id: UUID, names: Collection[str], rules: Lifetimes, now: datetime
 ) -> Mapping[str, Life]:
     """Return the lives of sessions. Records of calls, which may be many, are read only for sessions otherwise due."""
     known = await families.last_uses(reader, tenant_id, names)

@@ -12,7 +12,7 @@ import asyncpg
 
 from app.core.log.events import Json, canonical_json
 from app.runtime.wing import installed
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.erasure import WITHOUT_KEYS
 from app.store.ids import SessionRef, session_key
 from app.store.purges import ROWS_PER_STATEMENT, ExpiredCall, delete_calls
@@ -233,7 +233,7 @@ async def add(
     return stored, False
 
 
-async def find_by_key(reader: Connection | Database, tenant_id: UUID, key: str) -> ErasureRow | None:
+async def find_by_key(reader: Executor, tenant_id: UUID, key: str) -> ErasureRow | None:
     """Return the erasure that was stored under an idempotency key; None if there is none."""
     row = await reader.fetchrow(
         f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND idempotency_sha256 = :hashed",
@@ -317,9 +317,7 @@ _FILTERED: Final = (
 )
 
 
-async def matching(
-    reader: Connection | Database, tenant_id: UUID, names: Collection[str], filters: SessionFilter
-) -> set[str]:
+async def matching(reader: Executor, tenant_id: UUID, names: Collection[str], filters: SessionFilter) -> set[str]:
     """Return the names of those sessions that match the filter."""
     sql, values = conditions(filters, None)
     more, others = scan_conditions(filters, None)
@@ -358,7 +356,7 @@ async def finish(database: Database, tenant_id: UUID, id: UUID, kept: int) -> Er
     return None if row is None else _row(row)
 
 
-async def queue(connection: Connection | Database, tenant_id: UUID, id: UUID) -> None:
+async def queue(connection: Executor, tenant_id: UUID, id: UUID) -> None:
     """Queue an erasure, unless a job for it waits or runs."""
     await connection.execute(
         "INSERT INTO pgqueuer (priority, entrypoint, payload, dedupe_key, status) "

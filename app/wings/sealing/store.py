@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.rows import columns, decode
 
 
@@ -45,7 +45,7 @@ class ListedKey(ContentKey):
     tenant: str
 
 
-async def all_keys(connection: Connection | Database) -> list[ListedKey]:
+async def all_keys(connection: Executor) -> list[ListedKey]:
     """Return all tenants' keys by tenant name. Only the tables' owner sees them."""
     rows = await connection.fetch(
         f"SELECT {_COLUMNS}, (SELECT name FROM tenants t WHERE t.tenant_id = k.tenant_id) AS tenant "

@@ -19,7 +19,7 @@ import asyncpg
 from app.core.lexicon.times import to_seconds
 from app.store import answers, audit, calibrations, calls, chain, compactions, jobs, lines, log, outcomes
 from app.store.driver import numbered
-from app.store.engine import LOCK_MS, Connection, Database
+from app.store.engine import LOCK_MS, Connection, Database, Executor
 from app.store.ids import SessionRef
 from app.store.rows import Row
 from app.tracing import tracer
@@ -81,7 +81,7 @@ class Shards:
         here = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
         return (*((f"SELECT {here}",) if here else ()), f"SET LOCAL lock_timeout = '{LOCK_MS}'; {tenant}")
 
-    async def run(self, on: Connection | Database, method: str, sql: str, values: Mapping[str, object]) -> object:
+    async def run(self, on: Executor, method: str, sql: str, values: Mapping[str, object]) -> object:
         """Return the result of a statement of the store."""
         if sql in _ON_QUEUE:
             return await getattr(self._queue, method)(sql, **values)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.purges import EXPIRED, in_batches
 from app.store.rows import columns, decode
 
@@ -160,7 +160,7 @@ async def deliveries(
     return [decode(DeliveryRow, row) for row in rows]
 
 
-async def delivery(database: Connection | Database, tenant_id: UUID, name: str, id: UUID) -> DeliveryRow | None:
+async def delivery(database: Executor, tenant_id: UUID, name: str, id: UUID) -> DeliveryRow | None:
     """Return one delivery of a webhook; None if there is none."""
     row = await database.fetchrow(_DELIVERIES + "AND d.id = :id", tenant_id=tenant_id, webhook=name, id=id)
     return None if row is None else decode(DeliveryRow, row)
