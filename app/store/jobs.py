@@ -52,6 +52,19 @@ async def queues(database: Database) -> list[Queue]:
     return [next((one for one in found if one.kind == kind), Queue(kind)) for kind in KINDS]
 
 
+async def enqueue(connection: Executor, kind: str, id: UUID, payload: str) -> None:
+    """Queue a job about the session or erasure `id`, unless one of this kind waits or runs."""
+    await connection.execute(
+        "INSERT INTO pgqueuer (priority, entrypoint, payload, dedupe_key, status) "
+        "VALUES (0, :kind, convert_to(:payload, 'UTF8'), :dedupe_key, 'queued') ON CONFLICT (dedupe_key) "
+        "WHERE ((status = ANY (ARRAY['queued'::pgqueuer_status, 'picked'::pgqueuer_status])) "
+        "AND (dedupe_key IS NOT NULL)) DO NOTHING",
+        kind=kind,
+        payload=payload,
+        dedupe_key=f"{kind}:{id}",
+    )
+
+
 RUN_NOW: Final = (
     "UPDATE pgqueuer SET execute_after = now() WHERE dedupe_key = :key AND status = 'queued' AND execute_after > now()"
 )

@@ -15,7 +15,7 @@ from app.core.tokens.counter import Counter
 from app.http.fields import answer_of
 from app.resources.policies.service import Policies
 from app.services.counting import Counting, bytes_of, off_loop
-from app.store import event_log, sessions
+from app.store import event_log, jobs, sessions
 from app.store.engine import Database
 from app.store.ids import SessionRef
 from app.store.sessions import SessionRow
@@ -114,7 +114,8 @@ class Recall:
             if left is None:
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)
             if left:
-                await store.queue(self._database, ref, part.from_seq, part.to_seq)
+                payload = f"{ref.session_id} {ref.tenant_id} {part.from_seq} {part.to_seq}"
+                await jobs.enqueue(self._database, "index", ref.session_id, payload)
             unsearched += left
         return unsearched
 

@@ -213,18 +213,6 @@ async def _find(
     return rows, index
 
 
-async def queue(database: Database, ref: SessionRef, first: int, last: int) -> None:
-    """Queue a job that indexes a session's own events `first` to `last`, unless one for the session waits or runs."""
-    await database.execute(
-        "INSERT INTO pgqueuer (priority, entrypoint, payload, dedupe_key, status) "
-        "VALUES (0, 'index', convert_to(:payload, 'UTF8'), :dedupe_key, 'queued') ON CONFLICT (dedupe_key) "
-        "WHERE ((status = ANY (ARRAY['queued'::pgqueuer_status, 'picked'::pgqueuer_status])) "
-        "AND (dedupe_key IS NOT NULL)) DO NOTHING",
-        payload=f"{ref.session_id} {ref.tenant_id} {first} {last}",
-        dedupe_key=f"index:{ref.session_id}",
-    )
-
-
 async def seqs_with_terms(database: Database, log: SessionLog, words: Sequence[str]) -> set[int]:
     """Return the seqs of events with any of the terms, and of the results of calls among them."""
     found: set[int] = set()

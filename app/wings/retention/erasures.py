@@ -19,7 +19,7 @@ from app.core.log.events import Json
 from app.core.log.parse import check_names_values
 from app.core.log.segments import session_of
 from app.resources.sessions.service import check_metadata
-from app.store import erasure, sessions, work_counts
+from app.store import erasure, jobs, sessions, work_counts
 from app.store.engine import Database
 from app.store.ids import new_id, session_key, session_ref
 from app.store.session_filter import ListPosition, SessionFilter
@@ -159,7 +159,7 @@ class Erasures:
                 tx, tenant_id, new_id(), key_id=key_id, key=key, text=asked.text, forks=asked.forks
             )
             if new:
-                await store.queue(tx, tenant_id, row.id)
+                await jobs.enqueue(tx, "erase", row.id, f"{tenant_id} {row.id}")
         if (row.filter_sha256, row.forks) != (store.text_sha256(asked.text), asked.forks):
             raise IdempotencyConflict.of_key(key)
         return await self._add_session_count(row), new

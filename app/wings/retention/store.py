@@ -12,6 +12,7 @@ import asyncpg
 
 from app.core.log.events import Json, canonical_json
 from app.runtime.wing import installed
+from app.store import jobs
 from app.store.engine import Connection, Database, Executor
 from app.store.erasure import WITHOUT_KEYS
 from app.store.ids import SessionRef, session_key
@@ -356,21 +357,9 @@ async def finish(database: Database, tenant_id: UUID, id: UUID, kept: int) -> Er
     return None if row is None else _row(row)
 
 
-async def queue(connection: Executor, tenant_id: UUID, id: UUID) -> None:
-    """Queue an erasure, unless a job for it waits or runs."""
-    await connection.execute(
-        "INSERT INTO pgqueuer (priority, entrypoint, payload, dedupe_key, status) "
-        "VALUES (0, 'erase', convert_to(:payload, 'UTF8'), :dedupe_key, 'queued') ON CONFLICT (dedupe_key) "
-        "WHERE ((status = ANY (ARRAY['queued'::pgqueuer_status, 'picked'::pgqueuer_status])) "
-        "AND (dedupe_key IS NOT NULL)) DO NOTHING",
-        payload=f"{tenant_id} {id}",
-        dedupe_key=f"erase:{id}",
-    )
-
-
 async def enqueue_unfinished(database: Database) -> int:
     """Queue the unfinished erasures that have no job; return the number of them."""
     rows = await database.fetch("SELECT tenant_id, id FROM palimpsest_across_erasures()")
     for row in rows:
-        await queue(database, row["tenant_id"], row["id"])
+        await jobs.enqueue(database, "erase", row["id"], f"{row['tenant_id']} {row['id']}")
     return len(rows)

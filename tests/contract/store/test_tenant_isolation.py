@@ -285,7 +285,7 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         await spans.calls(application, own, 1, 60)
         await event_log.has_conversation(application, SessionLog(own))
         await sessions.name_of(application, ref)
-        await search.queue(application, ref, 1, 60)
+        await jobs.enqueue(application, "index", own, f"{own} {tenant_id} 1 60")
         assert await lines.of_event(application, tenant_id, "s", "resp_of_nobody") is None
         assert await lines.of_call(application, tenant_id, "s", uuid4()) is None
         assert (await warmings.spent(application, tenant_id, "s")).cache_read_tokens
