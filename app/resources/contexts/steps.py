@@ -63,10 +63,9 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A step on a line of the session `name`, with what could be done before its transaction."""
+    """A step of the session `name`, with what could be done before its transaction."""
 
     name: str
-    line: str
     outcome: tuple[UUID, Report] | None
     append: PreparedAppend | None
     context: Asked | None
@@ -91,17 +90,15 @@ class _Made:
         )
 
 
+@dataclass(eq=False)
 class Steps:
     """Takes agents' steps."""
 
-    def __init__(
-        self, database: Database, ingest: Ingest, assembly: Assembly, feedback: Feedback, lines: Lines
-    ) -> None:
-        self._database = database
-        self._ingest = ingest
-        self._assembly = assembly
-        self._feedback = feedback
-        self._lines = lines
+    _database: Database
+    _ingest: Ingest
+    _assembly: Assembly
+    _feedback: Feedback
+    _lines: Lines
 
     async def take(
         self, tenant_id: UUID, name: str, step: AgentStep, keep: ResponseToStore[StepDone] | None = None
@@ -127,7 +124,7 @@ class Steps:
             append = None if step.append is None else await self._ingest.prepare(tenant_id, line, step.append)
         with failing_part("context"):
             context = None if step.context is None else await self._assembly.resolve(tenant_id, line, step.context)
-        prepared = _Prepared(name, line, step.outcome, append, context, keep)
+        prepared = _Prepared(name, step.outcome, append, context, keep)
         async with nullcontext() if append is None else self._ingest.turn(ref):
             try:
                 made = await self._database.run_in_transaction(partial(self._make, ref, prepared))

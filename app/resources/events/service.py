@@ -6,7 +6,7 @@ apply (a stale assumption, a new session, a repeated key or id, an invalid resul
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -70,27 +70,18 @@ class Appending:
     added: AddedEvents | None = None
 
 
+@dataclass(eq=False)
 class Ingest:
     """Appends events."""
 
-    def __init__(
-        self,
-        database: Database,
-        counting: Counting,
-        policies: Policies,
-        view_cache: ViewCache,
-        quota: SessionQuota,
-        snapshots: SessionSnapshots,
-        lines: Lines,
-    ) -> None:
-        self._lines = lines
-        self._quota = quota
-        self._database = database
-        self._counting = counting
-        self._policies = policies
-        self._view_cache = view_cache
-        self._snapshots = snapshots
-        self._waiting = WaitingLists()
+    _database: Database
+    _counting: Counting
+    _policies: Policies
+    _view_cache: ViewCache
+    _quota: SessionQuota
+    _snapshots: SessionSnapshots
+    _lines: Lines
+    _waiting: WaitingLists = field(default_factory=WaitingLists, init=False)
 
     async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
         """Append all events or none, to the line that a session's name means. Raises a subclass of ContextError."""

@@ -112,28 +112,20 @@ class Reporting:
         return ReportResults(self.call.view, self.call.model, self.lessons.shared, self.reported, learned)
 
 
+@dataclass(eq=False)
 class Feedback:
     """Records reports and learns from them.
 
     `cache_reads`, set by a wing, measures the reads of a reported call from the provider's cache.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        counting: Counting,
-        policies: Policies,
-        view_cache: ViewCache,
-        caches: Mapping[str, CacheProfile],
-        on_report: Callable[[Verdict], None],
-    ) -> None:
-        self._on_report = on_report
-        self.cache_reads: Callable[[Reporting], Awaitable[CacheReads | None]] | None = None
-        self._caches = caches
-        self._database = database
-        self._counting = counting
-        self._policies = policies
-        self._view_cache = view_cache
+    _database: Database
+    _counting: Counting
+    _policies: Policies
+    _view_cache: ViewCache
+    _caches: Mapping[str, CacheProfile]
+    _on_report: Callable[[Verdict], None]
+    cache_reads: Callable[[Reporting], Awaitable[CacheReads | None]] | None = None
 
     async def report(self, tenant_id: UUID, address: str, call_id: UUID, report: Report) -> Verdict:
         """Record a report, learn from it, and return the next action: nothing, retry with less, or stop.

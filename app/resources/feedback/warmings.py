@@ -61,16 +61,14 @@ class PreparedWarming:
     saves: float
 
 
+@dataclass(eq=False)
 class Warmings:
     """Prepares and records warmings."""
 
-    def __init__(
-        self, database: Database, policies: Policies, recordings: Recordings, caches: Mapping[str, CacheProfile]
-    ) -> None:
-        self._database = database
-        self._recordings = recordings
-        self._policies = policies
-        self._caches = caches
+    _database: Database
+    _policies: Policies
+    _recordings: Recordings
+    _caches: Mapping[str, CacheProfile]
 
     async def record(
         self, tenant_id: UUID, address: str, call_id: UUID, warming_id: UUID, report: WarmingReport | None

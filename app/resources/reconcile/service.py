@@ -9,7 +9,7 @@ compaction of its own), the model sees the client's conversation, and nothing is
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -50,32 +50,24 @@ class _InForce:
     definitions: Json = None
 
 
+@dataclass(eq=False)
 class Reconcile:
     """Makes contexts for clients' complete messages."""
 
-    def __init__(
-        self,
-        database: Database,
-        counting: Counting,
-        policies: Policies,
-        ingest: Ingest,
-        assembly: Assembly,
-        lines: Lines,
-        quota: SessionQuota,
-        rates: EventRates,
-    ) -> None:
-        self._database = database
-        self._counting = counting
-        self._policies = policies
-        self._ingest = ingest
-        self._assembly = assembly
-        self._lines = lines
-        self._quota = quota
-        self._rates = rates
-        self._waiting = WaitingLists()
-        self._reader = ListReader()
-        self._in_force: OrderedDict[tuple[UUID, object, int, int, int], _InForce] = OrderedDict()
-        self._seqs: OrderedDict[tuple[UUID, object], list[int]] = OrderedDict()
+    _database: Database
+    _counting: Counting
+    _policies: Policies
+    _ingest: Ingest
+    _assembly: Assembly
+    _lines: Lines
+    _quota: SessionQuota
+    _rates: EventRates
+    _waiting: WaitingLists = field(default_factory=WaitingLists, init=False)
+    _reader: ListReader = field(default_factory=ListReader, init=False)
+    _in_force: OrderedDict[tuple[UUID, object, int, int, int], _InForce] = field(
+        default_factory=OrderedDict, init=False
+    )
+    _seqs: OrderedDict[tuple[UUID, object], list[int]] = field(default_factory=OrderedDict, init=False)
 
     async def read(self, tenant_id: UUID, name: str, given: ClientList) -> ClientMessages:
         """Read a client's list as events. Raises InvalidMessage or InvalidEvent."""

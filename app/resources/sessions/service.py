@@ -1,7 +1,7 @@
 """Creation, reading and erasure of sessions."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -25,20 +25,14 @@ from app.store.spans import MAIN
 METADATA_BYTES_MAX = 65_536
 
 
+@dataclass(eq=False)
 class Sessions:
     """Creates, changes, reads and erases sessions."""
 
-    def __init__(
-        self,
-        database: Database,
-        counting: Counting,
-        policies: Policies,
-        quota: SessionQuota,
-    ) -> None:
-        self._database = database
-        self._counting = counting
-        self._policies = policies
-        self._quota = quota
+    _database: Database
+    _counting: Counting
+    _policies: Policies
+    _quota: SessionQuota
 
     async def put(
         self,

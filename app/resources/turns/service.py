@@ -61,22 +61,15 @@ class TurnEnded(Appended):
         return self.events[0] if len(self.events) > 1 else None
 
 
+@dataclass(eq=False)
 class Turns:
     """Lists and ends turns."""
 
-    def __init__(
-        self,
-        database: Database,
-        counting: Counting,
-        policies: Policies,
-        view_cache: ViewCache,
-        ingest: Ingest,
-    ) -> None:
-        self._database = database
-        self._counting = counting
-        self._policies = policies
-        self._view_cache = view_cache
-        self._ingest = ingest
+    _database: Database
+    _counting: Counting
+    _policies: Policies
+    _view_cache: ViewCache
+    _ingest: Ingest
 
     async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[TurnSpan]:
         """Return up to `limit` turns after number `after`, in order. Raises NotFound."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -33,16 +34,14 @@ SELECT EXISTS (SELECT FROM summaries WHERE session_id = :session_id AND cover_id
 """
 
 
+@dataclass(eq=False)
 class Moments:
     """Loads the moments of recorded calls. `caches` are the profiles of providers' caches by model."""
 
-    def __init__(
-        self, database: Database, policies: Policies, counting: Counting, caches: Mapping[str, CacheProfile]
-    ) -> None:
-        self._database = database
-        self._policies = policies
-        self._counting = counting
-        self._caches = caches
+    _database: Database
+    _policies: Policies
+    _counting: Counting
+    _caches: Mapping[str, CacheProfile]
 
     async def of_call(self, tenant_id: UUID, external_id: str, done: Reproduced) -> PlannedMoment | None:
         """Return the moment of a call; None if it is unknown: of an early record, a retry, or a call with erased
