@@ -53,8 +53,12 @@ class Idempotency:
         """Return the response stored under the key; None if there is none, or no key. Raises IdempotencyConflict."""
         return None if self.claim is None else await answers.find_claimed(self._database, self.claim)
 
-    def response_to_store(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> ResponseToStore[Done] | None:
-        """Return what the operation must store in its transaction; None without a key. `answer` makes the response."""
+    def response_to_store(self, to_response: Callable[[Done], Mapping[str, Any]]) -> ResponseToStore[Done] | None:
+        """Return what the operation must store in its transaction; None without a key."""
+
+        async def answer(done: Done) -> Mapping[str, Any]:
+            return to_response(done)
+
         return None if self.claim is None else ResponseToStore(self.claim, answer)
 
     async def concurrent_response(self) -> Mapping[str, Any]:
@@ -81,12 +85,8 @@ class Idempotency:
         kept = await self.stored_response()
         if kept is not None:
             return kept
-
-        async def to_response(done: Done) -> Mapping[str, Any]:
-            return _to_json(model, show(done))
-
         try:
-            made = await make(self.response_to_store(to_response))
+            made = await make(self.response_to_store(lambda done: _to_json(model, show(done))))
         except AlreadyAnswered:
             return await self.concurrent_response()
         return show(made)

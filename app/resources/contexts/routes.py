@@ -26,7 +26,7 @@ from app.http.operation import Resource, Who
 from app.resources.contexts.json import ContextBody, context_body, reconciled_body
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.schemas import ContextIn, ContextOut, ContextQuery
-from app.resources.contexts.service import Assembly, ContextAnswer
+from app.resources.contexts.service import Assembly, KeepContext
 from app.resources.contexts.steps import AgentStep, StepDone, StepFailed, failing_part
 from app.resources.events.routes import append_request, appended_json
 from app.resources.events.schemas import EventsIn, MessagesIn
@@ -36,7 +36,7 @@ from app.resources.layers.service import check_content
 from app.resources.reconcile.messages import ClientList
 from app.resources.reconcile.outcome import Reconciled
 from app.services.tenants import Caller
-from app.store.answers import AlreadyAnswered, KeyClaim
+from app.store.answers import AlreadyAnswered, KeyClaim, ResponseToStore
 
 router = Resource("context", schemas=(ContextIn,))
 
@@ -138,8 +138,9 @@ async def _make(services: Any, who: Caller, sid: str, body: ContextIn, once: Ide
         step = _happened(services, who, body, once.claim)
         if body.messages is None and body.retry_of is None and body.wait_ms is None and not body.force:
             step = replace(step, context=await context_request(body, who, sid, services.feedback))
-            keep = once.response_to_store(partial(_stored_step, sid, step))
-            return _step_body(sid, step, await services.steps.take(who.tenant_id, sid, step, keep))
+            show = partial(_step_body, sid, step)
+            keep: ResponseToStore[StepDone] | None = once.response_to_store(lambda done: show(done).stored())
+            return show(await services.steps.take(who.tenant_id, sid, step, keep))
         done = await services.steps.take(who.tenant_id, sid, step)
         with failing_part("context", done):
             return await _make_alone(services, who, sid, body, once, _results(sid, step, done))
@@ -163,14 +164,15 @@ async def _make_alone(
     line = sid if body.retry_of is None else await services.lines.of_call(who.tenant_id, sid, body.retry_of)
     asked = await context_request(body, who, line, services.feedback)
     if body.messages is None:
-        keep = once.response_to_store(partial(_stored_context, results))
+        keep: KeepContext | None = once.response_to_store(lambda answer: context_body(answer, results).stored())
         return context_body(await services.assembly.context(who.tenant_id, line, asked, keep=keep), results)
     _check_ingest(who, "messages")
     none = body.system is not None and not body.system
     sent = ClientList(asked.format, body.messages, body.system, body.tools, all_prompts=none)
     given = await services.reconcile.read(who.tenant_id, sid, sent)
-    keep_list = once.response_to_store(partial(_stored_reconciled, results))
-    return reconciled_body(await services.reconcile.context(who.tenant_id, sid, given, asked, keep_list), results)
+    show = partial(reconciled_body, extra=results)
+    kept: ResponseToStore[Reconciled] | None = once.response_to_store(lambda done: show(done).stored())
+    return show(await services.reconcile.context(who.tenant_id, sid, given, asked, kept))
 
 
 def _happened(services: Any, who: Caller, body: ContextIn, claim: KeyClaim | None) -> AgentStep:
@@ -192,18 +194,6 @@ def _step_body(sid: str, step: AgentStep, done: StepDone) -> ContextBody:
     if done.answer is None:
         raise RuntimeError("a step with a context has made none")
     return context_body(done.answer, _results(sid, step, done))
-
-
-async def _stored_step(sid: str, step: AgentStep, done: StepDone) -> Mapping[str, Json]:
-    return _step_body(sid, step, done).stored()
-
-
-async def _stored_context(results: Mapping[str, Json], answer: ContextAnswer) -> Mapping[str, Json]:
-    return context_body(answer, results).stored()
-
-
-async def _stored_reconciled(results: Mapping[str, Json], done: Reconciled) -> Mapping[str, Json]:
-    return reconciled_body(done, results).stored()
 
 
 def _results(sid: str, step: AgentStep, done: StepDone) -> dict[str, Any]:

@@ -203,6 +203,6 @@ class Compactions:
         """
         # A request for a compaction need not repeat prompts and tools: those of the log stay.
         given = replace(given, prompts=(), tools=None, all_prompts=False)
-        applied = await self._reconcile.append_only(tenant_id, session, given, request)
+        applied = await self._reconcile.append(tenant_id, session, given, request)
         place = CompactedPlace(session, row_name(applied.line), applied.head, given.links[-1].hash.hex(), paused)
         return await self._items.seal(tenant_id, place)

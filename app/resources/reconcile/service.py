@@ -88,7 +88,7 @@ class Reconcile:
         The append stays if no context can be made. Raises the errors of an append and of `Assembly.context`, and
         InvalidRequest for a line instead of a session, or an `at`.
         """
-        applied = await self._append_new(tenant_id, name, given, request, None if keep is None else keep.claim)
+        applied = await self.append(tenant_id, name, given, request, None if keep is None else keep.claim)
         by_message = seqs_by_message(given, applied.seqs, applied.prompts)
 
         done: Reconciled | None = None
@@ -112,14 +112,8 @@ class Reconcile:
         self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest
     ) -> ContextAnswer:
         """Do what `context` does, without a plan for the client's messages."""
-        applied = await self._append_new(tenant_id, name, given, request, None)
+        applied = await self.append(tenant_id, name, given, request)
         return await self._assembly.context(tenant_id, applied.line, request, applied.head)
-
-    async def append_only(
-        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest
-    ) -> AppliedList:
-        """Do what `context` does, without a context."""
-        return await self._append_new(tenant_id, name, given, request, None)
 
     async def append_to_side_line(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
         """Append events after a seq of a line that has continued since, on a line of their own; the name does not move.
@@ -139,12 +133,13 @@ class Reconcile:
             await self._lines.switch_to(tx, root, await current_row(tx, root))  # `branch` has moved it
         self._ingest.finish(appending)
 
-    async def _append_new(
-        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: KeyClaim | None
+    async def append(
+        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: KeyClaim | None = None
     ) -> AppliedList:
         """Append the client's new messages; store their places under the request's key, if it has one.
 
-        A repetition after a lost response therefore returns the same events and the same context.
+        A repetition after a lost response therefore returns the same events and the same context. Raises the errors of
+        an append, and InvalidRequest for a line instead of a session, or an `at`.
         """
         if is_line(name):
             raise InvalidRequest("messages are for the session: name it without its line", field="sid")
