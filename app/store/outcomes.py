@@ -14,6 +14,7 @@ from app.store.calibrations import CalibrationSamples
 from app.store.engine import Executor
 from app.store.ids import SessionRef
 from app.store.rows import Row, columns, decode, parameters
+from app.store.views import reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,6 @@ def reported_view(row: Row) -> ReportedView | None:
     """Decode a row of VIEW; None if there is no view."""
     if row["view_window_tokens"] is None:
         return None
-    reported = None
-    if row["reported_call"] is not None:
-        reported = Reported(**{name: row[column] for column, name in _USAGE.items()})
     return ReportedView(
         (row["view_policy_name"], row["view_policy_version"]),
         row["view_model"],
@@ -132,7 +130,7 @@ def reported_view(row: Row) -> ReportedView | None:
         row["view_target"],
         row["learned"],
         row["learned_version"],
-        reported,
+        reported(row),
     )
 
 

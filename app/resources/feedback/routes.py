@@ -30,8 +30,9 @@ from app.resources.feedback.schemas import (
     WarmingRequest,
 )
 from app.resources.feedback.service import Feedback, Verdict
-from app.resources.feedback.warmings import WarmingReport, Warmings
+from app.resources.feedback.warmings import Warmings
 from app.store.ids import new_id
+from app.store.warmings import WarmingUsage
 
 router = Resource("feedback", schemas=(OutcomeIn,))
 
@@ -97,7 +98,7 @@ async def report_warming(
     """Report a request that kept the provider's cache of a call. The ledger counts it apart from the model's calls."""
     report = None
     if body.usage is not None:
-        report = WarmingReport(**body.usage.model_dump(exclude={"output_tokens"}))
+        report = WarmingUsage(**body.usage.model_dump(exclude={"output_tokens"}))
     asked = idempotent(body)
     warming_id = new_id() if asked.claim is None else uuid5(call_id, asked.claim.key)
 

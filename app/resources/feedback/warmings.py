@@ -24,23 +24,14 @@ WARMED_FORMAT: Final = "anthropic"
 """Anthropic's API alone documents a request that reads the cache and asks for no answer: `max_tokens` 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class WarmingReport:
-    """The usage of a warming as the provider reported it; None for a figure that it did not report."""
-
-    input_tokens: int | None = None
-    cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
 def warming_bill(usage: WarmingUsage, profile: CacheProfile) -> Bill:
     """Return the bill of a warming, or of the sums of several."""
     total, read, write = usage.input_tokens or 0, usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
     return priced(profile, read, write, max(0, total - read - write))
 
 
-def _usage(report: WarmingReport | None, format: str) -> WarmingUsage:
-    """Return the figures to store, of which the first is the whole input."""
+def _usage(report: WarmingUsage | None, format: str) -> WarmingUsage:
+    """Return the figures to store, of which the first is the whole input, for those that the provider reported."""
     if report is None:
         return WarmingUsage()
     read, write = report.cache_read_tokens or 0, report.cache_write_tokens or 0
@@ -71,7 +62,7 @@ class Warmings:
     _caches: Mapping[str, CacheProfile]
 
     async def record(
-        self, tenant_id: UUID, address: str, call_id: UUID, warming_id: UUID, report: WarmingReport | None
+        self, tenant_id: UUID, address: str, call_id: UUID, warming_id: UUID, report: WarmingUsage | None
     ) -> Bill:
         """Record a warming of a call, and return its bill; without a report it failed and was not billed.
 

@@ -17,10 +17,11 @@ from app.core.errors import ContextError
 from app.core.tokens.pings import KeptCache, PingRules, PingsEnded, can_keep, can_ping, next_ping, ping_body
 from app.core.wire.bodies import JSON_BYTES_MAX, object_or_none, parse
 from app.core.wire.replies import AnthropicReply
-from app.resources.feedback.warmings import WarmingReport, warming_bill
+from app.resources.feedback.warmings import warming_bill
 from app.store import audit, warmings
 from app.store.ids import new_id, session_key
 from app.store.spans import MAIN
+from app.store.warmings import WarmingUsage
 from app.wings.gateway.upstream import Upstream, UpstreamError, raw_pieces
 
 if TYPE_CHECKING:
@@ -171,12 +172,12 @@ class Pings:
             raise PingsEnded("missed")
         return cache.after_ping(at, price)
 
-    async def _record(self, held: HeldRequest, report: WarmingReport | None) -> float:
+    async def _record(self, held: HeldRequest, report: WarmingUsage | None) -> float:
         call = held.call
         bill = await self._kernel.warmings.record(call.tenant_id, call.line, call.call_id, new_id(), report)
         return bill.billed
 
-    async def _send(self, held: HeldRequest) -> WarmingReport:
+    async def _send(self, held: HeldRequest) -> WarmingUsage:
         """Send a ping and return its usage. Raises PingsEnded after any error."""
         log, status = structlog.get_logger(), None
         body = await asyncio.to_thread(lambda: ping_body(parse(held.body)))
@@ -196,7 +197,7 @@ class Pings:
         value = object_or_none(bytes(taken)) if status is not None and status < 400 else None
         usage = None if value is None else AnthropicReply().read(value).usage
         if usage is not None:
-            return WarmingReport(
+            return WarmingUsage(
                 usage.get("input_tokens"), usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
             )
         log.warning("a ping failed", session=held.call.session, status=status)  # its text may quote the key
