@@ -45,7 +45,7 @@ async def report_lines(
     from app.wings.retention.service import RetentionRules
 
     wanted = dict(map(_change, changes))
-    known = {one.name: one.tenant_id for one in await store.tenants(database)}
+    known = await store.tenants(database)
     if tenant not in known:
         raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
     service = RetentionRules(database)
