@@ -85,6 +85,7 @@ def _rule(
     accepts: Callable[[Json], bool], words: str, chars_max: int | None = None, least: int | None = None
 ) -> FieldRule:
     def check(value: Json) -> None:
+        """Raise BrokenRule for a value that the field does not accept, or that is nested too deeply."""
         if not accepts(value):
             raise BrokenRule(f"must be {words}")
         if isinstance(value, (Mapping, list)) and too_deep(value):
