@@ -66,7 +66,7 @@ class Fold:
     are shown (0: all); if `ordered`, the sections that must not be lost come first. `recall` is as in `Stub`. If
     `joined`, it is shown in one text with the others, else in a message of its own; if `dated`, under a line on the age
     of its states. `follows` of the last fold says which messages come after the summaries: OLDER ones that were kept,
-    up to a line that marks their end, or only NEWER ones; it is empty in epochs of earlier versions. Its `settled` are
+    up to a line that ends them, or only NEWER ones; it is empty in epochs of earlier versions. Its `settled` are
     checksums of the lines, in any of the summaries, that newer messages settled when they were folded, and that are
     left out.
     """

@@ -72,15 +72,13 @@ _DATED: Final = " Failures, open tasks and plans are as of the end of each summa
 _FOLLOWS: Final = {
     "": _REST + _DATED,
     OLDER: (
-        " Of that part, only messages that are still needed follow, up to a line that marks their end. Failures, open"
-        " tasks and plans are as of the end of each summary; messages after that line are newer."
+        " Messages of that part that are still needed follow, up to a line that ends them. Failures, open tasks and"
+        " plans are as of the end of each summary."
     ),
     NEWER: " Failures, open tasks and plans are as of the end of each summary; the messages below are newer.",
 }
 """The end of the header of dated summaries, by the messages that follow them."""
-RESUMED: Final = (
-    "[End of the messages kept from the earlier part. The conversation continues here, after the summaries.]"
-)
+RESUMED: Final = "[End of the kept messages. What follows is newer than the summaries.]"
 _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
