@@ -129,7 +129,7 @@ def _work(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
             answer = answers.get(call.seq)
             said = "error" if answer is None or answer.is_error else answer.text.lstrip()
             if not said.startswith(("error", "<tool_use_error>", "The user doesn't want")):
-                edits[path.rsplit("/", 1)[-1]] += 1
+                edits.update("/".join(path.split("/")[-parts:]) for parts in range(1, path.count("/") + 2))
                 last = at
     for name, times in _CHANGED.findall(text):
         yield "changes", TRUE if 0 < int(times or 1) <= edits[name] else FALSE, f"{name} x{times}"

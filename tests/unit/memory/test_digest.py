@@ -206,6 +206,11 @@ def test_a_command_is_listed_without_its_output_redirections() -> None:
         ("**Root cause**: the log must be opened first.", []),
         ("The log is never opened here.", []),
         ("We can always render it later.", []),
+        ("Test with two harbours to ensure the totals agree.", []),
+        ("Find out why the ports don't match.", []),
+        ("That was the only gauge.", []),
+        ("# Plan\n- Errors name the gauge instead of the harbour.\n- Use metres only.", ["Use metres only."]),
+        ("Name the gauge instead of the harbour.", ["Name the gauge instead of the harbour."]),
     ],
 )
 def test_sentences_that_order_something_are_constraints(said: str, rules: list[str] | None) -> None:

@@ -67,9 +67,9 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
         "`make test` failed when it was last run in this part.",
         "Not resolved when this part ended: The estuary test fails because its heights are missing.",
     ]
-    assert section(text, "## Closing Agent Messages") == [
-        "I fixed the gauge so that heights are metric. The report converts heights to feet.",
-        "We decided to convert heights in the report instead of the gauge.",
+    assert section(text, "## Agent Messages at the End") == [
+        "Before the later request: I fixed the gauge so that heights are metric. The report converts heights to feet.",
+        "Before the later request: We decided to convert heights in the report instead of the gauge.",
         "The estuary test fails because its heights are missing. Next I'll read the gauge log.",
     ]
 
@@ -484,17 +484,19 @@ def test_a_removal_that_failed_or_of_another_file_deletes_nothing() -> None:
     run(log, "rm tide/gauge.go", "rm: cannot remove 'tide/gauge.go': Permission denied", is_error=True)
     run(log, "cd /tmp/copy && rm gauge.go")
     run(log, "git rm --cached tide/gauge.go")
-    assert section(body(log), "### Done") == ["Changed gauge.go."]
+    assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
 
 
-def test_a_deleted_file_is_listed_if_no_other_changed_file_has_its_name() -> None:
+def test_files_of_one_name_are_told_apart() -> None:
     log = Log()
     add_edit(log, "a", "b")
     add_edit(log, "a", "b", path="/srv/wind/gauge.go")
+    run(log, "rm gauge.go")
+    assert section(body(log), "### Done") == ["Changed tide/gauge.go.", "Changed wind/gauge.go."]
     run(log, "rm wind/gauge.go")
-    assert section(body(log), "### Done") == ["Changed gauge.go x2."]
-    run(log, "rm tide/gauge.go")
-    assert section(body(log), "### Done") == ["Deleted gauge.go."]
+    assert section(body(log), "### Done") == ["Changed tide/gauge.go.", "Deleted wind/gauge.go."]
+    run(log, "git checkout wind/gauge.go")
+    assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
 
 
 def test_a_failed_command_is_given_with_its_conflicts_or_its_error() -> None:

@@ -57,6 +57,18 @@ def test_suppositions_announcements_and_quotes_are_no_findings(text: str) -> Non
     assert findings_of(text) == []
 
 
+def test_a_sentence_is_not_split_after_the_number_of_an_item() -> None:
+    text = "I changed the gauge so that it: 1. Never fails, because the report has no unit."
+    assert findings_of(text) == [text]
+
+
+def test_a_contrast_is_kept_with_what_it_contrasts() -> None:
+    assert findings_of("The gauge prints feet. But the report passed since it reads no unit.") == [
+        "The gauge prints feet. But the report passed since it reads no unit."
+    ]
+    assert findings_of("So the report passed since it reads no unit.") == []
+
+
 def test_a_statement_is_kept_with_the_one_it_refers_to() -> None:
     assert findings_of("The gauge has no unit. This means heights are in feet.") == [
         "The gauge has no unit. This means heights are in feet."
@@ -150,7 +162,7 @@ def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on()
     text = extract([], f"{first}\n\n{second}\n\n{third}", Digest(), 600, COUNTER)
     assert "## Key Decisions\n- I found the bug. The report converts each height twice." in text
     assert "### Done\n- I fixed the report of heights for every harbour." in text
-    assert text.endswith("## Closing Agent Messages\n- All tests of the estuary pass.")
+    assert text.endswith("## Agent Messages at the End\n- All tests of the estuary pass.")
 
 
 def test_a_span_that_concludes_nothing_names_the_called_tools() -> None:

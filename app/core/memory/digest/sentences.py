@@ -115,16 +115,20 @@ _PROMPT_NAME: Final = re.compile(
 )
 _MARKUP: Final = re.compile(r"\*\*|^\s{0,8}#{1,6} |^\s{0,8}[-*_]{3,20}\s", re.M)
 _FENCE: Final = "```"
-_BREAK: Final = re.compile(r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])")
+_BREAK: Final = re.compile(
+    r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)(?<![:.!?] \d\.)(?<![:.!?] \d\d\.)[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])"
+)
+"""The space between two sentences; a number that begins an item of a list is no sentence."""
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
 _QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])")
 _STRONG: Final = re.compile(
     r"\b(?:must(?! have)|(?<!is )(?<!are )(?<!was )(?<!were )never|(?<!can )(?<!could )always"
-    r"|do not|don'?t (?!we|i\b|you\b|have|know|think|see|remember|recall|actually)"
+    r"|do not|(?<![^e]s )don'?t (?!we|i\b|you\b|have|know|think|see|remember|recall|actually)"
     r"|cannot use|can'?t (?:use|change|touch)"
-    r"|please (?:keep|use|only|avoid|don'?t|do not|make)|make sure|ensure|from now on|not allowed|may not|forbidden"
-    r"|no more than|at most|at least|should(?:n'?t| not| always| only| never)|can only|has to|have to|required to"
-    r"|remember (?:to|that)|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"
+    r"|please (?:keep|use|only|avoid|don'?t|do not|make)|(?<!to )(?:make sure|ensure)|from now on"
+    r"|not allowed|may not|forbidden|no more than|at most|at least"
+    r"|should(?:n'?t| not| always| only| never)|can only|has to|have to|required to|remember (?:to|that)"
+    r"|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"
     r"|(?:i|we)(?:'d| would)? only (?:want|need)|(?:i|we) don'?t want|keep (?:it|the|them|this|all|using)|stick to"
     r"|leave [^.]{1,60} (?:alone|untouched|as (?:it|they))"
     r"|niemals|auf keinen fall|unbedingt|darf nicht|muss|jamais|toujours|il faut|nunca|siempre)\b",
@@ -132,9 +136,13 @@ _STRONG: Final = re.compile(
 )
 """Words that make a sentence a rule, unless it asks or describes a problem."""
 _WEAK: Final = re.compile(
-    r"\b(?:(?<!-)only(?!-)|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b", re.I
+    r"\b(?:(?<!-)(?<!the )only(?!-)|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b",
+    re.I,
 )
-"""Words that make a sentence a rule unless it begins like a statement."""
+"""Words that make a sentence a rule unless it begins like a statement; in a document only if it begins like a rule."""
+_DOCUMENT: Final = re.compile(r"^#{1,6} \S", re.M)
+"""A heading of a document, such as a plan or a review that a user pasted, most of whose sentences describe the work."""
+_INSTRUCTION: Final = re.compile(r"\W{0,6}(?:only|avoid|refrain|use|keep)\b", re.I)
 _STATEMENT: Final = re.compile(
     r"^(?:(?:but|and|also|so|ok|okay|yes|no|well|then|hmm)\b[ ,:]{0,3})*"
     r"(?:i|i'm|i've|we|we're|it|it's|its|this|that|that's|the|these|those|they|there|he|she|you|my|our|your|a|an"
@@ -234,11 +242,13 @@ def constraints_of(text: str) -> tuple[str, ...]:
 
     Questions, quoted lines and program output state none.
     """
-    lines = "\n".join(line for line in own_words(text).split("\n") if not _QUOTED.match(line))
+    words = own_words(text)
+    lines = "\n".join(line for line in words.split("\n") if not _QUOTED.match(line))
+    in_document = _DOCUMENT.search(words) is not None
     found = (
         shorten(sentence, SENTENCE_CHARS_MAX)
         for sentence in sentences(lines)
-        if len(sentence.split()) > 2 and _states_rule(sentence) and not _LOG_LINE.match(sentence)
+        if len(sentence.split()) > 2 and _states_rule(sentence, in_document) and not _LOG_LINE.match(sentence)
     )
     return tuple(dict.fromkeys(found))[:CONSTRAINTS_EACH_MAX]
 
@@ -257,13 +267,16 @@ def promises_in(text: str) -> Iterator[str]:
             yield f'The agent promised: "{shorten(plain(sentence), SENTENCE_CHARS_MAX)}"'
 
 
-def _states_rule(sentence: str) -> bool:
+def _states_rule(sentence: str, in_document: bool) -> bool:
     """Return whether a sentence instructs the agent, rather than states or asks something."""
     if _FINDING.match(sentence):
         return False
     if sentence.endswith("?") or _QUESTION.match(sentence):
         return bool(_REQUEST.search(sentence))
-    return bool(_STRONG.search(sentence) or (_WEAK.search(sentence) and not _STATEMENT.match(sentence)))
+    if _STRONG.search(sentence):
+        return True
+    begins = _INSTRUCTION.match(sentence) if in_document else not _STATEMENT.match(sentence)
+    return bool(begins and _WEAK.search(sentence))
 
 
 def request_of(text: str) -> str:

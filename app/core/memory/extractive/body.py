@@ -37,6 +37,7 @@ from app.core.memory.extractive.quotes import (
     sentences_of,
 )
 from app.core.memory.extractive.sections import (
+    BEFORE_REQUEST,
     BLOCKED,
     CONSTRAINTS,
     CONTEXT,
@@ -87,12 +88,12 @@ CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
     GOAL: 0.1,
-    USERS: 0.478,
+    USERS: 0.472,
     CONSTRAINTS: 0.04,
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
-    LATEST: 0.204,
+    LATEST: 0.21,
     DONE: 0.04,
     DECISIONS: 0.13,
     NEXT: 0.03,
@@ -133,14 +134,15 @@ class SpanBody:
         earlier[GOAL] = bare_goals(after_messages(earlier[GOAL], earlier[USERS]))
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
-        work = SpanWork(events, previous_text)
+        work = SpanWork(events, previous_text, digest.files_modified)
         has_effect = any(not (is_idle(one.text) or is_check(one.text)) for one in digest.commands)
         self._nothing = UNDECIDED if has_effect else NOTHING.rstrip(".")
         # An earlier summary's sections on current state describe the time before this span.
         before = {heading: [] if events else earlier[heading] for heading in STATES}
         earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
         # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
-        past = [(line.seq, line.text) for line in (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))]
+        told = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
+        past = [(line.seq, line.text.removeprefix(BEFORE_REQUEST)) for line in told]
         finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
         decided = interleave(messages.decisions(), ranked([*earlier[DECISIONS], *decisions(past, ())]))
         planned = {
@@ -174,7 +176,7 @@ class SpanBody:
         candidates = dict(self._candidates)
         if not messages.is_talk:
             candidates[USERS] = _newest_first(self._said, shares[USERS] * max_tokens)
-            candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens))
+            candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens), candidates[GOAL])
         sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
         spare = CONTEXT if messages.is_talk else USERS
         text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
@@ -196,7 +198,7 @@ def extract_prefix(
     messages = _Messages(events, focus, previous)
     request = next((SectionLine(ask, e.seq) for e in messages.users if (ask := ask_of(e.text))), None)
     requests = [request] if request else previous.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
-    next_steps, work = messages.next_steps(), SpanWork(events)
+    next_steps, work = messages.next_steps(), SpanWork(events, modified=digest.files_modified)
     done = [*interleave(work.done(), messages.done()), *messages.ranked]
     early = [line for line in done if line not in next_steps] + previous.get(EARLY, [])
     suffix = [
@@ -248,12 +250,14 @@ class _Messages:
         lines = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
         return [*earlier, *(SectionLine(with_question(words, asked), seq) for seq, words, asked in lines)]
 
-    def latest(self, tokens: int) -> Sequence[SectionLine]:
+    def latest(self, tokens: int, goal: Sequence[SectionLine]) -> Sequence[SectionLine]:
         """Return the newest assistant texts with content, newest first; long ones by their first and last sentences.
 
-        If there are no events, the texts of the earlier summaries are used.
+        If there are no events, the texts of the earlier summaries are used. A text before the later request of `goal`
+        is marked.
         """
         room = int(tokens * CHARS_PER_TOKEN)
+        request = goal[-1].seq if goal and goal[-1].text.startswith(LATEST_REQUEST) else 0
         found: list[SectionLine] = []
         telling = [one for one in self._unrefuted if has_content(one[1])]
         texts = [(seq, own_words(text)) for seq, text in telling[-NEWEST_TEXTS:]]
@@ -261,7 +265,7 @@ class _Messages:
             most = room if not found else int(room * LONG_SHARE)
             line = condense(text, most, is_first=not found)
             if line:
-                found.append(SectionLine(line, seq))
+                found.append(SectionLine(f"{BEFORE_REQUEST if 0 < seq < request else ''}{line}", seq))
                 room -= len(line)
         return found
 

@@ -15,8 +15,8 @@ NONE: Final = "(none)"
 GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Progress"
 DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
-USERS, LATEST = "## User Messages", "## Closing Agent Messages"
-_EARLIER_LATEST: Final = "## Latest Agent Messages"
+USERS, LATEST = "## User Messages", "## Agent Messages at the End"
+_EARLIER_LATEST: Final = frozenset({"## Latest Agent Messages", "## Closing Agent Messages"})
 """LATEST in older summaries."""
 PAST: Final = "## Past Agent Messages"
 """The heading under which `parse_sections` returns the latest messages of all summaries but the last."""
@@ -46,6 +46,8 @@ LATEST_REQUEST: Final = "Later request: "
 """The mark of a goal's second line, which stays true when another summary follows."""
 EARLIER_MARK: Final = "Latest request: "
 """LATEST_REQUEST in older summaries."""
+BEFORE_REQUEST: Final = "Before the later request: "
+"""The mark of an agent's message that the later request does not concern."""
 UNRESOLVED: Final = "Not resolved when this part ended: "
 """The mark of a problem in the assistant's words."""
 LEAST_SHARE: Final = 0.1
@@ -82,7 +84,7 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
     heading = ""
     lines = text.split("\n")
     for number, raw in enumerate(lines):
-        line = LATEST if (bare := raw.strip()) == _EARLIER_LATEST else bare
+        line = LATEST if (bare := raw.strip()) in _EARLIER_LATEST else bare
         if line.startswith("<"):
             heading = ""
         elif line in HEADINGS or line in PREFIX_HEADINGS:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.log.event import Event
+from app.core.memory.digest.appendix import distinct_files
 from app.core.memory.digest.calls import AnsweredCall, answered_calls
 from app.core.memory.digest.commands import programs, removed_paths
 from app.core.memory.digest.files import Undone, commits_in, files_of, undone_changes, writes_whole
@@ -57,8 +58,12 @@ class _Attempts:
 class SpanWork:
     """The calls of a span that did more than look, with their outcomes: file changes, commands and other calls."""
 
-    def __init__(self, events: Sequence[Event], previous_text: str = "") -> None:
-        """Count the calls of the events, together with those and the changes in earlier summaries."""
+    def __init__(self, events: Sequence[Event], previous_text: str = "", modified: Sequence[str] = ()) -> None:
+        """Count the calls of the events, together with those and the changes in earlier summaries.
+
+        `modified` are the paths of the files that were changed in all of them.
+        """
+        self._files = distinct_files([*dict.fromkeys(modified)])
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
@@ -92,15 +97,23 @@ class SpanWork:
             if state == OK:
                 change = FileChange(is_new=writes_whole(arguments))
                 change.add(1, call.seq, definitions(arguments))
-                if _file_name(path) in self._changes:
-                    self._changes[_file_name(path)].forget(arguments)
-                self._change(_file_name(path), change)
+                name = self._name(path)
+                if name in self._changes:
+                    self._changes[name].forget(arguments)
+                self._change(name, change)
                 self._uncommitted.append((path, change))
-                self._paths.setdefault(_file_name(path), set()).add(path)
+                self._paths.setdefault(name, set()).add(path)
         if not (use.modified or use.read or _LOOKING.search(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
                 self._call(tool, 1, call.seq, plain_arguments(arguments))
+
+    def _name(self, path: str) -> str:
+        """Return a file's own name, with the folders that tell it from other changed files of this name."""
+        *folders, name = path.rstrip("/").split("/")
+        while folders and sum(f"/{file}".endswith(f"/{name}") for file in self._files) > 1:
+            name = f"{folders.pop()}/{name}"
+        return name or path
 
     def _change(self, name: str, change: FileChange) -> None:
         known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
@@ -127,15 +140,12 @@ class SpanWork:
             self._uncommitted.clear()
 
     def _remove(self, gone: str, seq: int) -> None:
-        """Note that a file was deleted, unless another changed file has its name."""
-        name = _file_name(gone)
-        known = self._paths.get(name, set())
-        removed = {path for path in known if f"/{path}".endswith(f"/{gone}")}
-        if removed and removed == known:
+        """Note that a file was deleted, if only one changed file has its path."""
+        names = [name for name, paths in self._paths.items() if all(f"/{path}".endswith(f"/{gone}") for path in paths)]
+        if len(names) == 1 and (paths := self._paths.pop(names[0])):
             deletion = FileChange(seq=seq, is_gone=True)
-            self._change(name, deletion)
-            self._uncommitted += [(path, deletion) for path in removed]
-        self._paths[name] = known - removed
+            self._change(names[0], deletion)
+            self._uncommitted += [(path, deletion) for path in paths]
 
     def _revert(self, back: Undone) -> None:
         gone = [
@@ -145,9 +155,9 @@ class SpanWork:
         ]
         for path, change in gone:
             self._uncommitted.remove((path, change))
-            self._changes[_file_name(path)].take_back(change)
+            self._changes[self._name(path)].take_back(change)
             if change.is_gone:
-                self._paths[_file_name(path)].add(path)
+                self._paths.setdefault(self._name(path), set()).add(path)
 
     def done(self) -> Sequence[SectionLine]:
         """Return lines on files changed and tools called, in this order."""
@@ -209,8 +219,3 @@ def _names(path: str, named: str) -> bool:
     """Return whether a path in a command means a file, or a folder that contains it."""
     named = named.removeprefix("./").rstrip("/")
     return path == named or path.endswith(f"/{named}") or f"/{named}/" in f"/{path}"
-
-
-def _file_name(path: str) -> str:
-    """Return a file's own name; the appendix lists its full path."""
-    return path.rstrip("/").rsplit("/", 1)[-1] or path
