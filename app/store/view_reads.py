@@ -27,6 +27,7 @@ _ANCHORS: Final = f"""
 
 # `h` is the session's row, `e` the epoch, `r` the newest event and where a bounded read would start, `p` the first seq
 # of the tail and the last one that is read apart from this statement (`apart_to`), `decided` the visibility decisions.
+# Where `r` or `anchors` is used, a subquery would be planned each time: half of the time to plan this statement.
 #
 # The events come from two index ranges. The tail begins after the epoch's floor, unless more has been appended since
 # the epoch's head than a bounded read covers: then it begins with the last `bound_tokens`, found by one look-up in the
@@ -44,7 +45,7 @@ WITH h AS (
     SELECT * FROM epochs WHERE NOT :fresh AND session_id = :session_id AND view = :view
         AND epoch = CASE WHEN :epoch::int IS NULL
                     THEN (SELECT epoch FROM views WHERE session_id = :session_id AND view = :view) ELSE :epoch END
-), r AS (
+), r AS MATERIALIZED (
     SELECT h.at_head, last.turn, coalesce(e.head, 0) AS epoch_head, coalesce(e.floor, 0) AS floor,
            coalesce((SELECT t.seq FROM events t
                      WHERE t.session_id = :session_id AND t.cum_tokens > last.cum_tokens - :bound_tokens
@@ -53,23 +54,25 @@ WITH h AS (
 ), p AS (
     SELECT r.*, first, first - 1 AS before, greatest(first - 1, at_head - {EVENTS_PER_READ}) AS apart_to
     FROM r CROSS JOIN LATERAL (SELECT CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first) f
+), anchors AS MATERIALIZED (
+    SELECT coalesce(:anchors::bigint[], {_ANCHORS}) AS seqs FROM h
 ), tail AS (
     SELECT ev.* FROM p, events ev WHERE ev.session_id = :session_id AND ev.seq > p.apart_to AND ev.seq <= p.at_head
     UNION ALL
     SELECT ev.* FROM events ev WHERE ev.session_id = :session_id AND ev.seq = ANY(ARRAY(
         SELECT i FROM p, e, unnest(e.kept) i WHERE i < p.first
-        UNION SELECT i FROM p, h, unnest(coalesce(:anchors::bigint[], {_ANCHORS})) i
+        UNION SELECT i FROM p, anchors, unnest(anchors.seqs) i
             WHERE i < p.first AND p.first > p.floor + 1))
 ), decided AS (
     SELECT newest.* FROM ({visibility.CURRENT_UNTIL}) AS newest CROSS JOIN h CROSS JOIN p LEFT JOIN e ON true
     WHERE newest.seq > coalesce(h.lineage_to[cardinality(h.lineage_to)], 0)
       AND (newest.seq >= p.first OR newest.seq = ANY(e.kept)
-           OR newest.seq = ANY(coalesce(:anchors::bigint[], {_ANCHORS})))
+           OR newest.seq = ANY(ARRAY(SELECT unnest(seqs) FROM anchors)))
 )
 SELECT h.session_id, h.tenant_id, h.version, h.line, h.model, h.policy_name, h.policy_version, h.estimator,
        h.tokens AS all_tokens, h.outside_tokens, h.head AS real_head,
        h.redactions, h.parent, h.lineage_ids, h.lineage_to, h.system_seq,
-       CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce(:anchors::bigint[], {_ANCHORS}) END AS anchors,
+       CASE WHEN h.lineage_ids <> '{{}}' THEN (SELECT seqs FROM anchors) END AS anchors,
        h.decisions, coalesce(:pinned::bigint[], h.pinned_seqs) AS pinned,
        $decided AS decided,
        h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.apart_to, p.floor, p.epoch_head, h.created_at,
