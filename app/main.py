@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import chain
 from typing import Any, Final, Protocol, TypedDict, runtime_checkable
 from uuid import UUID
@@ -35,6 +35,7 @@ from app.resources.visibility import routes as visibility
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement, installed, observers
+from app.store import calls
 from app.store.engine import Database, acting_for
 from app.version import VERSION
 
@@ -132,7 +133,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
 
 
 async def _warm_up(services: wiring.Services) -> None:
-    """Open a connection and prepare its statements by planning a context for a session that nobody has.
+    """Open a connection and prepare its statements: plan a context for a session that nobody has, and record no call.
 
     The first context of a process without it takes twice as long.
     """
@@ -140,9 +141,10 @@ async def _warm_up(services: wiring.Services) -> None:
     try:
         async with asyncio.timeout(WARM_UP_SECONDS):
             with acting_for(nobody):
-                await services.assembly.plan(nobody, "warm-up", ContextRequest())
-    except NotFound:
-        pass
+                with suppress(NotFound):
+                    await services.assembly.plan(nobody, "warm-up", ContextRequest())
+                if services.database.is_direct:
+                    await calls.prepare(services.database)
     except Exception as error:  # the same error meets the first request, and the readiness probe
         structlog.get_logger().warning("warm-up", error=repr(error))
 

@@ -16,7 +16,8 @@ from app.core.record.evictions import eviction_row
 from app.core.render.formats import FORMATS
 from app.store import answers, compactions, texts
 from app.store.answers import AlreadyAnswered, KeyClaim
-from app.store.engine import Executor
+from app.store.driver import numbered
+from app.store.engine import Database, Executor
 from app.store.epochs import LEGIBLE
 from app.store.rows import parameters
 
@@ -127,6 +128,12 @@ WITH_KEY: Final = {
     RECORD_EPOCH: f"{_OPEN_IN_SESSION}{_ANSWER} view FROM moved",
     RECORD_EPOCH_IF_CURRENT: f"{_OPEN_IF_CURRENT}{_ANSWER} {COMPACTING} FROM moved",
 }
+
+
+async def prepare(database: Database) -> None:
+    """Plan the statements that record calls, on one connection. They store nothing: no session has the id NULL."""
+    for sql in (RECORD_EPOCH, RECORD_CALL_IF_CURRENT, RECORD_EPOCH_IF_CURRENT):
+        await database.fetchrow(sql, **dict.fromkeys(numbered(sql)[1]))
 
 
 async def record(
