@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from app.http.middleware import Exchange
     from app.http.operation import Resource
     from app.resources.contexts.service import ContextAnswer
-    from app.resources.feedback.service import Verdict
+    from app.resources.feedback.measurements import Verdict
     from app.runtime.wiring import Services
     from app.store.driver import Driver, FindPlacement, Placement
     from app.store.engine import Database

@@ -3,8 +3,8 @@
 import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -53,6 +53,16 @@ def decode_call(row: asyncpg.Record) -> CallRow:
         outcome=outcome_of(row),
         has_count=row["counted"] is not None,
     )
+
+
+_UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
+_RECORDED: Final = [field.name for field in fields(CallRecord)]
+
+
+def held_call(call: CallRecord) -> CallRow:
+    """Return a recorded call without its times, as if it had no outcome yet."""
+    own = {name: getattr(call, name) for name in _RECORDED}
+    return CallRow(**own, created_at=_UNKNOWN_TIME, expires_at=None, reported_at=None, outcome=None)
 
 
 _OF_SESSION: Final = f"SELECT {COLUMNS} FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id"

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from itertools import starmap
 from typing import Any, Final
 from uuid import UUID
@@ -95,6 +96,8 @@ def with_samples(row: Row, *, locked: bool) -> CalibrationSamples:
     return CalibrationSamples(known, tuple(starmap(Sample, json.loads(row["samples"]))), locked, row["updated_at"])
 
 
+SAMPLES_KNOWN_MAX: Final = 4_096
+"""Samples whose JSON is known: all but one of a calibration's were stored before."""
 SAVE: Final = (
     "UPDATE calibrations c SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
     "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
@@ -103,12 +106,15 @@ SAVE: Final = (
 )
 
 
+_sample_json: Final = lru_cache(SAMPLES_KNOWN_MAX)(canonical_json)
+
+
 def values(tenant_id: UUID, model: str, now: CalibrationSamples) -> dict[str, object]:
     """Return the parameters of SAVE."""
     return {
         "tenant_id": tenant_id,
         "model": model,
-        "learned_from": canonical_json(now.samples),
+        "learned_from": f"[{','.join(map(_sample_json, now.samples))}]",
         **parameters(now.known),
         "claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in now.known.claims]),
     }

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
 
 from app.core.log.events import Json
 from app.core.tokens.calibration import Reported
+from app.core.tokens.learned import Learned
 from app.store import calibrations, texts
 from app.store.calibrations import CalibrationSamples
 from app.store.engine import Executor
@@ -50,14 +52,14 @@ STORE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ReportedView:
-    """The settings of a view, and the values that reports change: its target, its learned calibration as stored JSON,
+    """The settings of a view, and the values that reports change: its target, what it has learned from its own calls,
     and the usage of its last call with a report."""
 
     policy: tuple[str, int]
     model: str | None
     window_tokens: int
     target: int
-    learned: str | None
+    learned: Learned | None
     learned_version: int
     reported: Reported | None
 
@@ -105,7 +107,10 @@ WITH free AS (
     WHERE m.session_id = :session_id AND m.call_id = :call_id AND m.reported_at IS NULL
     AND {" AND ".join(f"v.{name} IS NOT DISTINCT FROM :read_{name}" for name in _READ)} FOR NO KEY UPDATE
 ), changed AS ({CHANGE_VIEW} AND EXISTS (SELECT FROM free))"""
-_STORE_IF_FREE: Final = f"{STORE} AND EXISTS (SELECT FROM free) RETURNING"
+_STORE_IF_FREE: Final = f"""{STORE} AND EXISTS (SELECT FROM free)
+RETURNING created_at, now() AS at, (
+    SELECT p.call_id FROM model_calls p WHERE p.session_id = :session_id AND p.view = :view AND p.call_id < :call_id
+    ORDER BY p.call_id DESC LIMIT 1) AS previous,"""
 STORES_IF_UNCHANGED: Final = {
     False: f"{_FREE} {_STORE_IF_FREE} false AS taught",
     True: f"""{_FREE}, known AS (
@@ -128,10 +133,19 @@ def reported_view(row: Row) -> ReportedView | None:
         row["view_model"],
         row["view_window_tokens"],
         row["view_target"],
-        row["learned"],
+        calibrations.learned(row["learned"]),
         row["learned_version"],
         reported(row),
     )
+
+
+class Stored(NamedTuple):
+    """The time of a reported call, the view's call before it, and whether the calibration was stored, all `at`."""
+
+    created_at: datetime
+    at: datetime
+    previous: UUID | None
+    taught: bool
 
 
 async def store(
@@ -142,11 +156,11 @@ async def store(
     view: tuple[str, ReportedView] | None,
     model: tuple[str, CalibrationSamples] | None,
     before: ReportedView | None = None,
-) -> bool | None:
+) -> Stored | None:
     """Store the outcome of a call, and the changed view and calibration of its model, each with its name.
 
-    The transaction must have locked all of them; or else, if the call has an outcome or its view is no longer as it was
-    `before`, nothing is stored and the result is None. It is False if the calibration alone was not stored.
+    The transaction must have locked all of them. Or else, given the view `before`, nothing is stored if the call has an
+    outcome or its view is no longer so, and the result is None; a calibration that has changed is not stored.
     """
     stored_error = None if outcome.error is None else texts.dumps(outcome.error)
     values = {"session_id": ref.session_id, "call_id": call_id} | parameters(outcome) | {"error": stored_error}
@@ -154,15 +168,16 @@ async def store(
         name, changed = view
         values |= {"view": name} | {column: getattr(changed, column) for column in _CHANGED if column not in _USAGE}
         values |= {column: getattr(changed.reported, field, None) for column, field in _USAGE.items()}
+        values["learned"] = None if changed.learned is None else calibrations.learned_json(changed.learned)
     if model is not None:
         values |= calibrations.values(ref.tenant_id, *model)
     if before is None:
         await on.execute(STORES[view is not None, model is not None], **values)
-        return model is not None
+        return None
     settings = (*before.policy, before.model, before.window_tokens, before.target)
     read = (*settings, before.learned_version, getattr(before.reported, "call_id", None))
     values |= {f"read_{name}": value for name, value in zip(_READ, read, strict=True)}
     if model is not None:
         values["taught_at"] = model[1].updated_at
     row = await on.fetchrow(STORES_IF_UNCHANGED[model is not None], **values)
-    return None if row is None else bool(row["taught"])
+    return None if row is None else Stored(*row)

@@ -31,7 +31,7 @@ NOT_DISTRIBUTED: Final[dict[str, str]] = {
     "tests/contract/events/test_reconcile.py::test_continuing_a_conversation_executes_four_statements": (
         "counts the statements of one Postgres; where there are shards, an append is more of them"
     ),
-    "tests/contract/calls/test_outcome.py::test_a_report_is_two_statements": (
+    "tests/contract/calls/test_outcome.py::test_a_report_of_a_process_that_made_the_call_is_one_statement": (
         "counts the statements of one Postgres; where there are shards, a report is more of them"
     ),
 }

@@ -193,7 +193,7 @@ def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, n
 
 def corroborated(samples: Sequence[Sample], now: float) -> tuple[Sample, ...]:
     """Return the samples that are not too old and that another agrees with, for a refusal one of another source."""
-    fresh = [sample for sample in samples if not _is_old(sample.at, now, SAMPLE_DAYS)]
+    fresh = [sample for sample in samples if not sample.at or now - sample.at <= SAMPLE_DAYS * DAY]
     ratios = [sample.ratio for sample in fresh]
     confirmed = set[int]()  # whoever agrees with any agrees with the next in order
     for pair in pairwise(sorted(range(len(fresh)), key=ratios.__getitem__)):

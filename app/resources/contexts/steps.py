@@ -21,8 +21,8 @@ from app.resources.contexts.service import Assembly, ContextAnswer, MadeContext
 from app.resources.contexts.view_cache import CachedView, with_events, with_report
 from app.resources.events.appends import Appended, AppendRequest
 from app.resources.events.service import Appending, Ingest, PreparedAppend
-from app.resources.feedback.measurements import Report
-from app.resources.feedback.service import Feedback, Reporting, Verdict
+from app.resources.feedback.measurements import Report, Verdict
+from app.resources.feedback.service import Feedback, Reporting
 from app.resources.lines.service import Lines
 from app.store import lines
 from app.store.answers import ResponseToStore

@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from app.core.assembly.assemble import Assembled
+from app.core.assembly.assemble import Assembled, NewCall
 from app.core.assembly.inputs import LastContext, LoadedView, ViewSettings
 from app.core.log.event import Event
 from app.core.log.placement import Batch, as_stored
@@ -26,6 +26,7 @@ from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
 from app.store.log import AppendResult
+from app.store.outcomes import ReportedView
 
 CHARS_MAX: Final = 16_000_000
 """Limit on the stored bodies of all views, and of all newest events; as Python objects they take several times that."""
@@ -39,6 +40,7 @@ VIEW_CHARS: Final = 2_000
 class CachedView:
     """A loaded view, its settings and counter, and the last context of its epoch, None if it must be planned anew.
 
+    `call` is the record of its last context, `stored` its row after the last report, None if there was none.
     `recounted` are its first events, as `counter` counts them; None if the session's own counter is the same.
     `is_current`: as far as this process knows, all later appends went through it. `chars` is its size (`events_chars`,
     VIEW_CHARS, and the texts of `last_context`).
@@ -47,10 +49,12 @@ class CachedView:
     loaded: LoadedView
     settings: ViewSettings
     counter: Counter
+    call: NewCall
     recounted: tuple[Event, ...] | None
     last_context: LastContext | None
     is_current: bool
     chars: int
+    stored: ReportedView | None = None
 
 
 def events_chars(events: Iterable[Event]) -> int:
@@ -91,6 +95,7 @@ def after_context(assembled: Assembled, compaction: str, *, is_current: bool) ->
         loaded=loaded,
         settings=inputs.settings,
         counter=inputs.counter,
+        call=assembled.call,
         recounted=None if inputs.events is inputs.loaded.events else counted,
         last_context=last_context,
         is_current=is_current,
@@ -127,14 +132,15 @@ class AddedEvents:
 
 @dataclass(frozen=True, slots=True)
 class ReportResults:
-    """Changes by a report: the usage of the last call of `view` and the state learned from the view's calls, with its
-    version, and the calibration of `model`. None: no change."""
+    """Changes by a report: the usage of the last call of `view`, the state learned from the view's calls, with its
+    version, the view's row, and the calibration of `model`. None: no change."""
 
     view: str
     model: str | None
     calibration: Calibration | None
     reported: Reported | None
     learned: tuple[Learned, int] | None
+    stored: ReportedView | None
 
 
 def with_events(held: CachedView, added: AddedEvents) -> CachedView | None:
@@ -167,7 +173,8 @@ def with_report(held: CachedView, view: str, report: ReportResults) -> CachedVie
     if known is not None and loaded.view is not None and loaded.view.model == report.model:
         others = tuple(one for one in loaded.calibrations if one.estimator != known.estimator)
         changes["calibrations"] = (*others, known)
-    return replace(held, loaded=replace(loaded, **changes))
+    stored = (report.stored if report.view == view else None) or held.stored
+    return replace(held, loaded=replace(loaded, **changes), stored=stored)
 
 
 class ViewCache:
@@ -193,13 +200,18 @@ class ViewCache:
         """Return the held view, or None."""
         return self._held.get((session_id, view))
 
+    def of_call(self, session_id: UUID, call_id: UUID) -> CachedView | None:
+        """Return the held view whose last call this is, or None."""
+        views = (self._held[session_id, view] for view in self._views.get(session_id, ()))
+        return next((held for held in views if held.call.call_id == call_id), None)
+
     def put(self, view: str, read: CachedView) -> None:
         """Hold a view in place of the earlier one, unless that has newer events of the same epoch."""
         session_id = read.loaded.session_id
         held = self._held.get((session_id, view))
         if held and held.loaded.epoch == read.loaded.epoch and held.loaded.head > read.loaded.head:
             return
-        self._held[session_id, view] = read
+        self._held[session_id, view] = read if held is None else replace(read, stored=held.stored)
         self._held.move_to_end((session_id, view))
         self._views.setdefault(session_id, set()).add(view)
         self._grow(read.chars - (held.chars if held else 0))

@@ -56,6 +56,33 @@ class Report:
     error: Mapping[str, Json] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CacheReads:
+    """The expected and actual reads of a call from its provider's cache, and its whole input, in the provider's tokens.
+    `profile` is the model's row in the table of caches."""
+
+    profile: str
+    expected: int
+    actual: int
+    input: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A call with its outcome. `wait_ms`: time its retry may wait for a summary; None if the policy writes none.
+
+    `overflow` is the matched pattern, `estimate_error` the estimate's error as a share of the reported tokens, `cache`
+    the reads from the provider's cache, if reported and measured. All three are None for a repeated report.
+    """
+
+    call: CallRow
+    outcome: ReportedOutcome
+    wait_ms: int | None
+    overflow: Overflow | None = None
+    estimate_error: float | None = None
+    cache: CacheReads | None = None
+
+
 def outcome_of(report: Report, call: CallRow, policy: Policy) -> tuple[ReportedOutcome, Overflow | None]:
     """Return the outcome to store, and the overflow that its error shows. Raises InvalidRequest for an empty report."""
     usage = {name: value for name, value in (report.usage or {}).items() if value is not None}

@@ -17,6 +17,7 @@ from app.http.idempotency import Idempotency, Idempotent, idempotency_key
 from app.http.openapi import body_of_model
 from app.http.operation import Resource, Who, service
 from app.resources.contexts.schemas import ContextIn
+from app.resources.feedback.measurements import Verdict
 from app.resources.feedback.schemas import (
     CalibrationPage,
     CalibrationsForgotten,
@@ -29,7 +30,7 @@ from app.resources.feedback.schemas import (
     WarmingOut,
     WarmingRequest,
 )
-from app.resources.feedback.service import Feedback, Verdict
+from app.resources.feedback.service import Feedback
 from app.resources.feedback.warmings import Warmings
 from app.store.ids import new_id
 from app.store.warmings import WarmingUsage

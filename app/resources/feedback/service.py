@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
+from app.core.assembly.assemble import CallRecord
 from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest, Injection, Retry
 from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
 from app.core.log.segments import is_line
@@ -20,8 +21,10 @@ from app.core.tokens.learned import Point, initial_state, with_cache
 from app.core.tokens.models import CacheProfile, profile_name
 from app.resources.contexts.view_cache import ReportResults, ViewCache
 from app.resources.feedback.measurements import (
+    CacheReads,
     Lessons,
     Report,
+    Verdict,
     budget_after,
     claim_of,
     estimate_error,
@@ -37,43 +40,18 @@ from app.resources.feedback.measurements import (
 from app.resources.policies.service import Policies
 from app.services.counting import Counting
 from app.store import audit, calibrations, compactions, lines, outcomes
-from app.store.audit import CallRow, ReportedCall
+from app.store.audit import CallRow, ReportedCall, held_call
 from app.store.calibrations import CalibrationSamples, KnownModel
 from app.store.compactions import WaitingContext
-from app.store.engine import Connection, Database
+from app.store.engine import Connection, Database, Executor
 from app.store.ids import SessionRef, overflow_run, session_ref
 from app.store.outcomes import ReportedOutcome, ReportedView
 
 REASON: Final = "overflow"
+MODELS_KNOWN_MAX: Final = 200
+"""Models of tenants whose calibration is known as the last report has left it: ten kilobytes each."""
 RETRY_WAIT_MS: Final = 10_000
 """Default time, in milliseconds, for which a retry waits for a summary."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReads:
-    """The expected and actual reads of a call from its provider's cache, and its whole input, in the provider's tokens.
-    `profile` is the model's row in the table of caches."""
-
-    profile: str
-    expected: int
-    actual: int
-    input: int
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A call with its outcome. `wait_ms`: time its retry may wait for a summary; None if the policy writes none.
-
-    `overflow` is the matched pattern, `estimate_error` the estimate's error as a share of the reported tokens, `cache`
-    the reads from the provider's cache, if reported and measured. All three are None for a repeated report.
-    """
-
-    call: CallRow
-    outcome: ReportedOutcome
-    wait_ms: int | None
-    overflow: Overflow | None = None
-    estimate_error: float | None = None
-    cache: CacheReads | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +87,8 @@ class Reporting:
         if self.lessons is None:
             return None
         learned = None if self.lessons.own is None else (self.lessons.own, self.lessons.version)
-        return ReportResults(self.call.view, self.call.model, self.lessons.shared, self.reported, learned)
+        stored = None if self.changed is None else self.changed[1]
+        return ReportResults(self.call.view, self.call.model, self.lessons.shared, self.reported, learned, stored)
 
 
 @dataclass(eq=False)
@@ -127,6 +106,9 @@ class Feedback:
     _on_report: Callable[[Verdict], None]
     cache_reads: Callable[[Reporting], Awaitable[CacheReads | None]] | None = None
 
+    def __post_init__(self) -> None:
+        self._models: dict[tuple[UUID, str | None, str], CalibrationSamples] = {}
+
     async def report(self, tenant_id: UUID, address: str, call_id: UUID, report: Report) -> Verdict:
         """Record a report, learn from it, and return the next action: nothing, retry with less, or stop.
 
@@ -136,7 +118,11 @@ class Feedback:
 
         async def reporting(name: str) -> Reporting:
             ref = session_ref(tenant_id, name)
-            if self._database.is_direct and (made := await self._report_unlocked(ref, call_id, report)) is not None:
+            made = await self._report_held(self._database, ref, call_id, report)
+            if made is None and report.error is None and self._database.is_direct:
+                found = await audit.to_report(self._database, ref, call_id)
+                made = None if found is None else await self._report_unlocked(self._database, ref, found, report)
+            if made is not None:
                 return made
             return await self._database.run_in_transaction(lambda tx: self.report_in(tx, ref, name, call_id, report))
 
@@ -156,9 +142,13 @@ class Feedback:
 
         Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
         """
+        if (held := await self._report_held(tx, ref, call_id, report)) is not None:
+            return held
         found = await audit.to_report(tx, ref, call_id)
         if found is None:
             raise _no_call(external_id, call_id)
+        if self._database.is_direct and (made := await self._report_unlocked(tx, ref, found, report)) is not None:
+            return made
         call, model = found.call, found.call.model
         policy = await self._policies.get(ref.tenant_id, call.policy, tx)
         outcome, overflow = outcome_of(report, call, policy)
@@ -180,32 +170,49 @@ class Feedback:
         parent = None if call.retry_of is None else await audit.find(tx, ref, call.retry_of)
         made = self._learn(ref, found, policy, measured, point, overflow, parent)
         await outcomes.store(tx, ref, call_id, outcome, made.changed, made.taught)
-        return replace(made, outcome=outcome)
+        self._models.pop(_model_key(ref, call), None)
+        return replace(made, outcome=outcome, taught=None)
 
-    async def _report_unlocked(self, ref: SessionRef, call_id: UUID, report: Report) -> Reporting | None:
-        """Record a call's first report, of its usage, in two statements; None if the row locks must decide on it.
-
-        The second statement stores only what follows from the first one's rows if these are still the same.
-        """
-        found = None if report.error is not None else await audit.to_report(self._database, ref, call_id)
-        if found is None or found.view is None or found.call.outcome is not None:
+    async def _report_held(self, on: Executor, ref: SessionRef, call_id: UUID, report: Report) -> Reporting | None:
+        """Record the first report of a held view's last call, in one statement; None if it must be read first."""
+        held = self._view_cache.of_call(ref.session_id, call_id) if self._database.is_direct else None
+        if held is None or held.stored is None:
             return None
+        known = self._models.get(_model_key(ref, held.call))
+        return await self._report_unlocked(
+            on, ref, ReportedCall(held_call(held.call), held.stored, known, None), report
+        )
+
+    async def _report_unlocked(
+        self, on: Executor, ref: SessionRef, found: ReportedCall, report: Report
+    ) -> Reporting | None:
+        """Record a call's first report, of its usage, in one statement; None if the row locks must decide on it.
+
+        It stores only what follows from `found` if these rows are still the same.
+        """
         call, taken = found.call, found.calibration
+        if report.error is not None or found.view is None or call.outcome is not None:
+            return None
         if call.retry_of is not None or call.view == OBSERVED_VIEW or (call.model is not None and taken is None):
             return None
-        policy = await self._policies.get(ref.tenant_id, call.policy)
+        policy = await self._policies.get(ref.tenant_id, call.policy, on if isinstance(on, Connection) else None)
         outcome, _ = outcome_of(report, call, policy)
         point = point_of(call, outcome, None, time.time())
         made = None if point is None else self._learn(ref, found, policy, outcome, point)
         if made is None or made.changed is None:
             return None
-        changes = (made.changed, made.taught)
-        taught = await outcomes.store(self._database, ref, call_id, outcome, *changes, before=found.view)
-        if taught is None:
+        stored = await outcomes.store(on, ref, call.call_id, outcome, made.changed, made.taught, before=found.view)
+        if stored is None:
             return None
-        if taught or taken is None or made.lessons is None:
+        made = replace(made, call=replace(call, created_at=stored.created_at), previous=stored.previous)
+        if made.taught is None or made.lessons is None or taken is None:
             return made
-        return replace(made, lessons=made.lessons._replace(shared=taken.known))
+        if stored.taught:
+            model, samples = made.taught
+            return replace(made, taught=(model, replace(samples, updated_at=stored.at)))
+        if self._models.get(key := _model_key(ref, call)) is taken:
+            del self._models[key]
+        return replace(made, taught=None, lessons=made.lessons._replace(shared=taken.known))
 
     async def finish(self, reporting: Reporting) -> Verdict:
         """Do what follows the commit of a report, and return the next action.
@@ -218,6 +225,10 @@ class Feedback:
             return self._observe(reporting.verdict)
         if reporting.results is not None:
             self._view_cache.add_report(ref.session_id, reporting.results)
+        if reporting.taught is not None:
+            if len(self._models) >= MODELS_KNOWN_MAX:
+                self._models.clear()
+            self._models[_model_key(ref, call)] = reporting.taught[1]
         if overflow is not None and reporting.verdict.wait_ms is not None:
             lessons = reporting.lessons or Lessons(None, None, 0)
             with _only_logged("no compaction"):
@@ -281,6 +292,7 @@ class Feedback:
 
         What a view has learned from its own calls stays.
         """
+        self._models.clear()
         return await calibrations.forget(self._database, tenant_id, model, estimator)
 
     async def _call(self, ref: SessionRef, external_id: str, call_id: UUID) -> CallRow:
@@ -311,7 +323,7 @@ class Feedback:
         call, view, taken = found.call, found.view, found.calibration
         estimator, margin = call.manifest.estimator, self._margin(call)
         shared = None if taken is None else taken.known
-        before = None if view is None else calibrations.learned(view.learned)
+        before = None if view is None else view.learned
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
             before = initial_state(call.model, estimator, margin)
         source = ref.session_id.hex
@@ -332,7 +344,7 @@ class Feedback:
             reported = None
         changed = view if view is None or reported is None else replace(view, reported=reported)
         if changed is not None and lessons.own is not None:
-            changed = replace(changed, learned=calibrations.learned_json(lessons.own), learned_version=version)
+            changed = replace(changed, learned=lessons.own, learned_version=version)
         # After a later call's report, the target follows from that one.
         settings = (call.policy, call.model, call.manifest.window)
         if changed and (reported is not None or outcome.error is not None) and settings == changed.settings:
@@ -353,6 +365,10 @@ class Feedback:
             wanted = WaitingContext(call.view, budget.used_window, call.policy, tightened=True)
         async with self._database.transaction() as tx:
             await compactions.schedule(tx, ref, overflow_run(call.call_id), REASON, wanted=wanted)
+
+
+def _model_key(ref: SessionRef, call: CallRecord) -> tuple[UUID, str | None, str]:
+    return ref.tenant_id, call.model, call.manifest.estimator
 
 
 @contextmanager

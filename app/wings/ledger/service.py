@@ -16,7 +16,8 @@ from app.core.policy.summarize import Prices
 from app.core.record.evictions import input_if_sent
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced, profile_name
-from app.resources.feedback.service import CacheReads, Reporting
+from app.resources.feedback.measurements import CacheReads
+from app.resources.feedback.service import Reporting
 from app.resources.feedback.warmings import warming_bill
 from app.resources.policies.service import Policies
 from app.store import sessions

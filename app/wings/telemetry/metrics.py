@@ -19,7 +19,7 @@ from app.core.record.evictions import newly_left_out
 from app.http.errors import PROBLEM
 from app.http.middleware import PROBES, Exchange
 from app.resources.contexts.service import ContextAnswer
-from app.resources.feedback.service import Verdict
+from app.resources.feedback.measurements import Verdict
 from app.runtime.wing import Observers
 from app.store.engine import Database
 from app.tracing import TraceSpan, tracer

@@ -8,7 +8,7 @@ import pytest
 
 from app.runtime.settings import Settings
 from app.store.engine import Database
-from tests.conftest import serving
+from tests.conftest import Servers, serving
 from tests.support.statements import ServerLog
 
 TOO_LONG = {"error": {"status": 400, "message": "prompt is too long: 215000 tokens > 200000 maximum"}}
@@ -163,8 +163,8 @@ async def test_after_another_error_the_call_may_be_reported_again(
 
 
 @pytest.mark.wing("ledger")
-async def test_a_report_is_two_statements(database_url: str) -> None:
-    """The expected cache reads follow from the rows that they read."""
+async def test_a_report_of_a_process_that_made_the_call_is_one_statement(database_url: str) -> None:
+    """The rows that it depends on are as the report before has left them, and so are the expected cache reads."""
     log = await ServerLog.begin(database_url)
     usage = {"input_tokens": 200, "cache_read_tokens": 4_000, "output_tokens": 77}
     async with (
@@ -177,7 +177,37 @@ async def test_a_report_is_two_statements(database_url: str) -> None:
             before = len(log.statements())
             await report(http, made, {"usage": usage})
         asked = [one.sql for one in log.statements()[before:] if not one.sql.startswith("SET")]
-    assert [sql.split()[0].strip(";") for sql in asked] == ["WITH", "WITH"], asked
+    assert [sql.split()[0].strip(";") for sql in asked] == ["WITH"], asked
+
+
+async def test_reports_of_two_servers_follow_from_each_other(servers: Servers, database: Database) -> None:
+    """A server's report finds the view as the other's report has left it, not as it was after its own last one."""
+    for number in range(9):
+        for sid, http in (("a", servers[0]), ("b", servers[number // 2 % 2])):
+            await append(http, {"type": "user.message", "content": f"question {number} " * 50}, sid=sid)
+            made = await context(http, sid=sid, model=f"model-{sid}", max_tokens=8_000)
+            await report(http, made, {"usage": {"input_tokens": 100 * (number + 1) + number % 3}}, sid=sid)
+    views = await database.fetch("SELECT v.* FROM views v JOIN sessions s USING (session_id) ORDER BY s.external_id")
+    learned = [json.loads(view["learned"]) for view in views]
+    points = [[point[:2] for point in one["points"]] for one in learned]
+    assert len(points[0]) == 9
+    assert points[0] == points[1]
+    assert learned[0]["known"][:4] == learned[1]["known"][:4]
+    for name in ("learned_version", "target", "reported_head", "reported_tokens", "reported_counted"):
+        assert views[0][name] == views[1][name], name
+    models = (await servers[0].get("/v1/calibrations")).json()["items"]
+    assert [one["samples"] for one in models] == [9, 9]
+    assert models[0]["ratio"] == models[1]["ratio"]
+
+
+async def test_a_forgotten_calibration_is_learned_anew(client: httpx.AsyncClient) -> None:
+    for number in range(8):
+        await append(client, {"type": "user.message", "content": f"question {number} " * 50})
+        made = await context(client, model="m", max_tokens=8_000)
+        if number == 5:
+            await client.delete("/v1/calibrations")
+        await report(client, made, {"usage": {"input_tokens": 100 * (number + 1)}})
+    assert [one["samples"] for one in (await client.get("/v1/calibrations")).json()["items"]] == [3]
 
 
 @pytest.mark.parametrize(
