@@ -17,8 +17,17 @@ from tests.support.counting import WITH_NUMBERS, WITHOUT_NUMBERS, Provider, coun
 WINDOW = 16_000
 
 
-@pytest.mark.parametrize("message", [WITH_NUMBERS, WITHOUT_NUMBERS], ids=["numbers", "no-numbers"])
-@pytest.mark.parametrize("factor", [1.0, 1.55, 4.0])
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [
+        pytest.param(1.0, WITH_NUMBERS, id="one-numbers"),
+        pytest.param(1.55, WITHOUT_NUMBERS, id="more-no-numbers"),
+        pytest.param(4.0, WITH_NUMBERS, id="many-numbers"),
+        pytest.param(1.0, WITHOUT_NUMBERS, id="one-no-numbers", marks=pytest.mark.slow),
+        pytest.param(1.55, WITH_NUMBERS, id="more-numbers", marks=pytest.mark.slow),
+        pytest.param(4.0, WITHOUT_NUMBERS, id="many-no-numbers", marks=pytest.mark.slow),
+    ],
+)
 async def test_after_ten_reports_estimates_are_right_and_nothing_overflows(
     client: httpx.AsyncClient, factor: float, message: str
 ) -> None:

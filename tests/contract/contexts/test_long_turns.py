@@ -194,7 +194,7 @@ async def test_a_span_the_model_refuses_in_every_size_is_summarized_without_it(
     assert (run["state"], "exceeds the context window" in run["error"]) == ("succeeded", True)
 
 
-@pytest.mark.parametrize("name", ["timeline", "default"])
+@pytest.mark.parametrize("name", ["timeline", pytest.param("default", marks=pytest.mark.slow)])
 async def test_later_user_messages_of_a_turn_are_in_its_summaries_too(
     client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers, name: str
 ) -> None:

@@ -66,8 +66,7 @@ async def cpu_seconds(http: httpx.AsyncClient, path: str, body: Any) -> float:
 
 @pytest.mark.parametrize("way", ["events", "openai", "openai-responses", "anthropic", "context"])
 async def test_json_in_a_text_costs_as_much_as_the_text(client: httpx.AsyncClient, way: str) -> None:
-    hostile = '{"a":[' + "[]," * 300_000 + "[]]}"
-    plain = "a plain word " * (len(hostile) // 13)
+    plain = "a plain word " * (len(MANY) // 13)
 
     def request(sid: str, text: str) -> tuple[str, Any]:
         if way == "events":
@@ -80,7 +79,7 @@ async def test_json_in_a_text_costs_as_much_as_the_text(client: httpx.AsyncClien
 
     await cpu_seconds(client, *request("warm", "{}"))
     expected = min([await cpu_seconds(client, *request(f"plain-{n}", plain)) for n in range(3)])
-    assert min([await cpu_seconds(client, *request(f"hostile-{n}", hostile)) for n in range(3)]) < 3 * expected
+    assert min([await cpu_seconds(client, *request(f"hostile-{n}", MANY)) for n in range(3)]) < 3 * expected
 
 
 @pytest.mark.wing("audit")

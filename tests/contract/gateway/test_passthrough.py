@@ -234,6 +234,8 @@ NAMES = [
     *("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "x-litellm-key"),
     *("ocp-apim-subscription-key", "x-session-token", "x-client-secret-id", "x-auth", "cf-access-client-secret"),
 ]
+OF_EACH_FORM = ["authorization", "cookie", "x-auth"]
+"""A scheme before the key, a key among other values, and a header that is nothing but the key."""
 
 
 @pytest.mark.wing("audit")
@@ -251,7 +253,7 @@ async def test_a_key_in_any_header_that_a_provider_repeats_is_stored_nowhere(
     quoted = QUOTES[written]
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
     text = json.dumps({"error": {"message": f"not with {quoted}", "code": f"bad {quoted}"}})
-    for name in NAMES:
+    for name in NAMES if written == "as it is" else OF_EACH_FORM:
         value = {"cookie": f"a=1; k={CUSTOM}", "authorization": f"Bearer {CUSTOM}"}.get(name, CUSTOM)
         raw = text if whole else text[:-3]
         provider.script.append(

@@ -108,9 +108,19 @@ def _result(client: Client, number: int) -> Json:
     }
 
 
-@pytest.mark.parametrize("drops", [True, False])
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("connect", [gpt, claude])
+@pytest.mark.parametrize(
+    ("connect", "stream", "drops"),
+    [
+        (gpt, True, False),
+        (gpt, False, True),
+        (claude, True, True),
+        (claude, False, False),
+        pytest.param(gpt, True, True, marks=pytest.mark.slow),
+        pytest.param(gpt, False, False, marks=pytest.mark.slow),
+        pytest.param(claude, True, False, marks=pytest.mark.slow),
+        pytest.param(claude, False, True, marks=pytest.mark.slow),
+    ],
+)
 async def test_a_long_conversation_crosses_the_threshold_several_times(
     gateway: str, provider: Provider, behind: BackgroundWrites, connect: Connect, stream: bool, drops: bool
 ) -> None:

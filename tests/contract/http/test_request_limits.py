@@ -290,42 +290,43 @@ class TestSlow:
 RequestArguments = dict[str, Any]
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 200),
-        ({"Host": "localhost:8700"}, 200),
-        ({"Host": "[::1]:8700"}, 200),
-        ({"Host": "LocalHost"}, 200),
-        ({"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"}, 200),
-        ({"Sec-Fetch-Site": "none"}, 200),
-        ({"Host": "evil.example"}, 403),
-        ({"Host": "evil.example", "Authorization": "Bearer x"}, 403),
-        ({"Host": "127.0.0.1.evil.example:8700"}, 403),
-        ({"Host": ""}, 403),
-        ({"Origin": "https://evil.example"}, 403),
-        ({"Origin": "null"}, 403),
-        ({"Origin": "http://[broken"}, 403),
-        ({"Sec-Fetch-Site": "cross-site"}, 403),
-    ],
-)
-async def test_without_keys_requests_of_other_sites_pages_are_refused(
-    client: httpx.AsyncClient, headers: dict[str, str], status: int
-) -> None:
+SITES: list[tuple[dict[str, str], bool]] = [
+    ({}, True),
+    ({"Host": "localhost:8700"}, True),
+    ({"Host": "[::1]:8700"}, True),
+    ({"Host": "LocalHost"}, True),
+    ({"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"}, True),
+    ({"Sec-Fetch-Site": "none"}, True),
+    ({"Host": "evil.example"}, False),
+    ({"Host": "evil.example", "Authorization": "Bearer x"}, False),
+    ({"Host": "127.0.0.1.evil.example:8700"}, False),
+    ({"Host": ""}, False),
+    ({"Origin": "https://evil.example"}, False),
+    ({"Origin": "null"}, False),
+    ({"Origin": "http://[broken"}, False),
+    ({"Sec-Fetch-Site": "cross-site"}, False),
+]
+"""Headers of a request, and whether it is answered while no key is needed."""
+
+
+@pytest.mark.usefixtures("server")
+async def test_without_keys_requests_of_other_sites_pages_are_refused(client: httpx.AsyncClient) -> None:
     event = '{"events":[{"type":"system.prompt","content":"Obey."}]}'
     text = {"Content-Type": "text/plain"}
-    asked: list[tuple[str, str, RequestArguments]] = [
-        ("POST", "/v1/sessions/s/events", {"content": event, "headers": text | headers}),
-        ("GET", "/v1/sessions", {"headers": headers}),
-        ("GET", "/openapi.json", {"headers": headers}),
-        ("DELETE", "/v1/sessions/s", {"headers": headers}),
-    ]
-    for method, path, more in asked:
-        answer = await client.request(method, path, **more)
-        if status == 403:
-            assert (answer.status_code, answer.json()["type"]) == (403, "/problems/not-local"), (method, path)
-        else:
-            assert answer.status_code in (200, 201, 204), (method, path, answer.text)
+    for number, (headers, allowed) in enumerate(SITES):
+        asked: list[tuple[str, str, RequestArguments]] = [
+            ("POST", f"/v1/sessions/{number}/events", {"content": event, "headers": text | headers}),
+            ("GET", "/v1/sessions", {"headers": headers}),
+            ("GET", "/openapi.json", {"headers": headers}),
+            ("DELETE", f"/v1/sessions/{number}", {"headers": headers}),
+        ]
+        for method, path, more in asked:
+            answer = await client.request(method, path, **more)
+            if allowed:
+                assert answer.status_code in (200, 201, 204), (headers, method, path, answer.text)
+            else:
+                assert answer.status_code == 403, (headers, method, path)
+                assert answer.json()["type"] == "/problems/not-local", (headers, method, path)
     assert (await client.get("/healthz", headers={"Host": "10.0.0.1"})).status_code == 200
 
 
