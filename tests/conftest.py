@@ -6,7 +6,9 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -25,10 +27,13 @@ from tests.support import databases, examples, pooler, wings
 from tests.support.databases import migrated
 from tests.support.loopback import listening
 from tests.support.problems import check_problem
+from tests.support.requesting import Loopback
 from tests.support.spreading import Spreading
 from tests.support.summarizers import Summarizers, summarizers
+from tests.support.tenants import tenant
 
 Servers = tuple[httpx.AsyncClient, httpx.AsyncClient]
+_tenants: Final = count(1)
 
 gc.disable()  # until all tests are collected: looking for garbage among what is imported takes a seventh of the time
 examples.register()
@@ -106,7 +111,7 @@ async def filled_database(
     """Yield the name of a database for tests to copy, filled by `fill` over HTTP and as its owner."""
     async with migrated(postgres, template) as url:
         owner = Database(url, pool_size=4, role=None, find_placement=find_placement)
-        async with serving(Settings(), url) as base, httpx.AsyncClient(base_url=base, timeout=30, verify=False) as http:
+        async with serving(Settings(), url) as base, asking(base) as http:
             await fill(http, owner)
         await owner.close()
         yield str(make_url(url).database)
@@ -150,28 +155,60 @@ def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of `server` that checks every problem response."""
-    hooks = {"response": [check_problem]}
-    async with httpx.AsyncClient(base_url=server, timeout=30, verify=False, event_hooks=hooks) as http:
-        yield http  # verify=False: reading the certificates is slow
+def client(request: pytest.FixtureRequest, template: str) -> httpx.AsyncClient:
+    """An HTTP client that checks every problem response.
+
+    A test that also uses `database_url`, or what depends on it, has a server and a database to itself. All others share
+    a server, where each is a tenant of its own: a database and a server take longer than most requests.
+    """
+    found: httpx.AsyncClient = request.getfixturevalue("_own" if "database_url" in request.fixturenames else "_tenant")
+    return found
+
+
+@pytest.fixture
+async def _own(server: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with asking(server) as http:
+        yield http
+
+
+@pytest.fixture(scope="session")
+async def _shared(postgres: str, template: str) -> AsyncIterator[tuple[str, Database]]:
+    """The base URL of a server that tests share, and a pool on its database as its owner."""
+    async with migrated(postgres, template) as database_url, serving(Settings(), database_url) as url:
+        owner = Database(database_url, pool_size=1, role=None, find_placement=find_placement)
+        yield url, owner
+        await owner.close()
+
+
+@pytest.fixture
+async def _tenant(_shared: tuple[str, Database]) -> AsyncIterator[httpx.AsyncClient]:
+    url, owner = _shared
+    secret, _ = await tenant(owner, f"tenant-{next(_tenants)}")
+    async with asking(url, headers={"Authorization": f"Bearer {secret}"}) as http:
+        yield http
+
+
+def asking(url: str, **options: Any) -> httpx.AsyncClient:
+    """Return an HTTP client of a server that checks every problem response."""
+    return httpx.AsyncClient(
+        base_url=url, timeout=30, transport=Loopback(), event_hooks={"response": [check_problem]}, **options
+    )
 
 
 @asynccontextmanager
 async def asking_alone(postgres: str, template: str) -> AsyncIterator[httpx.AsyncClient]:
     """Yield an HTTP client, as `client` is, of a server on a database of its own."""
-    hooks = {"response": [check_problem]}
     async with (
         migrated(postgres, template) as database_url,
         serving(Settings(), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, verify=False, event_hooks=hooks) as http,
+        asking(url) as http,
     ):
         yield http
 
 
 @pytest.fixture(scope="session")
 async def refusing(postgres: str, template: str) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of a server that tests share. It refuses all their requests, so none of them changes anything."""
+    """An HTTP client of a server that tests share, none of whose requests changes anything."""
     async with asking_alone(postgres, template) as http:
         yield http
         assert (await http.get("/v1/sessions")).json()["items"] == []
@@ -180,10 +217,7 @@ async def refusing(postgres: str, template: str) -> AsyncIterator[httpx.AsyncCli
 @pytest.fixture
 async def servers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator[Servers]:
     """Clients of two servers on one database, each with its own caches; the first is `client`."""
-    async with (
-        serving(Settings(), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, verify=False, event_hooks=client.event_hooks) as other,
-    ):
+    async with serving(Settings(), database_url) as url, asking(url) as other:
         yield client, other
 
 

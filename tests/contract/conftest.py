@@ -15,6 +15,7 @@ from tests.conftest import serving
 from tests.support.gateways import BackgroundWrites, background_writes, settings
 from tests.support.pooler import pooled
 from tests.support.provider import Provider, serving_provider
+from tests.support.requesting import Loopback
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ async def gateway(database_url: str, provider: Provider) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def http(gateway: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway, timeout=30, verify=False) as client:
+    async with httpx.AsyncClient(base_url=gateway, timeout=30, transport=Loopback()) as client:
         yield client
 
 

@@ -9,6 +9,7 @@ import pytest
 from app.runtime.settings import Settings
 from app.store.engine import Database
 from tests.conftest import Servers, serving
+from tests.support.requesting import Loopback
 from tests.support.statements import ServerLog
 
 TOO_LONG = {"error": {"status": 400, "message": "prompt is too long: 215000 tokens > 200000 maximum"}}
@@ -169,7 +170,7 @@ async def test_a_report_of_a_process_that_made_the_call_is_one_statement(databas
     usage = {"input_tokens": 200, "cache_read_tokens": 4_000, "output_tokens": 77}
     async with (
         serving(Settings(), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=30, transport=Loopback()) as http,
     ):
         for number in range(3):
             await append(http, {"type": "user.message", "content": f"question {number}"})

@@ -11,6 +11,7 @@ from tests.conftest import serving
 from tests.support.backdating import moved_back
 from tests.support.gateways import BackgroundWrites, settings
 from tests.support.provider import Provider, ProviderReply
+from tests.support.requesting import Loopback
 
 FILES = 12
 LINES = 540
@@ -78,7 +79,7 @@ async def test_after_an_hour_only_a_reported_cache_is_cold(
     provider.cache = cache
     async with (
         serving(settings(provider), database_url) as url,
-        httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+        httpx.AsyncClient(base_url=url, transport=Loopback(), timeout=30) as http,
     ):
         messages, answer = await read_files(http, provider, behind, form, model)
         assert 35_000 < int(answer.headers["x-palimpsest-tokens-wanted"]) < 60_000
@@ -89,7 +90,7 @@ async def test_after_an_hour_only_a_reported_cache_is_cold(
     await connection.close()
     async with (
         serving(settings(provider), database_url) as url,
-        httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+        httpx.AsyncClient(base_url=url, transport=Loopback(), timeout=30) as http,
     ):
         answer = await http.post(PATHS[form], json={"model": model, "max_tokens": 9, "messages": messages})
     assert answer.headers["x-palimpsest-mode"] == "context"
@@ -134,7 +135,7 @@ async def test_a_local_server_without_a_cache_is_planned_for_as_its_row_in_the_t
     for table in ({}, row):
         async with (
             serving(settings(provider, gateway_local_url=f"{provider.url}/v1", cache_table=table), database_url) as url,
-            httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+            httpx.AsyncClient(base_url=url, transport=Loopback(), timeout=30) as http,
         ):
             path = f"/gateway/s/{len(table)}/local/v1/chat/completions"
             messages: list[Any] = [{"role": "user", "content": "Read the files."}]

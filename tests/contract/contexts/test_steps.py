@@ -11,6 +11,7 @@ import pytest
 from app.runtime.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
+from tests.support.requesting import Loopback
 from tests.support.statements import ServerLog
 
 STEPS = 60
@@ -257,7 +258,10 @@ async def test_a_step_follows_a_moved_name(servers: tuple[httpx.AsyncClient, htt
 async def test_concurrent_steps_need_one_connection_each(database_url: str) -> None:
     # A step that took a second connection while it holds the first would wait for one until the pool gives up.
     small = Settings(pool_size=2)
-    async with serving(small, database_url) as url, httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http:
+    async with (
+        serving(small, database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30, transport=Loopback()) as http,
+    ):
 
         async def agent(session: str) -> int:
             made: dict[str, Any] = {}

@@ -9,6 +9,7 @@ import pytest
 from app.runtime.settings import Settings
 from tests.conftest import serving
 from tests.contract.lines.test_lines import append_messages, ask, event_contents
+from tests.support.requesting import Loopback
 from tests.support.statements import ServerLog
 
 Json = dict[str, Any]
@@ -316,7 +317,7 @@ async def test_continuing_a_conversation_executes_four_statements(database_url: 
     log = await ServerLog.begin(database_url)
     async with (
         serving(Settings(), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=30, transport=Loopback()) as http,
     ):
         for _ in range(2):
             await reconcile(http, CONVERSATION, system="You help.")

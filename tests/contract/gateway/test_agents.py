@@ -19,6 +19,7 @@ from tests.conftest import serving
 from tests.support.coding_agent import Agent, Answers, run_together
 from tests.support.gateways import KEY, background_writes, settings
 from tests.support.provider import serving_provider
+from tests.support.requesting import Loopback
 
 pytestmark = pytest.mark.wing("gateway")
 
@@ -144,7 +145,7 @@ async def run_agents(
     async with (
         serving_provider() as provider,
         serving(settings(provider, gateway_context_seconds=60), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=90, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=90, transport=Loopback()) as http,
     ):
         answers = Answers(provider, 7, trouble=0.12)
         check = assert_whole if window is None else assert_reduced

@@ -15,6 +15,7 @@ from app.services.tenants import DEFAULT_TENANT
 from tests.conftest import serving
 from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, gpt, settings
 from tests.support.provider import Provider
+from tests.support.requesting import Loopback
 
 pytestmark = [pytest.mark.wing(name) for name in ("gateway", "ledger", "audit")]
 
@@ -31,7 +32,7 @@ async def _client(provider: Provider, database_url: str, share: float) -> AsyncI
     """Yield a client of a server that holds out a share."""
     async with (
         serving(settings(provider, gateway_holdout=share), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=30, transport=Loopback()) as http,
     ):
         yield http
 

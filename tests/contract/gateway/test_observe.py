@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import serving
 from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, settings
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
+from tests.support.requesting import Loopback
 
 pytestmark = [pytest.mark.wing(name) for name in ("gateway", "ledger", "audit")]
 
@@ -38,7 +39,7 @@ async def _client(provider: Provider, database_url: str, mode: str) -> AsyncIter
     """Yield a client of a server."""
     async with (
         serving(settings(provider, gateway_mode=mode), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=30, transport=Loopback()) as http,
     ):
         yield http
 

@@ -6,6 +6,7 @@ import pytest
 from app.runtime.settings import Settings
 from tests.conftest import serving
 from tests.support.provider import Provider
+from tests.support.requesting import Loopback
 
 pytestmark = pytest.mark.wing("gateway")
 HEADERS = {"x-claude-code-session-id": "mine"}
@@ -37,7 +38,7 @@ async def test_a_server_without_upstreams_says_so(client: httpx.AsyncClient) -> 
 
 async def test_a_key_with_a_prefix_sees_the_requests_of_its_own_sessions(database_url: str, provider: Provider) -> None:
     own = Settings(gateway_anthropic_url=provider.url, api_key="a-key-of-the-settings")
-    async with serving(own, database_url) as url, httpx.AsyncClient(base_url=url, verify=False) as http:
+    async with serving(own, database_url) as url, httpx.AsyncClient(base_url=url, transport=Loopback()) as http:
         keys = ["a-key-of-the-settings"]
         asked = {"name": "limited", "scopes": ["ingest", "read"], "session_prefix": "a-"}
         made = await http.post("/v1/keys", json=asked, headers={"authorization": f"Bearer {keys[0]}"})

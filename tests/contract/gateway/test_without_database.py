@@ -16,6 +16,7 @@ from app.store.engine import Database
 from tests.conftest import serving
 from tests.support.gateways import settings
 from tests.support.provider import Provider
+from tests.support.requesting import Loopback
 
 RAW = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
 PATH = "/gateway/openai/v1/chat/completions"
@@ -52,7 +53,7 @@ def gate(database_url: str, postgres: str, provider: Provider, monkeypatch: pyte
         try:
             async with (
                 serving(settings(provider, **given), database_url) as url,
-                httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+                httpx.AsyncClient(base_url=url, transport=Loopback(), timeout=30) as http,
             ):
                 yield Gate(http, operator, str(make_url(database_url).database))
         finally:

@@ -24,6 +24,7 @@ from tests.support.busy_loop import run_watched
 from tests.support.pooler import pooled
 from tests.support.processes import palimpsest
 from tests.support.queue import worker_queue
+from tests.support.requesting import Loopback
 
 ROUNDS = 600
 WINDOW = 60_000
@@ -127,7 +128,7 @@ async def test_a_server_that_writes_a_summary_never_blocks_its_loop_for_long(
     stretches: Future[list[float]] = Future()
     async with (
         watched_server(database_url, stretches) as url,
-        httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=60, transport=Loopback()) as http,
     ):
         body = {"max_tokens": WINDOW, "wait_ms": 1}
         answer = await http.post("/v1/sessions/s/context", json=body)
@@ -153,7 +154,7 @@ async def test_a_server_in_use_next_to_a_busy_worker_never_blocks_its_loop_for_l
     worker = await palimpsest("worker", settings={"DATABASE_URL": database_url})
     async with (
         watched_server(database_url, stretches) as url,
-        httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=60, transport=Loopback()) as http,
     ):
         paths = [f"/v1/sessions/s{number}" for number in range(AGENTS)]
         await asyncio.gather(*(run_agent(http, path, events[:EVENTS_PER_AGENT]) for path in paths))
@@ -172,7 +173,7 @@ async def test_a_huge_layer_never_blocks_the_loop_for_long(database_url: str) ->
     stretches: Future[list[float]] = Future()
     async with (
         watched_server(database_url, stretches) as url,
-        httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=60, transport=Loopback()) as http,
     ):
         assert (await http.put("/v1/sessions/s", json={})).status_code == 201
         for body in bodies:

@@ -9,6 +9,7 @@ from app.runtime.settings import Settings
 from app.store.engine import Database
 from migrations.tables import metadata
 from tests.conftest import serving
+from tests.support.requesting import Loopback
 
 Json = dict[str, Any]
 
@@ -81,7 +82,7 @@ async def test_a_cached_view_is_not_shown_after_a_rewind(client: httpx.AsyncClie
 async def test_a_rewind_applies_to_every_process(client: httpx.AsyncClient, database_url: str) -> None:
     async with (
         serving(Settings(), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as other,
+        httpx.AsyncClient(base_url=url, timeout=30, transport=Loopback()) as other,
     ):
         await append_messages(client, "s", "one", "two")
         assert await shown(other, "s") == ["one", "two"]

@@ -153,9 +153,9 @@ async def test_keys_and_tenants_apply_to_mcp(server: str, client: httpx.AsyncCli
     ],
 )
 async def test_without_a_key_only_local_requests_are_answered(
-    client: httpx.AsyncClient, headers: dict[str, str], status: int
+    refusing: httpx.AsyncClient, headers: dict[str, str], status: int
 ) -> None:
-    answer = await client.post("/mcp", json=PING, headers=ACCEPT | headers)
+    answer = await refusing.post("/mcp", json=PING, headers=ACCEPT | headers)
     assert answer.status_code == status, answer.text
 
 

@@ -16,6 +16,7 @@ from app.store.dsn import for_asyncpg, normalize
 from app.wings.replica import service
 from tests.conftest import serving
 from tests.support.clusters import free_port
+from tests.support.requesting import Loopback
 
 DOCUMENT = Path(__file__).parents[3] / "openapi" / "palimpsest.json"
 REPLICA_READS = {
@@ -29,7 +30,7 @@ async def server(database_url: str, read_url: str, **settings: Any) -> AsyncIter
     settings["read_database_url"] = normalize(read_url)
     async with (
         serving(Settings(**settings), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=60, transport=Loopback()) as http,
     ):
         yield http
 

@@ -16,6 +16,7 @@ from tests.contract.contexts.test_context import append, rounds
 from tests.contract.retention.test_erasures import ANN, begin_erasure, receipt, run_erasure, session, session_ids
 from tests.support.gateways import settings
 from tests.support.provider import Provider
+from tests.support.requesting import Loopback
 
 Json = dict[str, Any]
 MESSAGES = [{"role": "user", "content": "Where were we?"}]
@@ -154,7 +155,7 @@ async def test_the_gateway_bypasses_an_erased_session_and_logs_it_once(
     path = "/gateway/s/s/openai/v1/chat/completions"
     async with (
         serving(settings(provider), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
+        httpx.AsyncClient(base_url=url, timeout=30, transport=Loopback()) as http,
     ):
         await erase_sessions(http, application, "s")
         with capture_logs() as lines:

@@ -14,6 +14,7 @@ from tests.conftest import serving
 from tests.contract.store.test_tenant_isolation import working
 from tests.support.databases import tables_containing
 from tests.support.receiver import receiving
+from tests.support.requesting import Loopback
 from tests.support.tenants import tenant
 from tests.support.walk import SECRET_WORD, walk
 
@@ -26,7 +27,7 @@ async def serving_client(database_url: str, secret: str) -> AsyncIterator[httpx.
     async with (
         serving(Settings.model_validate({"webhook_private_targets": True}), database_url) as url,
         httpx.AsyncClient(
-            base_url=url, timeout=60, verify=False, headers={"Authorization": f"Bearer {secret}"}
+            base_url=url, timeout=60, transport=Loopback(), headers={"Authorization": f"Bearer {secret}"}
         ) as http,
     ):
         yield http

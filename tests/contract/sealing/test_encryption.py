@@ -23,6 +23,7 @@ from tests.conftest import serving
 from tests.support.databases import tables_containing
 from tests.support.pooler import pooled
 from tests.support.queue import worker_queue
+from tests.support.requesting import Loopback
 from tests.support.tenants import tenant
 from tests.support.walk import TALE
 
@@ -42,7 +43,7 @@ async def serving_client(database_url: str, secret: str = "", **settings: bool) 
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
     async with (
         serving(Settings(), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=60, verify=False, headers=headers) as http,
+        httpx.AsyncClient(base_url=url, timeout=60, transport=Loopback(), headers=headers) as http,
     ):
         yield http
 

@@ -62,6 +62,7 @@ from tests.support.crawl import Page, crawl
 from tests.support.databases import migrated
 from tests.support.markup import Markup
 from tests.support.receiver import Receiver, receiving
+from tests.support.requesting import Loopback
 from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog, Statement
 from tests.support.tenants import tenant, working
@@ -136,7 +137,7 @@ async def walk_result(postgres: str, template: str) -> AsyncIterator[WalkResult]
         log = await ServerLog.begin(database_url)
         async with (
             serving(Settings(webhook_private_targets=True), database_url) as url,
-            httpx.AsyncClient(base_url=url, timeout=90, headers=bearer(secret)) as http,
+            httpx.AsyncClient(base_url=url, timeout=90, transport=Loopback(), headers=bearer(secret)) as http,
         ):
             async with working(database_url):
                 requests = await walk(http, receiver)
@@ -559,7 +560,9 @@ async def test_two_concurrent_tenants_under_one_worker_see_only_their_own(
         async def live(name: str) -> dict[str, Any]:
             async with (
                 receiving() as receiver,
-                httpx.AsyncClient(base_url=url, timeout=90, headers=bearer(secrets[name])) as http,
+                httpx.AsyncClient(
+                    base_url=url, timeout=90, transport=Loopback(), headers=bearer(secrets[name])
+                ) as http,
                 asyncio.timeout(SECONDS_MAX),
             ):
                 return await one_tenants_day(http, url, receiver, words[name])

@@ -11,6 +11,7 @@ from app.store.engine import Database
 from tests.conftest import Servers, serving
 from tests.support.gateways import BackgroundWrites, settings
 from tests.support.provider import Provider, ProviderReply
+from tests.support.requesting import Loopback
 
 SESSION = "/v1/sessions/shared"
 ROOM = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60_000}
@@ -141,7 +142,7 @@ async def test_a_broken_reply_is_not_logged_if_the_client_retried_through_the_ot
     path = "/gateway/s/shared/anthropic/v1/messages"
     async with (
         serving(settings(provider), database_url) as url,
-        httpx.AsyncClient(base_url=url, verify=False) as other,
+        httpx.AsyncClient(base_url=url, transport=Loopback()) as other,
         http.stream("POST", path, json=body) as answer,
     ):
         pieces = answer.aiter_bytes()

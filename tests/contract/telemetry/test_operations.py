@@ -60,9 +60,9 @@ async def test_metrics_work_without_the_database() -> None:
 
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}])
 async def test_without_keys_other_sites_pages_get_no_metrics(
-    client: httpx.AsyncClient, headers: dict[str, str]
+    refusing: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:
-    answer = await client.get("/metrics", headers=headers)
+    answer = await refusing.get("/metrics", headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (403, "/problems/not-local")
 
 
