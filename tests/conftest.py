@@ -23,7 +23,7 @@ from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
 from app.store.engine import Database
 from app.worker import run
-from tests.support import databases, examples, pooler, wings
+from tests.support import compiling, databases, examples, pooler, wings
 from tests.support.databases import migrated
 from tests.support.loopback import listening
 from tests.support.problems import check_problem
@@ -33,6 +33,8 @@ from tests.support.summarizers import Summarizers, summarizers
 from tests.support.tenants import tenant
 
 Servers = tuple[httpx.AsyncClient, httpx.AsyncClient]
+DEFAULTS: Final = Settings()
+"""Settings from the variables of the run, without those of a test; to read all takes 5 ms."""
 _tenants: Final = count(1)
 
 gc.disable()  # until all tests are collected: looking for garbage among what is imported takes a seventh of the time
@@ -60,9 +62,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wings.select_tests(config, items)
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out files that need a wing that is not there: they could not be imported."""
-    return wings.is_left_out(collection_path) or None
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that need a wing that is not there, and folders named as a marker that `-m` excludes."""
+    return wings.is_left_out(collection_path) or compiling.is_excluded(collection_path, config) or None
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the tests, beginning elsewhere in each process: what one has compiled, the others read."""
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if worker and session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        compiling.import_share(session.config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
 def pytest_collection_finish() -> None:
@@ -111,7 +120,7 @@ async def filled_database(
     """Yield the name of a database for tests to copy, filled by `fill` over HTTP and as its owner."""
     async with migrated(postgres, template) as url:
         owner = Database(url, pool_size=4, role=None, find_placement=find_placement)
-        async with serving(Settings(), url) as base, asking(base) as http:
+        async with serving(DEFAULTS, url) as base, asking(base) as http:
             await fill(http, owner)
         await owner.close()
         yield str(make_url(url).database)
@@ -136,7 +145,7 @@ async def application(database_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 async def server(database_url: str) -> AsyncIterator[str]:
     """The base URL of a server on the test's database."""
-    async with serving(Settings(), database_url) as url:
+    async with serving(DEFAULTS, database_url) as url:
         yield url
 
 
@@ -174,7 +183,7 @@ async def _own(server: str) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture(scope="session")
 async def _shared(postgres: str, template: str) -> AsyncIterator[tuple[str, Database]]:
     """The base URL of a server that tests share, and a pool on its database as its owner."""
-    async with migrated(postgres, template) as database_url, serving(Settings(), database_url) as url:
+    async with migrated(postgres, template) as database_url, serving(DEFAULTS, database_url) as url:
         owner = Database(database_url, pool_size=1, role=None, find_placement=find_placement)
         yield url, owner
         await owner.close()
@@ -200,7 +209,7 @@ async def asking_alone(postgres: str, template: str) -> AsyncIterator[httpx.Asyn
     """Yield an HTTP client, as `client` is, of a server on a database of its own."""
     async with (
         migrated(postgres, template) as database_url,
-        serving(Settings(), database_url) as url,
+        serving(DEFAULTS, database_url) as url,
         asking(url) as http,
     ):
         yield http
@@ -217,7 +226,7 @@ async def refusing(postgres: str, template: str) -> AsyncIterator[httpx.AsyncCli
 @pytest.fixture
 async def servers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator[Servers]:
     """Clients of two servers on one database, each with its own caches; the first is `client`."""
-    async with serving(Settings(), database_url) as url, asking(url) as other:
+    async with serving(DEFAULTS, database_url) as url, asking(url) as other:
         yield client, other
 
 

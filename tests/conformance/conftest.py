@@ -16,11 +16,11 @@ from app.resources.policies.service import Policies
 from app.resources.summaries.service import Compaction, Spending
 from app.resources.summaries.summarizing import Summarizing
 from app.runtime import wing
-from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
 from app.services.counting import Counting
 from app.worker import run
 from tests.conformance.agent import WAIT_MS, Json
+from tests.conftest import DEFAULTS
 from tests.support.summarizers import Summarizers, summarizers
 
 
@@ -63,11 +63,11 @@ async def running_worker(
         client, clock=time.monotonic, breaker_seconds=breaker_seconds, spend_tokens_max=spend_tokens_max
     )
     summarizing = Summarizing({"openai": guarded}, load_prompts(), default="openai", timeout=seconds)
-    counting = Counting(tokenizers.load(Settings().tiktoken_cache_dir))
+    counting = Counting(tokenizers.load(DEFAULTS.tiktoken_cache_dir))
     work = run.Work(
         lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9)),
         find_placement=find_placement,
-        ciphers=lambda database: wing.ciphers(Settings(), database),
+        ciphers=lambda database: wing.ciphers(DEFAULTS, database),
     )
     stop = asyncio.Event()
     running = asyncio.create_task(run.run(database_url, stop, work))

@@ -8,10 +8,9 @@ import httpx
 import pytest
 
 from app.runtime import wiring
-from app.runtime.settings import Settings
 from app.store import views
 from app.worker.run import run as run_worker
-from tests.conftest import serving
+from tests.conftest import DEFAULTS, serving
 from tests.support.gateways import BackgroundWrites, background_writes, settings
 from tests.support.pooler import pooled
 from tests.support.provider import Provider, serving_provider
@@ -63,7 +62,7 @@ async def _behind(database_url: str) -> AsyncIterator[BackgroundWrites]:
 async def worker(database_url: str) -> AsyncIterator[None]:
     """A worker on the test's database with the extractive summarizer."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(database_url, stop, wiring.worker_work(pooled(Settings(), database_url))))
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.worker_work(pooled(DEFAULTS, database_url))))
     yield
     stop.set()
     await running
