@@ -96,17 +96,13 @@ def with_samples(row: Row, *, locked: bool) -> CalibrationSamples:
     return CalibrationSamples(known, tuple(starmap(Sample, json.loads(row["samples"]))), locked, row["updated_at"])
 
 
-SAMPLES_KNOWN_MAX: Final = 4_096
-"""Samples whose JSON is known: all but one of a calibration's were stored before."""
+_sample_json: Final = lru_cache(4_096)(canonical_json)  # all but one of a calibration's samples were stored before
 SAVE: Final = (
     "UPDATE calibrations c SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
     "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
     "accepted_tokens = :accepted, accepted_at = :accepted_at, claims = :claims, updated_at = now() "
     f"WHERE {OF_KEY}"
 )
-
-
-_sample_json: Final = lru_cache(SAMPLES_KNOWN_MAX)(canonical_json)
 
 
 def values(tenant_id: UUID, model: str, now: CalibrationSamples) -> dict[str, object]:

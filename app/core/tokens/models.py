@@ -144,8 +144,12 @@ def model_name(model: str) -> str:
 
 def profile_name(model: str | None, table: Mapping[str, CacheProfile] = TABLE) -> str | None:
     """Return the model's row of the table: the longest one that its name begins with; None if there is none."""
-    name = model_name(model) if model else ""
-    return max((prefix for prefix in table if name.startswith(prefix)), key=len, default=None)
+    return _longest_prefix(model_name(model) if model else "", tuple(table))
+
+
+@lru_cache(maxsize=1_024)
+def _longest_prefix(name: str, prefixes: tuple[str, ...]) -> str | None:
+    return max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
 
 
 def cache_profile(
