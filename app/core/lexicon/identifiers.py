@@ -107,11 +107,12 @@ _BUILT_IN: Final = re.compile(r"__\w{2,20}__|TODO_?\w?|utf_?8|tool_use_error|sys
 
 _GUTTER: Final = re.compile(
     r"^(?: {1,8}\d{1,7}\t|[ >]{0,8}(?:\d{1,7}→|\d{1,5}[|:-](?!\d))| {1,8}\d{1,7} (?=[\w./~])"
-    r"|@@ -[\d,]{1,20} \+[\d,]{1,20} @@"
+    r"|@@ -[\d,]{1,20} \+[\d,]{1,20} @@[^\n]*"
     r"|index [0-9a-f]{7,40}\.\.[0-9a-f]{7,40}(?: \d{6})?$|(?:new|deleted) file mode \d{6}$)",
     re.M,
 )
-"""Numbers of lines, counts of them, and the hashes and modes of a diff, at the beginning of a line."""
+"""Numbers of lines, counts of them with the code that git cuts off, and hashes and modes in a diff, at the beginning of
+a line."""
 _PLACE: Final = re.compile(r"(?P<file>\.[A-Za-z]\w{0,5})[:-]\d{1,7}(?:[:-]\d{1,5})?(?=[:\s)\]-]|$)", re.M)
 """A place in a file, as compilers and `grep -n` print it."""
 _HAS_NUMBERS: Final = re.compile(r"\d[\t→|:-]|^(?: {1,8}\d|@@|index )", re.M)

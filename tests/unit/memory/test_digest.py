@@ -230,6 +230,15 @@ def test_names_used_in_recent_calls_rank_first() -> None:
     assert weights["kept_name"] > weights["other_name"]
 
 
+def test_a_call_for_a_missing_file_and_the_cut_code_of_a_diff_name_nothing() -> None:
+    log = Log()
+    add_call(log, "Read", {"file_path": "/srv/tide/none.py"}, "File does not exist.")
+    add_call(
+        log, "Read", {"file_path": "/srv/tide/gauge.py"}, "@@ -1,3 +1,4 @@ def read_heigh\n+def read_tides(): pass"
+    )
+    assert {"/srv/tide/gauge.py", "read_tides"} == set(weigh(log.events))
+
+
 def test_names_of_many_kinds_are_found() -> None:
     text = (
         "https://x.org/a?b=1, order K1NW8N, on 2024-05-20 at 3f2a9c1d0, 550e8400-e29b-41d4-a716-446655440000,"

@@ -58,9 +58,11 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
     assert shown == [heading for heading in HEADINGS if heading in shown]
     assert section(text, "## Goal") == [
         "Heights are printed in feet although the station is metric. Find out where.",
+    ]
+    assert section(text, "## User Messages") == [
+        "Always keep two decimals in the report.",
         "Later request: Now check the estuary gauge",
     ]
-    assert section(text, "## User Messages") == ["Always keep two decimals in the report."]
     assert section(text, "### In Progress") == ["Read it", "Waiting for the result of read with path tide/gauge.py."]
     assert section(text, "### Not Started") == ["Print the report"]
     assert section(text, "### Blocked") == [
@@ -497,6 +499,19 @@ def test_files_of_one_name_are_told_apart() -> None:
     assert section(body(log), "### Done") == ["Changed tide/gauge.go.", "Deleted wind/gauge.go."]
     run(log, "git checkout wind/gauge.go")
     assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
+
+
+def test_files_of_one_name_are_told_apart_once_summaries_are_merged() -> None:
+    parts = [
+        f"### Done\n- Changed gauge.go x{times}.\n<modified-files>\n/srv/{folder}/gauge.go\n</modified-files>"
+        for times, folder in ((2, "tide"), (3, "wind"), (4, "tide"))
+    ]
+    digest = Digest(files_modified=("/srv/tide/gauge.go", "/srv/wind/gauge.go"))
+    text = extract([], "\n\n".join(parts), digest, 400, COUNTER)
+    assert section(text, "### Done") == [
+        "Changed wind/gauge.go x3.",
+        "Changed tide/gauge.go x6.",
+    ]
 
 
 def test_a_failed_command_is_given_with_its_conflicts_or_its_error() -> None:

@@ -5,6 +5,7 @@ import pytest
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.quotes import condense
+from app.core.memory.extractive.sections import CONTEXT, DECISIONS
 from app.core.memory.extractive.statements import (
     findings,
     finished_statements,
@@ -101,7 +102,20 @@ def test_statements_with_content_are_no_narration() -> None:
 
 def decided(log: Log) -> str:
     text = extract(log.events, "", digest_of(log.events), 600, COUNTER)
-    return text.partition("## Key Decisions")[2].partition("\n#")[0]
+    return "".join(text.partition(heading)[2].partition("\n#")[0] for heading in (DECISIONS, CONTEXT))
+
+
+def test_choices_are_decisions_and_observations_are_context() -> None:
+    log = Log()
+    log.user(body={"content": "Print the heights in metres."})
+    log.assistant(body={"content": "The issue was that the report converts every height."})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
+    log.assistant(body={"content": "We convert heights in the report instead of the gauge."})
+    for number in range(3):
+        log.assistant(body={"content": f"Harbour number {number} is dry."})
+    text = extract(log.events, "", digest_of(log.events), 600, COUNTER)
+    assert f"{DECISIONS}\n- We convert heights in the report instead of the gauge.\n#" in text
+    assert f"{CONTEXT}\n- The issue was that the report converts every height.\n#" in text
 
 
 def test_of_the_diagnoses_of_a_turn_the_last_one_stays() -> None:
@@ -160,7 +174,7 @@ def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on()
     second = "## Latest Agent Messages\n- I fixed the report of heights for every harbour. The estuary is next."
     third = "## Latest Agent Messages\n- All tests of the estuary pass."
     text = extract([], f"{first}\n\n{second}\n\n{third}", Digest(), 600, COUNTER)
-    assert "## Key Decisions\n- I found the bug. The report converts each height twice." in text
+    assert "## Critical Context\n- I found the bug. The report converts each height twice." in text
     assert "### Done\n- I fixed the report of heights for every harbour." in text
     assert text.endswith("## Agent Messages at the End\n- All tests of the estuary pass.")
 

@@ -46,8 +46,7 @@ def test_the_newest_request_is_given_once_and_whole_if_it_fits() -> None:
     again = extract(
         [], f"{text}\n\n## Goal\n- go on\n- Latest request: Draw the estuary as a map.", Digest(), 600, COUNTER
     )
-    assert again.startswith(f"## Goal\n- {FIRST}\n- Later request: Draw the estuary as a map.")
-    assert again.count(newest) == 1
+    assert again.startswith(f"## Goal\n- {FIRST}\n## User Messages\n- {newest}\n- go on\n- Later request: Draw the")
 
 
 def test_a_rejected_call_is_no_goal_and_a_shortened_goal_gives_way_to_the_whole_one() -> None:
@@ -69,8 +68,10 @@ def test_a_later_request_stands_after_the_messages_of_its_summary_once_summaries
         "- Sort the second table of the estuary.",
         "- No, by its name and its height, please.",
         "- Print the third table of the estuary.",
+        "- Later request: Draw the fourth table of the estuary.",
         "- And the fifth one, with all its names.",
     ]
+    assert extract([], text, digest_of([]), 400, COUNTER) == text
 
 
 def test_a_message_that_was_interrupted_and_sent_again_corrected_is_no_goal() -> None:

@@ -57,6 +57,16 @@ def test_a_part_lists_the_tasks_that_it_created_and_updated() -> None:
     assert "<tasks>\n#1 [completed]\n#3 [deleted]\n#2 [in_progress]\n</tasks>" in write(second_part())
 
 
+def test_where_the_room_ends_the_next_tasks_stay() -> None:
+    log = Log()
+    for number in range(1, 30):
+        add_call(log, "TaskCreate", {"subject": f"Port the gauge of harbour {number}"}, f"Task #{number} created")
+    updated(log, 1, "completed")
+    listed = write(log).partition("<tasks>\n")[2].partition("\n</tasks>")[0].splitlines()
+    assert listed == [f"#{number} [pending] Port the gauge of harbour {number}" for number in range(2, 2 + len(listed))]
+    assert len(listed) < 28
+
+
 def test_a_list_that_the_agent_asked_for_counts_as_updates() -> None:
     log = Log()
     add_call(log, "TaskList", {}, "#4 [pending] Sort the gauge\n#5 [completed] Read it\nno task\n#6 [odd] x")

@@ -76,6 +76,17 @@ def test_the_newest_content_is_the_last_whole_text_with_later_edits() -> None:
     assert files_shown(log) == {"a.py": (written,), "b.py": (other,)}
 
 
+def test_an_edit_that_only_deletes_shows_nothing() -> None:
+    log = Log()
+    log.user()
+    deletion = {"file_path": "a.py", "old_string": "a " * 200, "new_string": ""}
+    add_call(log, "Edit", deletion)
+    assert files_shown(log) == {} and ranked(log.plan(1_000_000).context) == ()
+    first = read(log, "a.py")
+    add_call(log, "Edit", deletion)
+    assert files_shown(log) == {"a.py": (first,)}
+
+
 @pytest.mark.parametrize(
     ("command", "shows", "changes"),
     [

@@ -12,7 +12,7 @@ from typing import Final
 
 from app.core.memory.digest.commands import programs
 from app.core.memory.digest.outcomes import ERROR, OK, UNKNOWN, is_check, is_idle
-from app.core.memory.digest.plans import open_last
+from app.core.memory.digest.plans import next_last, open_last
 from app.core.memory.digest.record import Command, Digest, Search
 from app.core.memory.digest.sentences import shorten
 from app.core.tokens.counter import Counter, TextKind
@@ -161,6 +161,7 @@ _REPOSITORY_COMMAND: Final = re.compile(
 )
 
 Measure = Callable[[str], int]
+Order = Callable[[str], str | int]
 
 
 class Appendix:
@@ -210,8 +211,9 @@ class Appendix:
         page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
         page.add_all("modified-files", modified, tokens, order=str)
         rest = page.room
-        tasks = [task.line for task in open_last(digest.tasks)]
-        page.add("tasks", tasks, max(int(rest * TASKS_SHARE), TASKS_TOKENS))
+        tasks = open_last(digest.tasks)
+        order = [task.line for task in tasks].index
+        page.add("tasks", [task.line for task in next_last(tasks)], max(int(rest * TASKS_SHARE), TASKS_TOKENS), order)
         lists = {
             "hidden": [shorten(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
             "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
@@ -249,7 +251,7 @@ class Page:
     sections: dict[str, str] = field(default_factory=dict)
     is_whole: bool = True
 
-    def add(self, tag: str, lines: Sequence[str], limit: int, order: Callable[[str], str] | None = None) -> int:
+    def add(self, tag: str, lines: Sequence[str], limit: int, order: Order | None = None) -> int:
         """Add as many of the last lines as fit `limit` tokens, sorted by `order` if given; return their number."""
         low, high = 0, len(lines)
         while low < high:
@@ -265,7 +267,7 @@ class Page:
             self.room -= self.measure(self.sections[tag])
         return low
 
-    def add_all(self, tag: str, lines: Sequence[str], limit: int, order: Callable[[str], str] | None = None) -> None:
+    def add_all(self, tag: str, lines: Sequence[str], limit: int, order: Order | None = None) -> None:
         """Add every line; if they do not fit, add the last ones and the number of the others."""
         if not lines or self.measure(_section(tag, lines)) <= min(limit, self.room):
             self.add(tag, lines, limit, order)

@@ -57,6 +57,10 @@ _KEY: Final = re.compile(r'"([A-Za-z_][\w-]{0,60})"\s{0,4}:')
 _NO_NAME: Final = re.compile(r"[A-Z]{2,5}s|L\d{1,5}")
 """`APIs`, and a line in an address."""
 _HASH: Final = re.compile(r"[0-9a-f-]+")
+_MISSING: Final = re.compile(
+    r"(?:<tool_use_error>)?\s{0,4}(?:error: )?(?:(?:file|path) does not exist|no such file|directory not found)", re.I
+)
+"""The beginning of the answer to a call that named a file which is not there."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 _PATH, _RELATIVE, _ADDRESS, _NUMBER, _HEX, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
@@ -79,7 +83,13 @@ def weigh(events: Sequence[Event]) -> Names:
     used: set[str] = set()
     known: set[str] = set()
     share, fading = 1.0, 0.5 ** (1 / HALF_LIFE)
+    missing: set[int] = set()
     for event in reversed(events):
+        if event.seq in missing:
+            continue
+        if event.type is EventType.TOOL_RESULT and event.call_seq and _MISSING.match(event.text):
+            missing.add(event.call_seq)
+            continue
         if event.type is EventType.TOOL_CALL:
             used.update(_operands(event))
         used.update(quoted(event.text[:TEXT_CHARS_MAX]))

@@ -68,6 +68,8 @@ _ERROR_LINE: Final = re.compile(
     r"|^[^\n]{0,200}(?:directory not found|command not found|No such file or directory)[^\n]{0,100}",
     re.M | re.I,
 )
+_LOGGED: Final = re.compile(r"\b(?:TRACE|DEBUG|INFO|WARN(?:ING)?)\b")
+"""The level of a line that a program logs although nothing failed."""
 _CONFLICT: Final = re.compile(r"^CONFLICT \([^)\n]{1,40}\): ([^\n]{1,200})", re.M)
 CONFLICTS_MAX: Final = 4
 _NO_TESTS: Final = re.compile(r"no tests (?:to run|ran|found|collected)", re.I)
@@ -203,10 +205,8 @@ def _does_work(step: Step) -> bool:
 def error_in(text: str) -> str:
     """Return the conflicts that git printed, else the first line with an error; empty without either."""
     conflicts = list(dict.fromkeys(_CONFLICT.findall(text)))
-    first = None if conflicts else _ERROR_LINE.search(text)
-    return (
-        "; ".join(conflicts[:CONFLICTS_MAX]) if first is None else shorten(" ".join(first[0].split()), ERROR_CHARS_MAX)
-    )
+    lines = (found[0] for found in _ERROR_LINE.finditer(text) if not _LOGGED.search(found[0]))
+    return "; ".join(conflicts[:CONFLICTS_MAX]) or shorten(" ".join(next(lines, "").split()), ERROR_CHARS_MAX)
 
 
 def _failure(text: str, kind: str) -> str:

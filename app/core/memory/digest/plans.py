@@ -119,6 +119,12 @@ def open_last(tasks: Sequence[Task]) -> Sequence[Task]:
     return sorted(tasks, key=lambda task: (task.state in OPEN, len(task.id), task.id))
 
 
+def next_last(tasks: Sequence[Task]) -> Sequence[Task]:
+    """Return tasks in the order of `open_last` with the open ones reversed: the next one, which matters most, last."""
+    first_open = next((at for at, task in enumerate(tasks) if task.state in OPEN), len(tasks))
+    return [*tasks[:first_open], *reversed(tasks[first_open:])]
+
+
 def _words(arguments: Mapping[str, Json], names: Iterable[str]) -> str:
     value = next((arguments[name] for name in names if isinstance(arguments.get(name), str | int)), "")
     return shorten(" ".join(str(value).split()).lstrip("#"), TEXT_CHARS_MAX)

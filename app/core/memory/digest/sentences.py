@@ -116,7 +116,7 @@ _PROMPT_NAME: Final = re.compile(
 _MARKUP: Final = re.compile(r"\*\*|^\s{0,8}#{1,6} |^\s{0,8}[-*_]{3,20}\s", re.M)
 _FENCE: Final = "```"
 _BREAK: Final = re.compile(
-    r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)(?<![:.!?] \d\.)(?<![:.!?] \d\d\.)[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])"
+    r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)(?<!\s\d\.)(?<!\s\d\d\.)[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])"
 )
 """The space between two sentences; a number that begins an item of a list is no sentence."""
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")

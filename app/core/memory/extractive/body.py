@@ -19,13 +19,12 @@ from app.core.memory.digest.plans import RUNNING as UNDER_WAY
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import ask_of, own_messages, own_words, shorten
 from app.core.memory.extractive.changes import (
-    after_messages,
-    bare_goals,
     commits_of,
     decisions,
     finished_work,
     goals,
     ranked,
+    requests_in,
 )
 from app.core.memory.extractive.quotes import (
     CANDIDATES_MAX,
@@ -70,6 +69,7 @@ from app.core.memory.extractive.sections import (
 from app.core.memory.extractive.statements import (
     INTENT,
     has_content,
+    is_observation,
     looks_only,
     problems,
     refutes,
@@ -88,18 +88,18 @@ CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
     GOAL: 0.1,
-    USERS: 0.472,
+    USERS: 0.476,
     CONSTRAINTS: 0.04,
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
-    LATEST: 0.21,
+    LATEST: 0.221,
     DONE: 0.04,
-    DECISIONS: 0.13,
+    DECISIONS: 0.07,
     NEXT: 0.03,
-    CONTEXT: 0.02,
+    CONTEXT: 0.04,
 }
-_CASES: Final = _WORK | {USERS: 0.33, LATEST: 0.15, DONE: 0.26, DECISIONS: 0.06}
+_CASES: Final = _WORK | {USERS: 0.33, LATEST: 0.15, DONE: 0.26, DECISIONS: 0.04, CONTEXT: 0.04}
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
 """The initial share of the room for each section: in a span with work on files, with other tool calls, and in talk
 without any."""
@@ -131,7 +131,7 @@ class SpanBody:
         self._messages = messages = _Messages(events, focus, previous)
         self._shares = _TALK if messages.is_talk else _WORK if digest.is_on_files else _CASES
         earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
-        earlier[GOAL] = bare_goals(after_messages(earlier[GOAL], earlier[USERS]))
+        earlier[GOAL], earlier[USERS] = requests_in(earlier[GOAL], earlier[USERS])
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
         work = SpanWork(events, previous_text, digest.files_modified)
@@ -144,7 +144,9 @@ class SpanBody:
         told = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
         past = [(line.seq, line.text.removeprefix(BEFORE_REQUEST)) for line in told]
         finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
-        decided = interleave(messages.decisions(), ranked([*earlier[DECISIONS], *decisions(past, ())]))
+        new, old = messages.decisions(), decisions(past, ())
+        chose = interleave(_chosen(new), ranked([*earlier[DECISIONS], *_chosen(old)]))
+        observed = [line for line in interleave(new, old) if is_observation(line.text)]
         planned = {
             state: _lines((step.text for step in digest.plan if step.state == state), 0)
             for state in (PENDING, UNDER_WAY)
@@ -165,9 +167,9 @@ class SpanBody:
             RUNNING: [*planned[UNDER_WAY], *(messages.open_calls or before[RUNNING])],
             LATEST: [],
             DONE: finished,
-            DECISIONS: [*notes.decisions, *decided],
+            DECISIONS: [*notes.decisions, *(interleave(chose, observed) if messages.is_talk else chose)],
             NEXT: messages.next_steps() or before[NEXT],
-            CONTEXT: [*notes.structure, *notes.others, *messages.context(earlier[CONTEXT])],
+            CONTEXT: [*notes.structure, *notes.others, *messages.context([*observed, *earlier[CONTEXT]])],
         }
 
     def write(self, max_tokens: int) -> str:
@@ -307,6 +309,10 @@ class _Messages:
         """Return the next steps in the newest assistant text, in its order."""
         found = self._sentences_of(self._assistant_texts[-1:])
         return [s for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
+
+
+def _chosen(found: Sequence[SectionLine]) -> list[SectionLine]:
+    return [line for line in found if not is_observation(line.text)]
 
 
 def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:

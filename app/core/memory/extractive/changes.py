@@ -23,7 +23,8 @@ NAMES_MAX: Final = 4
 NAME_CHARS_MAX: Final = 60
 ADDED, REMOVED, EDITED = "added", "removed", "edited"
 
-_TOLD: Final = re.compile(r"^- (Changed|Wrote|Deleted) ([^\s,:]{1,200}?)(?: x(\d{1,6}))?(?:: ([^\n]{1,600}))?\.$", re.M)
+TOLD: Final = re.compile(r"^- (Changed|Wrote|Deleted) ([^\s,:]{1,200}?)(?: x(\d{1,6}))?(?:: ([^\n]{1,600}))?\.$", re.M)
+"""A line on the changes of a file: the verb, the file's name, the number of changes and the names in it."""
 
 _OUTER: Final = re.compile(
     r"[ \t]{0,4}(?:export |pub |async |default |static |public |private )*"
@@ -89,7 +90,7 @@ class FileChange:
 
 def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
     """Yield the changes in lines of earlier summaries, each with the file's name."""
-    for number, (verb, name, times, listed) in enumerate(_TOLD.findall(text)):
+    for number, (verb, name, times, listed) in enumerate(TOLD.findall(text)):
         if verb == "Deleted":
             yield name, FileChange(seq=number - len(text), is_gone=True)
             continue
@@ -225,19 +226,23 @@ _WONDERS: Final = re.compile(
 """The beginning of a question that requests no work, or of a text that the user copied."""
 
 
-def bare_goals(lines: Iterable[SectionLine]) -> list[SectionLine]:
-    """Return the lines of an earlier summary's goal without their marks."""
-    return [SectionLine(line.text.removeprefix(LATEST_REQUEST).removeprefix(EARLIER_MARK), line.seq) for line in lines]
+def requests_in(
+    goals: Sequence[SectionLine], messages: Sequence[SectionLine]
+) -> tuple[list[SectionLine], list[SectionLine]]:
+    """Return the requests in the goals and the users' messages of earlier summaries, without marks, and the other
+    messages.
 
-
-def after_messages(goals: Sequence[SectionLine], messages: Sequence[SectionLine]) -> Iterator[SectionLine]:
-    """Yield the goals of earlier summaries in order, each later request at the end of its own summary's messages."""
+    A later request that stands under a goal follows the messages of its own summary.
+    """
+    requests = [line for line in messages if line.text.startswith(LATEST_REQUEST)]
     for goal, after in zip_longest(goals, goals[1:]):
         end = 0 if after is None else after.seq
         own = [line.seq for line in messages if goal.seq < line.seq < end]
         is_later = goal.text.startswith((LATEST_REQUEST, EARLIER_MARK))
         # The next line is a heading, so no other line has this number.
-        yield SectionLine(goal.text, own[-1] + 1) if is_later and own else goal
+        requests.append(SectionLine(goal.text, own[-1] + 1) if is_later and own else goal)
+    bare = [SectionLine(one.text.removeprefix(LATEST_REQUEST).removeprefix(EARLIER_MARK), one.seq) for one in requests]
+    return sorted(bare, key=lambda line: line.seq), [line for line in messages if line not in requests]
 
 
 def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequence[SectionLine]:

@@ -143,7 +143,8 @@ def fill_sections(
             room -= _fill(section, sections, min(int(whole * LEAST_SHARE), room), measure)
     for section in sorted(sections, key=lambda section: section.heading != spare):
         room -= _fill(section, sections, room, measure)
-    text = _text(headings, {section.heading: _ordered(section) for section in sections if section.chosen})
+    chosen = {section.heading: section.chosen for section in sections if section.chosen}
+    text = _text(headings, {heading: _ordered(heading, lines) for heading, lines in _in_place(chosen).items()})
     return text if measure(text) <= max_tokens else _cut(text, measure, max_tokens)
 
 
@@ -228,9 +229,19 @@ def _normal(text: str) -> str:
     return " ".join(words.lower().rstrip("… .?").split())
 
 
-def _ordered(section: Section) -> Sequence[str]:
-    lines = section.chosen if section.heading in (GOAL, REQUEST) else sorted(section.chosen, key=lambda line: line.seq)
-    return [line.text for line in lines]
+def _in_place(chosen: Mapping[str, Sequence[SectionLine]]) -> Mapping[str, Sequence[SectionLine]]:
+    """Return the lines by heading, with a later request in its place among the users' messages if there are any."""
+    if USERS not in chosen or GOAL not in chosen:
+        return chosen
+    later = [line for line in chosen[GOAL] if line.text.startswith(LATEST_REQUEST)]
+    first = [line for line in chosen[GOAL] if line not in later]
+    rest = {heading: lines for heading, lines in chosen.items() if heading != GOAL}
+    return {**rest, USERS: [*chosen[USERS], *later], **({GOAL: first} if first else {})}
+
+
+def _ordered(heading: str, lines: Sequence[SectionLine]) -> Sequence[str]:
+    in_order = lines if heading in (GOAL, REQUEST) else sorted(lines, key=lambda line: line.seq)
+    return [line.text for line in in_order]
 
 
 def _headings(headings: Sequence[str], filled: Collection[str]) -> Sequence[str]:

@@ -62,6 +62,19 @@ _CHOSEN: Final = re.compile(
     re.I,
 )
 """Words of a choice, or of an attempt that did not work."""
+_CHOICE: Final = re.compile(
+    r"\b(?:in order to|to (?:avoid|prevent)|instead of|rather than|decid(?:ed|ing)|decision|chose|went with|opted"
+    r"|revert(?:ed|ing)|prefer(?:red)?|trade-?off|the (?:fix|solution|approach) (?:is|was)|should"
+    r"|(?:i|we)(?:['’]ll| (?:will|added|kept|left|use|keep)))\b",
+    re.I,
+)
+"""Words of a choice."""
+_OBSERVED: Final = re.compile(
+    r"\b(?:root cause|(?:issue|problem|bug|cause|reason|culprit)s?|found|fail\w*|errors?|broken|no longer|\w+n['’]t"
+    r"|cannot|(?:is|are|was|were|do|does|did|can) not|turns out|missing|wrong|incorrect)\b",
+    re.I,
+)
+"""Words of an observation."""
 _OURS: Final = re.compile(r"\b(?:i|we|our)\b", re.I)
 _TRIVIAL: Final = re.compile(r"\b(?:unused|no longer (?:needed|used|needs?|required))\b", re.I)
 """Words of a remark on code that is no longer needed."""
@@ -234,6 +247,11 @@ def worth_of(text: str) -> float:
     if _REASONED.search(text) or _FOUND.search(text):
         return 2.0
     return (1.5 if _OURS.search(text) else 1.0) if _CHOSEN.search(text) else 0.0
+
+
+def is_observation(text: str) -> bool:
+    """Return whether a finding is an observation without a choice."""
+    return _OBSERVED.search(text) is not None and _CHOICE.search(text) is None
 
 
 def finished_statements(text: str) -> Iterator[str]:

@@ -26,7 +26,7 @@ from app.core.memory.digest.outcomes import (
     is_idle,
 )
 from app.core.memory.digest.sentences import shorten
-from app.core.memory.extractive.changes import FileChange, definitions, parse_changes
+from app.core.memory.extractive.changes import TOLD, FileChange, definitions, parse_changes
 from app.core.memory.extractive.sections import SectionLine, done_lines
 from app.core.memory.extractive.tool_calls import ToolCalls, parse_calls, plain_arguments
 
@@ -39,6 +39,8 @@ _LOOKING: Final = re.compile(
 )
 _ASKING: Final = re.compile(r"(?:^|_)(?:get|look_?up|query|check|calculate|describe|show|count)(?:$|_)", re.I)
 """Names of tools that change nothing; the calls of others come first."""
+_END_OF_FILES: Final = re.compile(r"(?<=</modified-files>)")
+"""The end of the list that tells which file a name in the text before it means."""
 _UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
 """A harness's words for an edit that it refused because the file must be read first."""
 
@@ -73,7 +75,7 @@ class SpanWork:
         self._programs: dict[str, str] = {}
         self._tools: dict[str, _Attempts] = {}
         self._called: dict[str, ToolCalls] = {}
-        earlier = done_lines(previous_text)
+        earlier = "\n".join(map(self._told, _END_OF_FILES.split(previous_text)))
         for name, change in parse_changes(earlier):
             self._change(name, change)
         for told in parse_calls(earlier):
@@ -107,6 +109,17 @@ class SpanWork:
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
                 self._call(tool, 1, call.seq, plain_arguments(arguments))
+
+    def _told(self, previous: str) -> str:
+        """Return the lines on finished work in one earlier summary, with its files named as in this one."""
+        listed = previous.partition("<modified-files>\n")[2].splitlines()
+        return TOLD.sub(
+            lambda told: told[0].replace(told[2], self._known_name(told[2], listed), 1), done_lines(previous)
+        )
+
+    def _known_name(self, name: str, paths: Sequence[str]) -> str:
+        found = [path for path in paths if path.endswith(f"/{name}")]
+        return self._name(found[0]) if len(found) == 1 else name
 
     def _name(self, path: str) -> str:
         """Return a file's own name, with the folders that tell it from other changed files of this name."""

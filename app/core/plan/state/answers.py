@@ -13,7 +13,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.checks import Check, covers
 from app.core.memory.digest.commands import shown_paths
-from app.core.memory.digest.files import FileUse, command_of, files_of, patched_paths
+from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS, FileUse, command_of, files_of, patched_paths
 from app.core.memory.digest.outcomes import ERROR, OK, outcomes_of
 from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_rejected, own_messages
 from app.core.plan.state.items import Item
@@ -122,7 +122,9 @@ class WorkedFiles:
                 used[path] = result.seq
             for path in map(normpath, use.modified):
                 before = shown_by.pop(path, ())
-                shown_by[path] = (call.seq,) if _writes_all(call) else (*before, call.seq)
+                shown = before if _only_deletes(call) else (*(() if _writes_all(call) else before), call.seq)
+                if shown:
+                    shown_by[path] = shown
                 modified.setdefault(path, call.seq)
                 used[path] = result.seq
         return WorkedFiles(shown_by, modified, used)
@@ -255,6 +257,12 @@ def _reads_all(call: Event) -> bool:
     """Return whether a call that reads a file names no part of it."""
     arguments = call.arguments.items()
     return all(value is None or name in FILES or (name, value) == ("command", "view") for name, value in arguments)
+
+
+def _only_deletes(call: Event) -> bool:
+    """Return whether an edit leaves no text in place of the old one."""
+    new = [call.arguments[name] for name in NEW_TEXTS if name in call.arguments]
+    return any(name in call.arguments for name in OLD_TEXTS) and not any(new)
 
 
 def _writes_all(call: Event) -> bool:
