@@ -118,6 +118,17 @@ def test_choices_are_decisions_and_observations_are_context() -> None:
     assert f"{CONTEXT}\n- The issue was that the report converts every height.\n#" in text
 
 
+def test_an_observation_is_left_out_rather_than_cut() -> None:
+    log = Log()
+    log.user(body={"content": "Print the heights in metres."})
+    log.assistant(body={"content": f"The issue was that the report converts every {'tall ' * 60}height."})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
+    for number in range(3):
+        log.assistant(body={"content": f"Harbour number {number} is dry."})
+    texts = [extract(log.events, "", digest_of(log.events), tokens, COUNTER) for tokens in range(60, 300, 20)]
+    assert not any("tall…" in text for text in texts)
+
+
 def test_of_the_diagnoses_of_a_turn_the_last_one_stays() -> None:
     log = Log()
     log.user(body={"content": "Why does the gauge print feet?"})

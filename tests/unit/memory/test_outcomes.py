@@ -104,5 +104,5 @@ def test_the_first_error_is_a_failed_assertion_before_the_package_that_failed() 
     text = "Session found\n    rewind_test.go:441: after rewind: got 2, want 1\nFAIL\ttide/integration 17.9s\nFAIL"
     assert error_in(text) == "rewind_test.go:441: after rewind: got 2, want 1"
     assert error_in(text.replace("rewind_test.go:441", "rewind")) == "FAIL tide/integration 17.9s"
-    logged = "hooks.go:196: Hook output: 2026/01/30 INFO prompt submitted\n"
+    logged = "hooks.go:196: Hook output: 2026/01/30 INFO prompt submitted\n    rewind_test.go:423: Rewind output\n"
     assert error_in(logged + text) == "rewind_test.go:441: after rewind: got 2, want 1"

@@ -68,8 +68,8 @@ _ERROR_LINE: Final = re.compile(
     r"|^[^\n]{0,200}(?:directory not found|command not found|No such file or directory)[^\n]{0,100}",
     re.M | re.I,
 )
-_LOGGED: Final = re.compile(r"\b(?:TRACE|DEBUG|INFO|WARN(?:ING)?)\b")
-"""The level of a line that a program logs although nothing failed."""
+_TELLING: Final = re.compile(r"\b(?:error|fail|fatal|panic|got|want|expect|undefined|cannot|not|missing|invalid)", re.I)
+"""Words of a line about an error, unlike those of one that a test logs with its place."""
 _CONFLICT: Final = re.compile(r"^CONFLICT \([^)\n]{1,40}\): ([^\n]{1,200})", re.M)
 CONFLICTS_MAX: Final = 4
 _NO_TESTS: Final = re.compile(r"no tests (?:to run|ran|found|collected)", re.I)
@@ -203,10 +203,11 @@ def _does_work(step: Step) -> bool:
 
 
 def error_in(text: str) -> str:
-    """Return the conflicts that git printed, else the first line with an error; empty without either."""
+    """Return the conflicts that git printed, else the first line about an error; empty without either."""
     conflicts = list(dict.fromkeys(_CONFLICT.findall(text)))
-    lines = (found[0] for found in _ERROR_LINE.finditer(text) if not _LOGGED.search(found[0]))
-    return "; ".join(conflicts[:CONFLICTS_MAX]) or shorten(" ".join(next(lines, "").split()), ERROR_CHARS_MAX)
+    lines = [found[0] for found in _ERROR_LINE.finditer(text)]
+    line = next(filter(_TELLING.search, lines), lines[0] if lines else "")
+    return "; ".join(conflicts[:CONFLICTS_MAX]) or shorten(" ".join(line.split()), ERROR_CHARS_MAX)
 
 
 def _failure(text: str, kind: str) -> str:
@@ -216,11 +217,9 @@ def _failure(text: str, kind: str) -> str:
     names = [name for name in names if name.split("/", 1)[0] == name or name.split("/", 1)[0] not in whole]
     if names:
         shown = ", ".join(shorten(name, NAME_CHARS_MAX) for name in names[:NAMES_MAX])
-        report = shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
-    else:
-        line = " ".join(_line_at(text, _RED_OF[kind].search(text)).split())
-        report = error_in(text) or shorten(line, ERROR_CHARS_MAX)
-    return report
+        return shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
+    line = " ".join(_line_at(text, _RED_OF[kind].search(text)).split())
+    return error_in(text) or shorten(line, ERROR_CHARS_MAX)
 
 
 def _line_at(text: str, found: re.Match[str] | None) -> str:

@@ -39,8 +39,8 @@ COUNTED: Final = re.compile(r"(?:Changed|Wrote|Deleted|Ran|Called) .*\.$|`[^`]+`
 GOAL_SHARE: Final = 0.2
 LATEST_SHARE: Final = 0.12
 """The maximum shares of the room for the first line of a goal and for its second."""
-SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, CONTEXT, LATEST, REQUEST, EARLY, SUFFIX})
-"""Headings whose first line is shortened rather than left out."""
+SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, LATEST, REQUEST, EARLY, SUFFIX})
+"""Headings whose first line is shortened rather than left out, as is that of the section that takes the spare room."""
 GOALS: Final = 2
 LATEST_REQUEST: Final = "Later request: "
 """The mark of a goal's second line, which stays true when another summary follows."""
@@ -137,12 +137,12 @@ def fill_sections(
         return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
     whole = room
     for section in sections:
-        room -= _fill(section, sections, min(_share(section, whole, measure), room), measure)
+        room -= _fill(section, sections, min(_share(section, whole, measure), room), measure, spare)
     for section in sections:
         if not section.chosen:
-            room -= _fill(section, sections, min(int(whole * LEAST_SHARE), room), measure)
+            room -= _fill(section, sections, min(int(whole * LEAST_SHARE), room), measure, spare)
     for section in sorted(sections, key=lambda section: section.heading != spare):
-        room -= _fill(section, sections, room, measure)
+        room -= _fill(section, sections, room, measure, spare)
     chosen = {section.heading: section.chosen for section in sections if section.chosen}
     text = _text(headings, {heading: _ordered(heading, lines) for heading, lines in _in_place(chosen).items()})
     return text if measure(text) <= max_tokens else _cut(text, measure, max_tokens)
@@ -158,8 +158,8 @@ def _share(section: Section, whole: int, measure: Measure) -> int:
     return max(share, sum(lines))
 
 
-def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure) -> int:
-    """Add the candidates that fit and return the tokens they take; a first line that is too long is shortened.
+def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure, spare: str) -> int:
+    """Add the candidates that fit and return the tokens they take; a first line that is too long may be shortened.
 
     A line whose words are in a chosen line is left out; chosen lines whose words it contains are removed.
     """
@@ -169,7 +169,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
         if _is_covered(text, sections):
             continue
         cost = measure(f"- {text}\n")
-        first = not section.chosen and section.heading in SHORTENED
+        first = not section.chosen and section.heading in (*SHORTENED, spare)
         if cost > room - taken and (first or text.startswith(LATEST_REQUEST)):
             others = section.candidates[1:GOALS] if first and section.heading == GOAL else ()
             kept = sum(measure(f"- {one.text}\n") for one in others)

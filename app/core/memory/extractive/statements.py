@@ -64,8 +64,8 @@ _CHOSEN: Final = re.compile(
 """Words of a choice, or of an attempt that did not work."""
 _CHOICE: Final = re.compile(
     r"\b(?:in order to|to (?:avoid|prevent)|instead of|rather than|decid(?:ed|ing)|decision|chose|went with|opted"
-    r"|revert(?:ed|ing)|prefer(?:red)?|trade-?off|the (?:fix|solution|approach) (?:is|was)|should"
-    r"|(?:i|we)(?:['’]ll| (?:will|added|kept|left|use|keep)))\b",
+    r"|revert(?:ed|ing)|prefer(?:red)?|suggest\w*|recommend\w*|trade-?off"
+    r"|the (?:fix|solution|approach) (?:is|was)|should|(?:i|we)(?:['’]ll| (?:will|added|kept|left|use|keep)))\b",
     re.I,
 )
 """Words of a choice."""
