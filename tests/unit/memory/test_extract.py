@@ -489,6 +489,18 @@ def test_a_removal_that_failed_or_of_another_file_deletes_nothing() -> None:
     assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
 
 
+def test_a_long_message_is_shortened_to_its_beginning_and_its_last_sentence() -> None:
+    said = f"Look at the harbours {'and the tides ' * 80}of last year. I doubt that a new table is the solution."
+    log = Log()
+    log.user(body={"content": "Print the heights of the gauge in metres."})
+    add_edit(log, "a", "b")
+    log.user(body={"content": said})
+    log.user(body={"content": "Now sort the second table by its names."})
+    shown = [line for line in section(body(log, 300), "## User Messages") if line.startswith("Look at the harbours")]
+    assert len(shown) == 1 and shown[0].endswith("and the… I doubt that a new table is the solution.")
+    assert body(log, 2000).count("I doubt that") == 1 and said in body(log, 2000)
+
+
 def test_files_of_one_name_are_told_apart() -> None:
     log = Log()
     add_edit(log, "a", "b")

@@ -237,6 +237,17 @@ def shorten(text: str, chars: int) -> str:
     return f"{words.rstrip(' ,;:(-')}…"
 
 
+def abridge(text: str, chars: int) -> str:
+    """Return the text, or its first words, an ellipsis and its last sentence, in at most `chars` characters.
+
+    Without the last sentence if that takes more than half of them.
+    """
+    last = next(reversed(list(sentences(text))), "")
+    if len(text) <= chars or len(last) > chars // 2 or not text.endswith(last):
+        return shorten(text, chars)
+    return f"{shorten(text, chars - len(last) - 1)} {last}"
+
+
 def constraints_of(text: str) -> tuple[str, ...]:
     """Return the sentences of a user's message that state a rule, verbatim, at most CONSTRAINTS_EACH_MAX of them.
 

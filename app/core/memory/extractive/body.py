@@ -17,7 +17,7 @@ from app.core.memory.digest.outcomes import is_check, is_idle
 from app.core.memory.digest.plans import PENDING
 from app.core.memory.digest.plans import RUNNING as UNDER_WAY
 from app.core.memory.digest.record import Digest
-from app.core.memory.digest.sentences import ask_of, own_messages, own_words, shorten
+from app.core.memory.digest.sentences import abridge, ask_of, own_messages, own_words
 from app.core.memory.extractive.changes import (
     commits_of,
     decisions,
@@ -344,7 +344,7 @@ def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[Secti
     """Return the lines, the newest first, without overlong ones; then all lines, long ones shortened."""
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
     whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
-    return [*whole, *(SectionLine(shorten(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
+    return [*whole, *(SectionLine(abridge(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
 
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:

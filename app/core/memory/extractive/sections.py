@@ -206,7 +206,8 @@ def _contains(text: str, part: str) -> bool:
     """Return whether a line contains another's words; a few words must match a whole line or answer."""
     whole, words = _normal(text), _normal(part)
     answered = whole.startswith((f'{words} (asked: "', f'{words} (about: "'))
-    return words == whole or answered or (words.count(" ") >= FEW_WORDS and words in whole)
+    pieces = words.split("… ")
+    return words == whole or answered or (words.count(" ") >= FEW_WORDS and all(one in whole for one in pieces))
 
 
 def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
