@@ -70,8 +70,9 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
         "Not resolved when this part ended: The estuary test fails because its heights are missing.",
     ]
     assert section(text, "## Agent Messages at the End") == [
-        "Before the later request: I fixed the gauge so that heights are metric. The report converts heights to feet.",
-        "Before the later request: We decided to convert heights in the report instead of the gauge.",
+        "Before the user's last message: I fixed the gauge so that heights are metric. The report converts heights to"
+        " feet.",
+        "Before the user's last message: We decided to convert heights in the report instead of the gauge.",
         "The estuary test fails because its heights are missing. Next I'll read the gauge log.",
     ]
 

@@ -192,3 +192,12 @@ def test_several_summaries_have_one_header_and_no_number_of_an_event() -> None:
     assert shown.count("was compacted") == shown.count("<modified-files>") == 1
     assert "277" not in shown and "recalled" not in join_summaries((summary(FIRST), summary(SECOND)), recall=False)
     assert join_summaries((), 1) == "[1 earlier summary left out.]"
+
+
+def test_a_failure_from_before_later_edits_stays_in_the_words_of_its_part_alone() -> None:
+    words = "### Blocked\n- `make test` failed when it was last run in this part."
+    failed = "<commands>\n[error] make test\n[ok] make lint\n</commands>"
+    union = unite([f"{words}\n\n{failed}", EDITED])
+    assert union.words == (words, EDITED)
+    assert union.sections == "<commands>\n[ok] make lint # before the last edits\n</commands>"
+    assert unite([EDITED, failed]).sections == failed

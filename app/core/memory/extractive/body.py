@@ -36,7 +36,7 @@ from app.core.memory.extractive.quotes import (
     sentences_of,
 )
 from app.core.memory.extractive.sections import (
-    BEFORE_REQUEST,
+    BEFORE_LAST,
     BLOCKED,
     CONSTRAINTS,
     CONTEXT,
@@ -142,7 +142,7 @@ class SpanBody:
         earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
         # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
         told = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
-        past = [(line.seq, line.text.removeprefix(BEFORE_REQUEST)) for line in told]
+        past = [(line.seq, line.text.removeprefix(BEFORE_LAST)) for line in told]
         finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
         new, old = messages.decisions(), decisions(past, ())
         chose = interleave(_chosen(new), ranked([*earlier[DECISIONS], *_chosen(old)]))
@@ -178,7 +178,7 @@ class SpanBody:
         candidates = dict(self._candidates)
         if not messages.is_talk:
             candidates[USERS] = _newest_first(self._said, shares[USERS] * max_tokens)
-            candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens), candidates[GOAL])
+            candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens))
         sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
         spare = CONTEXT if messages.is_talk else USERS
         text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
@@ -252,14 +252,14 @@ class _Messages:
         lines = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
         return [*earlier, *(SectionLine(with_question(words, asked), seq) for seq, words, asked in lines)]
 
-    def latest(self, tokens: int, goal: Sequence[SectionLine]) -> Sequence[SectionLine]:
+    def latest(self, tokens: int) -> Sequence[SectionLine]:
         """Return the newest assistant texts with content, newest first; long ones by their first and last sentences.
 
-        If there are no events, the texts of the earlier summaries are used. A text before the later request of `goal`
-        is marked.
+        If there are no events, the texts of the earlier summaries are used. Texts before the user's last message are
+        marked.
         """
         room = int(tokens * CHARS_PER_TOKEN)
-        request = goal[-1].seq if goal and goal[-1].text.startswith(LATEST_REQUEST) else 0
+        last = max((seq for seq, words, _ in self._user_lines if not _GREETING.fullmatch(words)), default=0)
         found: list[SectionLine] = []
         telling = [one for one in self._unrefuted if has_content(one[1])]
         texts = [(seq, own_words(text)) for seq, text in telling[-NEWEST_TEXTS:]]
@@ -267,7 +267,7 @@ class _Messages:
             most = room if not found else int(room * LONG_SHARE)
             line = condense(text, most, is_first=not found)
             if line:
-                found.append(SectionLine(f"{BEFORE_REQUEST if 0 < seq < request else ''}{line}", seq))
+                found.append(SectionLine(f"{BEFORE_LAST if 0 < seq < last else ''}{line}", seq))
                 room -= len(line)
         return found
 

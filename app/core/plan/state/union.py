@@ -1,7 +1,8 @@
 """Several summaries as one text: their words one after the other, and each of their tagged sections once.
 
 Failures that a later summary reports as fixed, or reports again, are removed, as are plans that are older than an edit,
-and a check that passed before later edits is marked. Names that the rest of the text shows are removed.
+and a check that passed before later edits is marked. A check that failed before them is named in the words of its part
+alone. Names that the rest of the text shows are removed.
 """
 
 import re
@@ -86,7 +87,10 @@ def _unite(texts: tuple[str, ...]) -> Union:
         for tag, key, line in one.entries:
             if not (tag in _QUOTES and line.removeprefix("- ") in all_words):
                 found[tag].pop(key, None)
-                found[tag][key] = _mark_old(line) if is_old and tag == "commands" else line
+                line = _mark_old(line) if is_old and tag == "commands" else line
+                # A later part need not list its run of a check that failed before the edits.
+                if not (is_old and line.startswith(_FAILED) and BEFORE_EDITS in line):
+                    found[tag][key] = line
     for path in found["modified-files"]:
         found["read-files"].pop(path, None)
     found["commands"] = _drop_passed_failures(found["commands"])
