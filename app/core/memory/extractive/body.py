@@ -93,11 +93,11 @@ _WORK: Final = {
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
-    LATEST: 0.221,
+    LATEST: 0.23,
     DONE: 0.04,
     DECISIONS: 0.07,
     NEXT: 0.03,
-    CONTEXT: 0.04,
+    CONTEXT: 0.03,
 }
 _CASES: Final = _WORK | {USERS: 0.33, LATEST: 0.15, DONE: 0.26, DECISIONS: 0.04, CONTEXT: 0.04}
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
