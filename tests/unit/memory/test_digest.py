@@ -209,7 +209,10 @@ def test_a_command_is_listed_without_its_output_redirections() -> None:
         ("Test with two harbours to ensure the totals agree.", []),
         ("Find out why the ports don't match.", []),
         ("That was the only gauge.", []),
-        ("# Plan\n- Errors name the gauge instead of the harbour.\n- Use metres only.", ["Use metres only."]),
+        ("# A\n## B\n## C\n- Errors name the gauge instead of the harbour.\n- Use metres only.", ["Use metres only."]),
+        ("# A\n## B\n## Rules\n- Print it without a head.", ["Print it without a head."]),
+        ("# A\n- Print it without a head.", ["Print it without a head."]),
+        ("I need you to make sure it prints.", ["I need you to make sure it prints."]),
         ("Name the gauge instead of the harbour.", ["Name the gauge instead of the harbour."]),
     ],
 )

@@ -516,14 +516,14 @@ def test_files_of_one_name_are_told_apart() -> None:
 
 def test_files_of_one_name_are_told_apart_once_summaries_are_merged() -> None:
     parts = [
-        f"### Done\n- Changed gauge.go x{times}.\n<modified-files>\n/srv/{folder}/gauge.go\n</modified-files>"
+        f"### Done\n- Changed h x{times}.\n<modified-files>\n/srv/{folder}/h\n</modified-files>"
         for times, folder in ((2, "tide"), (3, "wind"), (4, "tide"))
     ]
-    digest = Digest(files_modified=("/srv/tide/gauge.go", "/srv/wind/gauge.go"))
+    digest = Digest(files_modified=("/srv/tide/h", "/srv/wind/h"))
     text = extract([], "\n\n".join(parts), digest, 400, COUNTER)
     assert section(text, "### Done") == [
-        "Changed wind/gauge.go x3.",
-        "Changed tide/gauge.go x6.",
+        "Changed wind/h x3.",
+        "Changed tide/h x6.",
     ]
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest
+from app.core.memory.digest.sentences import sentences
 from app.core.memory.extractive.quotes import condense
 from app.core.memory.extractive.sections import CONTEXT, DECISIONS
 from app.core.memory.extractive.statements import (
@@ -61,6 +62,10 @@ def test_suppositions_announcements_and_quotes_are_no_findings(text: str) -> Non
 def test_a_sentence_is_not_split_after_the_number_of_an_item() -> None:
     text = "I changed the gauge so that it: 1. Never fails, because the report has no unit."
     assert findings_of(text) == [text]
+
+
+def test_a_number_at_the_end_of_a_sentence_ends_it() -> None:
+    assert list(sentences("Go with option 1. Then keep to it.")) == ["Go with option 1.", "Then keep to it."]
 
 
 def test_a_contrast_is_kept_with_what_it_contrasts() -> None:

@@ -85,10 +85,10 @@ def weigh(events: Sequence[Event]) -> Names:
     share, fading = 1.0, 0.5 ** (1 / HALF_LIFE)
     missing: set[int] = set()
     for event in reversed(events):
-        if event.seq in missing:
-            continue
         if event.type is EventType.TOOL_RESULT and event.call_seq and _MISSING.match(event.text):
-            missing.add(event.call_seq)
+            missing.update((event.seq, event.call_seq))
+        if event.seq in missing:
+            share *= fading
             continue
         if event.type is EventType.TOOL_CALL:
             used.update(_operands(event))

@@ -205,8 +205,9 @@ def _does_work(step: Step) -> bool:
 def error_in(text: str) -> str:
     """Return the conflicts that git printed, else the first line about an error; empty without either."""
     conflicts = list(dict.fromkeys(_CONFLICT.findall(text)))
-    lines = [found[0] for found in _ERROR_LINE.finditer(text)]
-    line = next(filter(_TELLING.search, lines), lines[0] if lines else "")
+    lines = (found[0] for found in _ERROR_LINE.finditer(text))
+    first = next(lines, "")
+    line = first if _TELLING.search(first) else next(filter(_TELLING.search, lines), first)
     return "; ".join(conflicts[:CONFLICTS_MAX]) or shorten(" ".join(line.split()), ERROR_CHARS_MAX)
 
 

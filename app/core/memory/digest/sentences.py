@@ -115,17 +115,20 @@ _PROMPT_NAME: Final = re.compile(
 )
 _MARKUP: Final = re.compile(r"\*\*|^\s{0,8}#{1,6} |^\s{0,8}[-*_]{3,20}\s", re.M)
 _FENCE: Final = "```"
-_BREAK: Final = re.compile(
-    r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)(?<!\s\d\.)(?<!\s\d\d\.)[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])"
-)
-"""The space between two sentences; a number that begins an item of a list is no sentence."""
+_STOP, _SPACE = r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)", r"[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])"
+_BREAK: Final = re.compile(_STOP + _SPACE)
+_NUMBERED: Final = re.compile(r"[:.!?;…]\s\d{1,2}\.\s")
+"""An item of a numbered list that was put on one line."""
+_BREAK_OF_ITEMS: Final = re.compile(rf"{_STOP}(?<!\s\d\.)(?<!\s\d\d\.){_SPACE}")
+"""The space between two sentences in a line with such items, whose numbers are no sentences."""
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
 _QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])")
 _STRONG: Final = re.compile(
     r"\b(?:must(?! have)|(?<!is )(?<!are )(?<!was )(?<!were )never|(?<!can )(?<!could )always"
     r"|do not|(?<![^e]s )don'?t (?!we|i\b|you\b|have|know|think|see|remember|recall|actually)"
     r"|cannot use|can'?t (?:use|change|touch)"
-    r"|please (?:keep|use|only|avoid|don'?t|do not|make)|(?<!to )(?:make sure|ensure)|from now on"
+    r"|please (?:keep|use|only|avoid|don'?t|do not|make)|from now on"
+    r"|(?<!(?<!you )(?<!need )(?<!want )(?<!sure )to )(?:make sure|ensure)"
     r"|not allowed|may not|forbidden|no more than|at most|at least"
     r"|should(?:n'?t| not| always| only| never)|can only|has to|have to|required to|remember (?:to|that)"
     r"|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"
@@ -140,8 +143,11 @@ _WEAK: Final = re.compile(
     re.I,
 )
 """Words that make a sentence a rule unless it begins like a statement; in a document only if it begins like a rule."""
-_DOCUMENT: Final = re.compile(r"^#{1,6} \S", re.M)
-"""A heading of a document, such as a plan or a review that a user pasted, most of whose sentences describe the work."""
+_HEADING: Final = re.compile(r"^#{1,6} (\S[^\n]{0,200})", re.M)
+_OF_RULES: Final = re.compile(r"\b(?:rules?|constraints?|requirements?|guidelines?|conventions?|instructions?)\b", re.I)
+HEADINGS_MIN: Final = 3
+"""The number of headings of a document, such as a plan or a review that a user pasted, most of whose sentences describe
+the work, unless a heading announces rules."""
 _INSTRUCTION: Final = re.compile(r"\W{0,6}(?:only|avoid|refrain|use|keep)\b", re.I)
 _STATEMENT: Final = re.compile(
     r"^(?:(?:but|and|also|so|ok|okay|yes|no|well|then|hmm)\b[ ,:]{0,3})*"
@@ -219,7 +225,8 @@ def _without_fences(text: str) -> str:
 def sentences(text: str) -> Iterator[str]:
     """Yield the sentences and list items of a text in order, each run of white space as one space."""
     for line in text.split("\n"):
-        for piece in _BREAK.split(_BULLET.sub("", line, count=1)):
+        breaks = _BREAK_OF_ITEMS if _NUMBERED.search(line) else _BREAK
+        for piece in breaks.split(_BULLET.sub("", line, count=1)):
             sentence = " ".join(piece.split())
             if sentence:
                 yield sentence
@@ -255,7 +262,8 @@ def constraints_of(text: str) -> tuple[str, ...]:
     """
     words = own_words(text)
     lines = "\n".join(line for line in words.split("\n") if not _QUOTED.match(line))
-    in_document = _DOCUMENT.search(words) is not None
+    headings = _HEADING.findall(words)
+    in_document = len(headings) >= HEADINGS_MIN and not any(map(_OF_RULES.search, headings))
     found = (
         shorten(sentence, SENTENCE_CHARS_MAX)
         for sentence in sentences(lines)

@@ -145,8 +145,8 @@ class SpanBody:
         past = [(line.seq, line.text.removeprefix(BEFORE_LAST)) for line in told]
         finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
         new, old = messages.decisions(), decisions(past, ())
-        chose = interleave(_chosen(new), ranked([*earlier[DECISIONS], *_chosen(old)]))
-        observed = [line for line in interleave(new, old) if is_observation(line.text)]
+        observed = [] if messages.is_talk else [one for one in interleave(new, old) if is_observation(one.text)]
+        decided = interleave(new, ranked([*earlier[DECISIONS], *old]))
         planned = {
             state: _lines((step.text for step in digest.plan if step.state == state), 0)
             for state in (PENDING, UNDER_WAY)
@@ -167,9 +167,9 @@ class SpanBody:
             RUNNING: [*planned[UNDER_WAY], *(messages.open_calls or before[RUNNING])],
             LATEST: [],
             DONE: finished,
-            DECISIONS: [*notes.decisions, *(interleave(chose, observed) if messages.is_talk else chose)],
+            DECISIONS: [*notes.decisions, *(line for line in decided if line not in observed)],
             NEXT: messages.next_steps() or before[NEXT],
-            CONTEXT: [*notes.structure, *notes.others, *messages.context([*observed, *earlier[CONTEXT]])],
+            CONTEXT: [*notes.structure, *notes.others, *observed, *messages.context(earlier[CONTEXT])],
         }
 
     def write(self, max_tokens: int) -> str:
@@ -309,10 +309,6 @@ class _Messages:
         """Return the next steps in the newest assistant text, in its order."""
         found = self._sentences_of(self._assistant_texts[-1:])
         return [s for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
-
-
-def _chosen(found: Sequence[SectionLine]) -> list[SectionLine]:
-    return [line for line in found if not is_observation(line.text)]
 
 
 def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:

@@ -43,7 +43,7 @@ SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, LATEST, REQUEST, EARLY, 
 """Headings whose first line is shortened rather than left out, as is that of the section that takes the spare room."""
 GOALS: Final = 2
 LATEST_REQUEST: Final = "Later request: "
-"""The mark of a goal's second line, which stays true when another summary follows."""
+"""The mark of the newest request, which stays true when another summary follows."""
 EARLIER_MARK: Final = "Latest request: "
 """LATEST_REQUEST in older summaries."""
 BEFORE_LAST: Final = "Before the user's last message: "

@@ -113,13 +113,13 @@ class SpanWork:
     def _told(self, previous: str) -> str:
         """Return the lines on finished work in one earlier summary, with its files named as in this one."""
         listed = previous.partition("<modified-files>\n")[2].splitlines()
-        return TOLD.sub(
-            lambda told: told[0].replace(told[2], self._known_name(told[2], listed), 1), done_lines(previous)
-        )
 
-    def _known_name(self, name: str, paths: Sequence[str]) -> str:
-        found = [path for path in paths if path.endswith(f"/{name}")]
-        return self._name(found[0]) if len(found) == 1 else name
+        def renamed(told: re.Match[str]) -> str:
+            found = [path for path in listed if path.endswith(f"/{told[2]}")]
+            start, end = (place - told.start() for place in told.span(2))
+            return f"{told[0][:start]}{self._name(found[0])}{told[0][end:]}" if len(found) == 1 else told[0]
+
+        return TOLD.sub(renamed, done_lines(previous))
 
     def _name(self, path: str) -> str:
         """Return a file's own name, with the folders that tell it from other changed files of this name."""

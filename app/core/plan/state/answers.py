@@ -262,7 +262,7 @@ def _reads_all(call: Event) -> bool:
 def _only_deletes(call: Event) -> bool:
     """Return whether an edit leaves no text in place of the old one."""
     new = [call.arguments[name] for name in NEW_TEXTS if name in call.arguments]
-    return any(name in call.arguments for name in OLD_TEXTS) and not any(new)
+    return any(name in call.arguments for name in OLD_TEXTS) and bool(new) and not any(new)
 
 
 def _writes_all(call: Event) -> bool:
