@@ -1,5 +1,6 @@
 """Stored events, and blocks: the neutral form in which formats receive them."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -272,14 +273,21 @@ def _as_text(value: Json) -> str:
     return value if isinstance(value, str) else canonical_json(value)
 
 
+_BLANK: Final = re.compile(r"\d{1,7}[→|]")
+
+
 def first_line(draft: Draft) -> str | None:
-    """Return the first line of a result that is not blank, in at most GIST_CHARS_MAX characters; None without one."""
+    """Return the first line of a result that is not blank, in at most GIST_CHARS_MAX characters; None without one.
+
+    The number of a blank line in a listing is no text.
+    """
     content = draft.content
     if isinstance(content, str):
         text = content
     else:
         text = next((p["text"] for p in content or () if isinstance(p.get("text"), str)), "")
-    line = next((line for raw in readable(text[:4096]).splitlines() if (line := " ".join(raw.split()))), "")
+    lines = (" ".join(raw.split()) for raw in readable(text[:4096]).splitlines())
+    line = next((line for line in lines if line and not _BLANK.fullmatch(line)), "")
     if not line:
         return None
     return line if len(line) <= GIST_CHARS_MAX else line[: GIST_CHARS_MAX - 1] + "…"

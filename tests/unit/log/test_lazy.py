@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from threading import Event
 
 from app.core.log import event
-from app.core.log.event import lazy
-from app.core.log.events import EventType
+from app.core.log.event import first_line, lazy
+from app.core.log.events import Draft, EventType
 
 
 @dataclass(frozen=True)
@@ -91,3 +91,10 @@ def test_a_derived_value_is_computed_once_for_each_event() -> None:
     call = event.Event(7, EventType.TOOL_CALL, 1, 10, tool="grep")
     assert [call.derive(tool_chars), call.derive(tool_chars), replace(call, tool="rg").derive(tool_chars)] == [4, 4, 2]
     assert asked == [7, 7]
+
+
+def test_the_first_line_of_a_listing_is_its_first_with_text() -> None:
+    draft = Draft(EventType.TOOL_RESULT, call_id="c", content="   370→\n   371→def heights() -> None:\n")
+    assert first_line(draft) == "371→def heights() -> None:"
+    assert first_line(Draft(EventType.TOOL_RESULT, call_id="c", content="\n42\n")) == "42"
+    assert first_line(Draft(EventType.TOOL_RESULT, call_id="c", content="370→\n")) is None
