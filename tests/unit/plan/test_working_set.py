@@ -87,6 +87,14 @@ def test_an_edit_that_only_deletes_shows_nothing() -> None:
     assert files_shown(log) == {"a.py": (first,)}
 
 
+def test_the_answer_that_a_file_does_not_exist_shows_nothing_of_it() -> None:
+    log = Log()
+    log.user()
+    call = log.call("Read", 20, body={"arguments": {"file_path": "a.py"}})
+    log.result(call, 600, gist="File does not exist. Did you mean b.py?")
+    assert files_shown(log) == {}
+
+
 @pytest.mark.parametrize(
     ("command", "shows", "changes"),
     [

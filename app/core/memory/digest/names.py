@@ -77,6 +77,11 @@ _RARELY_USED: Final = re.compile(
 """Files of the system, versions, dates, lines of files, and arbitrary numbers."""
 
 
+def is_missing(result: str) -> bool:
+    """Return whether a result, of which the first line is enough, says that the file of its call does not exist."""
+    return _MISSING.match(result) is not None
+
+
 def weigh(events: Sequence[Event]) -> Names:
     """Return the names in the events with their weights as of the last event. Takes time linear in the events' text."""
     names: Names = {}
@@ -85,7 +90,7 @@ def weigh(events: Sequence[Event]) -> Names:
     share, fading = 1.0, 0.5 ** (1 / HALF_LIFE)
     missing: set[int] = set()
     for event in reversed(events):
-        if event.type is EventType.TOOL_RESULT and event.call_seq and _MISSING.match(event.text):
+        if event.type is EventType.TOOL_RESULT and event.call_seq and is_missing(event.text):
             missing.update((event.seq, event.call_seq))
         if event.seq in missing:
             share *= fading

@@ -14,6 +14,7 @@ from app.core.log.events import EventType
 from app.core.memory.digest.checks import Check, covers
 from app.core.memory.digest.commands import shown_paths
 from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS, FileUse, command_of, files_of, patched_paths
+from app.core.memory.digest.names import is_missing
 from app.core.memory.digest.outcomes import ERROR, OK, outcomes_of
 from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_rejected, own_messages
 from app.core.plan.state.items import Item
@@ -112,9 +113,10 @@ class WorkedFiles:
         for answer in answers:
             if answer.call is None or answer.call.event.body is None:
                 continue
-            if answer.result.event.is_error or is_rejected(answer.result.event):
-                continue
             result, call = answer.result.event, answer.call.event
+            first_line = result.text if result.gist is None else result.gist
+            if result.is_error or is_rejected(result) or is_missing(first_line):
+                continue
             use = use_of(call)
             for path in map(normpath, use.read):
                 before = shown_by.pop(path, ())
