@@ -57,7 +57,7 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
     shown = [line for line in text.split("\n") if line.startswith("#")]
     assert shown == [heading for heading in HEADINGS if heading in shown]
     assert section(text, "## Goal") == [
-        "Heights are printed in feet although the station is metric. Find out where.",
+        "First request: Heights are printed in feet although the station is metric. Find out where.",
     ]
     assert section(text, "## User Messages") == [
         "Always keep two decimals in the report.",
@@ -196,7 +196,7 @@ def test_statements_of_an_earlier_summary_are_kept() -> None:
         "<identifiers>\nsome_name\n</identifiers>"
     )
     text = body(work(), 1500, previous)
-    assert section(text, "## Goal")[0] == "Port the tide tables."
+    assert section(text, "## Goal")[0] == "First request: Port the tide tables."
     assert "Use no other library." in section(text, "## Constraints & Preferences")
     assert "Parsed the harbour file." in section(text, "### Done")
     assert "Minutes, not hours." in section(text, "## Key Decisions")
@@ -549,7 +549,7 @@ def test_a_request_within_the_work_on_another_is_marked_as_later() -> None:
     rest = log.events[before:]
     text = extract(rest, "", digest_of(rest), 400, COUNTER)
     assert section(text, "## Goal") == ["Later request: Now print the report of the estuary."]
-    assert section(body(log), "## Goal")[0] == "Sort the gauge by harbour."
+    assert section(body(log), "## Goal")[0] == "First request: Sort the gauge by harbour."
 
 
 @pytest.mark.parametrize(

@@ -205,13 +205,22 @@ def test_a_span_that_concludes_nothing_names_the_called_tools() -> None:
     assert extract(log.events, "", digest_of(log.events), 5, COUNTER) != ""
 
 
-def test_a_long_text_is_shortened_to_whole_sentences_without_table_heads() -> None:
+def test_a_long_text_is_shortened_to_whole_sentences() -> None:
     text = (
         "| File | Fix |\n|---|---|\n| gauge | metres |\n\nFixes:\n\n- The gauge prints metres now.\n"
         + "It rains. " * 50
     )
-    assert condense(text, 75) == "gauge | metres. Fixes: - The gauge prints metres now. … It rains."
+    assert condense(text, 100) == (
+        "File | Fix: - gauge | metres. Fixes: - The gauge prints metres now. It rains. … It rains."
+    )
     assert condense("Heights " * 50, 60, is_first=False) == ""
+
+
+def test_a_row_of_a_table_keeps_the_head_and_its_empty_cells() -> None:
+    text = "| Done | Pending |\n|:--|--:|\n| `Gauge` | |\n| | Harbours |\n\nShall I go on?"
+    assert condense(text, 200) == "Done | Pending: - `Gauge` | (none) - (none) | Harbours. Shall I go on?"
+    long = f"{text} " + "Or shall I wait? " * 20
+    assert condense(long, 100).startswith("Done | Pending: - `Gauge` | (none) - (none) | Harbours")
 
 
 LISTS = """The tests cover:
@@ -244,6 +253,20 @@ def test_an_item_of_a_list_keeps_its_mark_and_the_words_that_it_depends_on() -> 
     )
     late = LISTS.replace("- Ebb after flood", "- Ebb after flood, " + "and again, " * 30 + "and so on")
     assert "But no test checks: - Flood after ebb" in condense(late, 250)
+
+
+def test_a_nested_item_is_told_with_the_one_above_it() -> None:
+    text = "## Changes\n\n1. **`tide.py`**:\n   - Removed the unused import\n2. **`gauge.py`**:\n   - Added `metres`"
+    assert list(finished_statements(text)) == ["`tide.py`: Removed the unused import", "`gauge.py`: Added `metres`"]
+
+
+def test_an_item_that_is_a_finding_is_told_with_the_line_before_its_list() -> None:
+    assert findings_of("After a flood:\n\n1. The gauge can no longer be read") == [
+        "After a flood: The gauge can no longer be read"
+    ]
+    assert findings_of("There are two reasons:\n\n1. The gauge can no longer be read") == [
+        "The gauge can no longer be read"
+    ]
 
 
 def test_items_under_a_heading_over_faults_are_not_finished_work() -> None:

@@ -46,7 +46,9 @@ def test_the_newest_request_is_given_once_and_whole_if_it_fits() -> None:
     again = extract(
         [], f"{text}\n\n## Goal\n- go on\n- Latest request: Draw the estuary as a map.", Digest(), 600, COUNTER
     )
-    assert again.startswith(f"## Goal\n- {FIRST}\n## User Messages\n- {newest}\n- go on\n- Later request: Draw the")
+    assert again.startswith(
+        f"## Goal\n- First request: {FIRST}\n## User Messages\n- {newest}\n- go on\n- Later request: Draw the"
+    )
 
 
 def test_a_rejected_call_is_no_goal_and_a_shortened_goal_gives_way_to_the_whole_one() -> None:

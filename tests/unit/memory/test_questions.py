@@ -5,6 +5,8 @@ import pytest
 from app.core.log.event import content_text
 from app.core.memory.cover import Summary
 from app.core.memory.digest.answers import answered_question, asking_part, user_lines
+from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest.record import Digest
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.questions import BEGINNING
 from app.core.plan.state.frontier import START
@@ -13,6 +15,7 @@ from app.core.policy.policy import PRESETS, Policy
 from app.core.record.evictions import dispositions, evictions
 from app.core.tokens.budget import Budget
 from tests.unit.builders import COUNTER, Log
+from tests.unit.memory.parts import extract
 
 OPTIONS = "I see these ways:\n\n1. Keep the old parser\n2. Write a new lexer\n\n"
 ASKS = "The tests pass now. Shall I push the branch?"
@@ -163,3 +166,24 @@ def test_the_question_is_evicted_with_its_answer() -> None:
     assert not {asking, answering} & {*shown_seqs(later)}
     words = dispositions(log.events, later.context, later.state)
     assert words[asking] == words[answering] == "summarized"
+
+
+def test_a_question_is_told_with_the_beginning_of_the_report_that_answered_it_if_there_is_room() -> None:
+    log = Log()
+    log.user(body={"content": "Draw the estuary as a map of its tides."})
+    log.result(log.call("Read", body={"arguments": {"path": "estuary.py"}}), body={"content": "tides"})
+    log.assistant(body={"content": "Drawn."})
+    log.user(body={"content": "does the map show the ebb?"})
+    log.assistant(body={"content": "Let me look at the map."})
+    log.assistant(body={"content": "No. The ebb is drawn by `harbour.py` alone.\n\nIt could be moved."})
+    for number in range(3):
+        log.user(body={"content": f"Print harbour {number} with its gauge."})
+        log.assistant(body={"content": f"Printed harbour {number} with all of its gauges."})
+    answered = '- does the map show the ebb? (answered: "No. The ebb is drawn by `harbour.py` alone.")\n'
+    text = extract(log.events, "", digest_of(log.events), 400, COUNTER)
+    assert answered in text and text.count("does the map show the ebb?") == 1
+    merged = extract([], text, Digest(), 400, COUNTER)
+    assert answered in merged and merged.count("does the map show the ebb?") == 1
+    short = extract(log.events, "", digest_of(log.events), 120, COUNTER)
+    assert "- does the map show the ebb?\n" in short
+    assert "- does the map show the ebb?\n" in extract([], text, Digest(), 90, COUNTER)

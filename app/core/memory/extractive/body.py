@@ -6,6 +6,7 @@ Deterministic. Only users, assistants and notes are quoted; tool output is data 
 import re
 from collections import Counter as Counts
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from app.core.lexicon.words import content_words
@@ -31,6 +32,7 @@ from app.core.memory.extractive.quotes import (
     Sentence,
     central,
     condense,
+    first_statement,
     notes_of,
     quotes,
     sentences_of,
@@ -88,12 +90,12 @@ CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
     GOAL: 0.1,
-    USERS: 0.476,
+    USERS: 0.51,
     CONSTRAINTS: 0.04,
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
-    LATEST: 0.23,
+    LATEST: 0.225,
     DONE: 0.04,
     DECISIONS: 0.07,
     NEXT: 0.03,
@@ -104,6 +106,8 @@ _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS
 """The initial share of the room for each section: in a span with work on files, with other tool calls, and in talk
 without any."""
 
+_ANSWER: Final = re.compile(r' \(answered: "[^\n]{1,300}"\)$')
+"""The agent's answer to a user's question, at the end of its line."""
 _ACTS: Final = frozenset({EventType.USER_MESSAGE, EventType.TOOL_CALL})
 _GREETING: Final = re.compile(
     r"(?:(?:hi|hey|hello|yo|(?:great|perfect|okay|ok)?\W{0,4}(?:thanks|thank you)(?: (?:so|very) much| a lot)?"
@@ -152,11 +156,15 @@ class SpanBody:
             for state in (PENDING, UNDER_WAY)
         }
         asks = _lines(digest.asks, messages.last_seq)
-        said = messages.said(sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq))
+        users = sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq)
+        said = messages.said([SectionLine(_ANSWER.sub("", line.text), line.seq) for line in users])
         self._said = [*said, *([] if said else asks)]
         goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
         if goal and not earlier[GOAL] and messages.began_at_work:
             goal = [SectionLine(LATEST_REQUEST + goal[0].text, goal[0].seq), *goal[1:]]
+        asked = {line.text.removeprefix(LATEST_REQUEST) for line in goal}
+        answered = [*messages.answered(), *(line for line in reversed(users) if _ANSWER.search(line.text))]
+        self._answered = [line for line in answered if _ANSWER.sub("", line.text) not in asked]
         # In the order in which the sections choose: a sentence goes to the first section that takes it.
         self._candidates: Mapping[str, Sequence[SectionLine]] = {
             GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
@@ -179,7 +187,10 @@ class SpanBody:
         if not messages.is_talk:
             candidates[USERS] = _newest_first(self._said, shares[USERS] * max_tokens)
             candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens))
-        sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
+        late = {USERS: self._answered}
+        sections = [
+            Section(heading, lines, shares[heading], late.get(heading, ())) for heading, lines in candidates.items()
+        ]
         spare = CONTEXT if messages.is_talk else USERS
         text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
         only_called = f"{self._nothing}; called {_tools(self._events)}."
@@ -251,6 +262,20 @@ class _Messages:
         """Return the users' messages on one line each with the questions that they answer, oldest first."""
         lines = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
         return [*earlier, *(SectionLine(with_question(words, asked), seq) for seq, words, asked in lines)]
+
+    def answered(self) -> Sequence[SectionLine]:
+        """Return the users' short questions with the beginnings of the reports that answered them, newest first.
+
+        The newest texts of the span are left out, since they are quoted.
+        """
+        reports = {at: text for at, text in self._unrefuted[:-NEWEST_TEXTS] if at in self._reports}
+        found: list[SectionLine] = []
+        for (seq, words, asked), (end, _, _) in pairwise([*self._user_lines, (self.last_seq, "", "")]):
+            report = next((reports[at] for at in range(end - 1, seq, -1) if at in reports), "")
+            answer = first_statement(report, LONG_CHARS) if words.endswith("?") and not asked else ""
+            if answer and len(words) <= LONG_CHARS:
+                found.append(SectionLine(f'{words} (answered: "{answer}")', seq))
+        return found[::-1]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:
         """Return the newest assistant texts with content, newest first; long ones by their first and last sentences.

@@ -16,7 +16,7 @@ from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS
 from app.core.memory.digest.outcomes import OK
 from app.core.memory.digest.sentences import shorten
 from app.core.memory.extractive.quotes import TELLING_WORDS, Sentence, distinct
-from app.core.memory.extractive.sections import EARLIER_MARK, LATEST_REQUEST, SectionLine
+from app.core.memory.extractive.sections import EARLIER_MARK, FIRST_REQUEST, LATEST_REQUEST, SectionLine
 from app.core.memory.extractive.statements import findings, finished_statements, newest_diagnoses, worth_of
 
 NAMES_MAX: Final = 4
@@ -217,6 +217,7 @@ CORRECTED: Final = 0.6
 
 _ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(rejected: |^Rejected: |^/|^(?:[A-H]|\d{1,2})[.)]")
 """Marks of a reply, of a rejected call, of a command, and of one entry of a list."""
+_MARK: Final = re.compile(f"^(?:{FIRST_REQUEST}|{LATEST_REQUEST}|{EARLIER_MARK})")
 _REJECTED: Final = re.compile(r"\(rejected: |^Rejected: ")
 _WONDERS: Final = re.compile(
     r"[-=+>~|<{[]|(?:(?:and|but|also|so|ok|okay|hmm+|q:?|question:?|wondering:?)\b[ ,:]{0,3})*"
@@ -241,7 +242,7 @@ def requests_in(
         is_later = goal.text.startswith((LATEST_REQUEST, EARLIER_MARK))
         # The next line is a heading, so no other line has this number.
         requests.append(SectionLine(goal.text, own[-1] + 1) if is_later and own else goal)
-    bare = [SectionLine(one.text.removeprefix(LATEST_REQUEST).removeprefix(EARLIER_MARK), one.seq) for one in requests]
+    bare = [SectionLine(_MARK.sub("", one.text), one.seq) for one in requests]
     return sorted(bare, key=lambda line: line.seq), [line for line in messages if line not in requests]
 
 

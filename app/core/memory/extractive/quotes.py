@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from app.core.lexicon.words import content_words
@@ -184,7 +185,9 @@ def _sentence_worth(sentence: str, rarity: Mapping[str, float]) -> float:
 
 GAP_CHARS: Final = 3
 """Characters around a sentence for spaces and an ellipsis."""
-_TABLE_HEAD: Final = re.compile(r"^\s{0,8}\|[^\n]{0,400}\n(?=\s{0,8}\|[-:| ]{1,200}$)", re.M)
+_ROW: Final = re.compile(r"[ \t]{0,8}\|(.+?)\|?[ \t]*")
+_RULE: Final = re.compile(r"[ \t]{0,8}\|[-:| \t]{1,400}")
+"""The line below the head of a table."""
 _MARK: Final = re.compile(r"^(\s{0,40})([-*•]|\d{1,3}[.)])\s{1,8}")
 """The beginning of an item of a list: its indentation and its mark."""
 _UNSTOPPED: Final = re.compile(r"[\w)`]$")
@@ -199,10 +202,11 @@ def condense(text: str, chars: int, *, is_first: bool = True) -> str:
     after it. Sentences that only announce are left out, except the last. If few sentences fit, it is the first words if
     `is_first`, else empty.
     """
-    line = plain(_with_stops(text))
+    listed = _tables_as_lists(text)
+    line = plain(_with_stops(listed))
     if len(line) <= chars:
         return line
-    units = _units(text)
+    units = _units(listed)
     kept: set[int] = set()
     room, at, end = chars, 0, len(units)
     while at < end:
@@ -232,6 +236,16 @@ class _Unit:
     block: int
 
 
+def first_statement(text: str, chars: int) -> str:
+    """Return the first sentence with content on one line, with the next one if it says little; empty if too long."""
+    units = _units(_tables_as_lists(text))[:2]
+    says_little = len(content_words(units[0].text)) < TELLING_WORDS if units else False
+    line = (
+        _join(units if says_little else units[:1], {0, 1} if says_little and len(units) > 1 else {0}) if units else ""
+    )
+    return line if len(line) <= chars else ""
+
+
 def _join(units: Sequence[_Unit], kept: Collection[int]) -> str:
     """Return the units in `kept` on one line, each lead once per block, with an ellipsis for those left out."""
     parts: list[str] = []
@@ -247,6 +261,19 @@ def _join(units: Sequence[_Unit], kept: Collection[int]) -> str:
         parts += [one.text] if is_led or not one.lead else [one.lead, one.text]
         before = number
     return " ".join(parts if before == len(units) - 1 else [*parts, "…"])
+
+
+def _tables_as_lists(text: str) -> str:
+    """Return a text with each table as its head and a list of its rows, whose empty cells stay visible."""
+    kept: list[str] = []
+    for line, following in pairwise([*text.split("\n"), ""]):
+        row = _ROW.fullmatch(line)
+        if row is None:
+            kept.append(line)
+        elif not _RULE.fullmatch(line):
+            cells = " | ".join(cell.strip() or "(none)" for cell in row[1].split("|"))
+            kept.append(f"{cells}:" if _RULE.fullmatch(following) else f"- {cells}")
+    return "\n".join(kept)
 
 
 def _with_stops(text: str) -> str:
@@ -266,7 +293,7 @@ def _units(text: str) -> Sequence[_Unit]:
     found: list[_Unit] = []
     leads: list[tuple[int, str]] = []
     block, was_item = 0, False
-    lines = [line for line in _TABLE_HEAD.sub("", text).split("\n") if any(map(str.isalpha, line))]
+    lines = [line for line in text.split("\n") if any(map(str.isalpha, line))]
     for number, line in enumerate(lines, start=1):
         item = _MARK.match(line)
         depth = len(item[1]) if item else -1

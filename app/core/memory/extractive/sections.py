@@ -44,8 +44,12 @@ SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, LATEST, REQUEST, EARLY, 
 GOALS: Final = 2
 LATEST_REQUEST: Final = "Later request: "
 """The mark of the newest request, which stays true when another summary follows."""
+FIRST_REQUEST: Final = "First request: "
+"""The mark of a goal that a later request follows."""
 EARLIER_MARK: Final = "Latest request: "
 """LATEST_REQUEST in older summaries."""
+_MARKS: Final = ('(asked: "', '(about: "', '(answered: "')
+"""The beginnings of what is told of a user's message besides its words."""
 BEFORE_LAST: Final = "Before the user's last message: "
 """The mark of an agent's message that is not about the user's last message in its part."""
 UNRESOLVED: Final = "Not resolved when this part ended: "
@@ -66,12 +70,13 @@ class SectionLine:
 class Section:
     """A heading with its candidate lines, the best first, and the share of the room that it may take at first.
 
-    `chosen` are the lines taken so far.
+    `late` are candidates for the room that all sections leave. `chosen` are the lines taken so far.
     """
 
     heading: str
     candidates: Sequence[SectionLine]
     share: float
+    late: Sequence[SectionLine] = ()
     chosen: list[SectionLine] = field(default_factory=list)
 
 
@@ -131,7 +136,9 @@ def fill_sections(
     has any, the text is NOTHING. If not even the headings fit, the text is cut off at its end.
     """
     known = {section.heading: [section.candidates[0].text] for section in sections if section.candidates}
-    frame = "\n".join(_headings(headings, known)) + "\n"
+    goals = (line for section in sections for line in section.candidates[:GOALS])
+    marks = [FIRST_REQUEST for line in goals if line.text.startswith(LATEST_REQUEST)]
+    frame = "\n".join([*_headings(headings, known), *marks]) + "\n"
     room = max_tokens - measure(frame) - 1
     if not known or room < 0:
         return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
@@ -142,6 +149,9 @@ def fill_sections(
         if not section.chosen:
             room -= _fill(section, sections, min(int(whole * LEAST_SHARE), room), measure, spare)
     for section in sorted(sections, key=lambda section: section.heading != spare):
+        room -= _fill(section, sections, room, measure, spare)
+    for section in sections:
+        section.candidates = section.late
         room -= _fill(section, sections, room, measure, spare)
     chosen = {section.heading: section.chosen for section in sections if section.chosen}
     text = _text(headings, {heading: _ordered(heading, lines) for heading, lines in _in_place(chosen).items()})
@@ -205,7 +215,7 @@ def _is_covered(text: str, sections: Sequence[Section]) -> bool:
 def _contains(text: str, part: str) -> bool:
     """Return whether a line contains another's words; a few words must match a whole line or answer."""
     whole, words = _normal(text), _normal(part)
-    answered = whole.startswith((f'{words} (asked: "', f'{words} (about: "'))
+    answered = whole.startswith(words) and whole[len(words) :].lstrip("… .?").startswith(_MARKS)
     pieces = words.split("… ")
     return words == whole or answered or (words.count(" ") >= FEW_WORDS and all(one in whole for one in pieces))
 
@@ -232,10 +242,12 @@ def _normal(text: str) -> str:
 
 def _in_place(chosen: Mapping[str, Sequence[SectionLine]]) -> Mapping[str, Sequence[SectionLine]]:
     """Return the lines by heading, with a later request in its place among the users' messages if there are any."""
-    if USERS not in chosen or GOAL not in chosen:
+    later = [line for line in chosen.get(GOAL, ()) if line.text.startswith(LATEST_REQUEST)]
+    if not later:
         return chosen
-    later = [line for line in chosen[GOAL] if line.text.startswith(LATEST_REQUEST)]
-    first = [line for line in chosen[GOAL] if line not in later]
+    first = [SectionLine(FIRST_REQUEST + line.text, line.seq) for line in chosen[GOAL] if line not in later]
+    if USERS not in chosen:
+        return {**chosen, GOAL: [*first, *later]}
     rest = {heading: lines for heading, lines in chosen.items() if heading != GOAL}
     return {**rest, USERS: [*chosen[USERS], *later], **({GOAL: first} if first else {})}
 

@@ -16,7 +16,9 @@ STATEMENT_CHARS_MAX: Final = 420
 LEAD_CHARS_MAX: Final = 120
 
 HEADING: Final = re.compile(r"\s{0,4}#{1,6} |\s{0,4}\*\*[^*\n]{1,100}\*\*:?\s{0,4}$")
-_ITEM: Final = re.compile(r"\s{0,12}(?:[-*•]|\d{1,3}[.)])\s|\s{0,4}\*\*\d{1,2}[.)]")
+LABEL_CHARS_MAX: Final = 80
+_ITEM: Final = re.compile(r"(\s{0,12})(?:[-*•]|\d{1,3}[.)])\s|\s{0,4}\*\*\d{1,2}[.)]")
+_NUMBER: Final = re.compile(r"^\d{1,3}[.)] ")
 _NO_PROSE: Final = re.compile(r"\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{3,}|[-=*_]{3,}$)")
 _REVIEW: Final = re.compile(
     r"^\W{0,8}(?:(?:code )?review (?:of|for)\b|(?:PR|MR|pull request)\b[^\n]{0,20}\breview\b|code review\b"
@@ -38,6 +40,12 @@ _REPORTS: Final = re.compile(
     re.I,
 )
 """Words of a heading over finished work."""
+_GENERAL: Final = re.compile(
+    rf"{_REPORTS.pattern}"
+    r"|^(?:there (?:is|are)|(?:the |my |some )?(?:key|main|important|other|minor|notes?|findings?|details?))\b",
+    re.I,
+)
+"""Words of a line before a list that says nothing about its items."""
 _FAULTS: Final = re.compile(
     r"\b(?:issues?|problems?|bugs?|faults?|concerns?|regressions?|gaps?|missing|to fix)\b"
     r"(?!.{0,40}\b(?:fixed|resolved|addressed|solved)\b)",
@@ -179,11 +187,21 @@ _REFUTED_CHARS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One sentence without emphasis, its headings and lead-in, and whether it is an item of a list."""
+    """One sentence without emphasis, its headings and lead-in, and whether it is an item of a list.
+
+    `parent` is the item that a nested item stands under, if short.
+    """
 
     text: str
     lead: str
     is_item: bool
+    parent: str = ""
+
+    @property
+    def label(self) -> str:
+        """The item, or the short line before the list, without which an item may say something else."""
+        lead = _NUMBER.sub("", self.lead.split(" / ")[-1]).rstrip(":—– ") if self.is_item else ""
+        return self.parent or ("" if _GENERAL.search(lead) or len(lead) > LABEL_CHARS_MAX else lead)
 
     @property
     def is_supposed(self) -> bool:
@@ -209,20 +227,28 @@ def statements(text: str) -> Sequence[Statement]:
 
 def _statements(words: str) -> Iterator[Statement]:
     heading = lead = ""
+    parents: list[tuple[int, str]] = []
     for line in words.split("\n"):
         if not line.strip() or _NO_PROSE.match(line):
             continue
         if HEADING.match(line):
-            heading, lead = plain(line), ""
+            heading, lead, parents = plain(line), "", []
             continue
-        is_item = _ITEM.match(line) is not None
-        if not is_item:
-            lead = ""
+        item = _ITEM.match(line)
+        if item is None:
+            lead, parents = "", []
+        depth = len(item[1] or "") if item else 0
+        parents = [one for one in parents if one[0] < depth]
+        parent = parents[-1][1] if parents else ""
         for one in sentences(line):
             sentence = plain(one)
-            yield Statement(sentence, " / ".join(filter(None, (heading, lead)))[-LEAD_CHARS_MAX:], is_item)
-            if sentence.endswith(":") and not is_item:
+            lead_in = " / ".join(filter(None, (heading, lead)))[-LEAD_CHARS_MAX:]
+            yield Statement(sentence, lead_in, item is not None, parent)
+            if sentence.endswith(":") and not item:
                 lead = sentence
+        if item:
+            label = plain(_ITEM.sub("", line, count=1)).rstrip(":—– ")
+            parents.append((depth, label if len(label) <= LABEL_CHARS_MAX else ""))
 
 
 def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str]]:
@@ -239,7 +265,8 @@ def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str
             continue
         whole = _join_neighbor(items, at)
         if whole and not is_intent(whole):
-            yield worth + is_report - one.is_item * 0.5, whole
+            label = one.label if whole.startswith(one.text) else ""
+            yield worth + is_report - one.is_item * 0.5, f"{label}: {whole}" if label else whole
 
 
 def worth_of(text: str) -> float:
@@ -256,7 +283,11 @@ def is_observation(text: str) -> bool:
 
 def finished_statements(text: str) -> Iterator[str]:
     """Yield the statements of a text that report finished work and nothing else; not those that a check passed."""
-    yield from (one.text for one in statements(text) if _DONE.search(one.text) and _is_report(one))
+    yield from (
+        f"{one.parent}: {one.text}" if one.parent else one.text
+        for one in statements(text)
+        if _DONE.search(one.text) and _is_report(one)
+    )
 
 
 def _is_report(one: Statement) -> bool:
