@@ -6,7 +6,6 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import pytest
 import structlog
 import uvloop
 from sqlalchemy.engine import make_url
+from starlette.types import ASGIApp
 from xdist.remote import Producer
 
 from app.main import create_app
@@ -28,14 +28,13 @@ from tests.support.databases import migrated
 from tests.support.loopback import listening
 from tests.support.problems import check_problem
 from tests.support.requesting import Loopback
+from tests.support.sharing import Shared, shared_servers
 from tests.support.spreading import Spreading
 from tests.support.summarizers import Summarizers, summarizers
-from tests.support.tenants import tenant
 
 Servers = tuple[httpx.AsyncClient, httpx.AsyncClient]
 DEFAULTS: Final = Settings()
 """Settings from the variables of the run, without those of a test; to read all takes 5 ms."""
-_tenants: Final = count(1)
 
 gc.disable()  # until all tests are collected: looking for garbage among what is imported takes a seventh of the time
 examples.register()
@@ -143,17 +142,58 @@ async def application(database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def server(database_url: str) -> AsyncIterator[str]:
-    """The base URL of a server on the test's database."""
+def server(request: pytest.FixtureRequest, template: str) -> str:
+    """The base URL of a server.
+
+    A test that also uses `database_url`, or what depends on it, has a server and a database to itself. All others share
+    a server, where each is a tenant of its own: a database and a server take longer than most requests.
+    """
+    return own_or_shared(request, "_own_server", "_shared_server")
+
+
+def own_or_shared(request: pytest.FixtureRequest, own: str, shared: str) -> Any:
+    """Return the value of the fixture `own` if the test has a database to itself, else that of `shared`."""
+    return request.getfixturevalue(own if "database_url" in request.fixturenames else shared)
+
+
+@pytest.fixture
+async def _own_server(database_url: str) -> AsyncIterator[str]:
     async with serving(DEFAULTS, database_url) as url:
         yield url
 
 
+@pytest.fixture(scope="session")
+async def _shared_servers(postgres: str, template: str) -> AsyncIterator[Shared]:
+    async with migrated(postgres, template) as database_url:
+        owner = Database(database_url, pool_size=1, role=None, find_placement=find_placement)
+        async with shared_servers(database_url, owner, serving) as servers:
+            yield servers
+        await owner.close()
+
+
 @pytest.fixture
-async def fake_summarizers() -> AsyncIterator[Summarizers]:
-    """A fake server for the summarizers' providers."""
+async def shared(_shared_servers: Shared) -> Shared:
+    """The servers that tests share, with a tenant of this test's own."""
+    await _shared_servers.next_tenant()
+    return _shared_servers
+
+
+@pytest.fixture
+async def _shared_server(shared: Shared) -> str:
+    return await shared.url(DEFAULTS)
+
+
+@pytest.fixture(scope="session")
+async def _summarizers() -> AsyncIterator[Summarizers]:
     async with summarizers() as serving_models:
         yield serving_models
+
+
+@pytest.fixture
+def fake_summarizers(_summarizers: Summarizers) -> Summarizers:
+    """The fake server of the summarizers' providers, without requests so far."""
+    _summarizers.reset()
+    return _summarizers
 
 
 @pytest.fixture
@@ -164,36 +204,9 @@ def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def client(request: pytest.FixtureRequest, template: str) -> httpx.AsyncClient:
-    """An HTTP client that checks every problem response.
-
-    A test that also uses `database_url`, or what depends on it, has a server and a database to itself. All others share
-    a server, where each is a tenant of its own: a database and a server take longer than most requests.
-    """
-    found: httpx.AsyncClient = request.getfixturevalue("_own" if "database_url" in request.fixturenames else "_tenant")
-    return found
-
-
-@pytest.fixture
-async def _own(server: str) -> AsyncIterator[httpx.AsyncClient]:
+async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of `server` that checks every problem response."""
     async with asking(server) as http:
-        yield http
-
-
-@pytest.fixture(scope="session")
-async def _shared(postgres: str, template: str) -> AsyncIterator[tuple[str, Database]]:
-    """The base URL of a server that tests share, and a pool on its database as its owner."""
-    async with migrated(postgres, template) as database_url, serving(DEFAULTS, database_url) as url:
-        owner = Database(database_url, pool_size=1, role=None, find_placement=find_placement)
-        yield url, owner
-        await owner.close()
-
-
-@pytest.fixture
-async def _tenant(_shared: tuple[str, Database]) -> AsyncIterator[httpx.AsyncClient]:
-    url, owner = _shared
-    secret, _ = await tenant(owner, f"tenant-{next(_tenants)}")
-    async with asking(url, headers={"Authorization": f"Bearer {secret}"}) as http:
         yield http
 
 
@@ -231,10 +244,12 @@ async def servers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator
 
 
 @asynccontextmanager
-async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
+async def serving(
+    settings: Settings, database_url: str, wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app
+) -> AsyncIterator[str]:
     """Serve over real HTTP on a free loopback port until the block ends."""
     app = create_app(pooler.pooled(settings, database_url), database_url)
-    async with listening(app, wire_limits(settings)) as url:
+    async with listening(wrap(app), wire_limits(settings)) as url:
         try:
             yield url
         finally:

@@ -21,20 +21,12 @@ from app.services.counting import Counting
 from app.worker import run
 from tests.conformance.agent import WAIT_MS, Json
 from tests.conftest import DEFAULTS
-from tests.support.summarizers import Summarizers, summarizers
-
-
-@pytest.fixture(scope="session")
-async def _stand_in() -> AsyncIterator[Summarizers]:
-    async with summarizers() as servers:
-        yield servers
+from tests.support.summarizers import Summarizers
 
 
 @pytest.fixture
-def model(_stand_in: Summarizers) -> Summarizers:
-    """The fake server of both providers, without requests so far."""
-    _stand_in.reset()
-    return _stand_in
+def model(fake_summarizers: Summarizers) -> Summarizers:
+    return fake_summarizers
 
 
 @pytest.fixture

@@ -8,13 +8,15 @@ import httpx
 import pytest
 
 from app.runtime import wiring
+from app.runtime.settings import Settings
 from app.store import views
 from app.worker.run import run as run_worker
-from tests.conftest import DEFAULTS, serving
+from tests.conftest import DEFAULTS, own_or_shared, serving
 from tests.support.gateways import BackgroundWrites, background_writes, settings
 from tests.support.pooler import pooled
 from tests.support.provider import Provider, serving_provider
 from tests.support.requesting import Loopback
+from tests.support.sharing import Shared
 
 
 @pytest.fixture
@@ -32,17 +34,41 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield seen
 
 
-@pytest.fixture
-async def provider() -> AsyncIterator[Provider]:
+@pytest.fixture(scope="session")
+async def _provider() -> AsyncIterator[Provider]:
     async with serving_provider() as found:
         yield found
 
 
 @pytest.fixture
-async def gateway(database_url: str, provider: Provider) -> AsyncIterator[str]:
-    """The base URL of a server with its gateway on."""
-    async with serving(settings(provider), database_url) as url:
+def provider(_provider: Provider) -> Provider:
+    """The fake provider, without requests so far."""
+    _provider.reset()
+    return _provider
+
+
+@pytest.fixture
+def gateway_settings(provider: Provider) -> Settings:
+    """The settings of `gateway`."""
+    return settings(provider)
+
+
+@pytest.fixture
+def gateway(request: pytest.FixtureRequest, template: str, gateway_settings: Settings) -> str:
+    """The base URL of a server with its gateway on: its own, or shared as `server` is."""
+    url: str = own_or_shared(request, "_own_gateway", "_shared_gateway")
+    return url
+
+
+@pytest.fixture
+async def _own_gateway(database_url: str, gateway_settings: Settings) -> AsyncIterator[str]:
+    async with serving(gateway_settings, database_url) as url:
         yield url
+
+
+@pytest.fixture
+async def _shared_gateway(shared: Shared, gateway_settings: Settings) -> str:
+    return await shared.url(gateway_settings)
 
 
 @pytest.fixture
@@ -51,10 +77,22 @@ async def http(gateway: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-@pytest.fixture(name="behind")
-async def _behind(database_url: str) -> AsyncIterator[BackgroundWrites]:
+@pytest.fixture
+def behind(request: pytest.FixtureRequest) -> BackgroundWrites:
     """A reader of what the gateway writes to the test's database after its responses."""
+    found: BackgroundWrites = own_or_shared(request, "_own_writes", "_shared_writes")
+    return found
+
+
+@pytest.fixture
+async def _own_writes(database_url: str) -> AsyncIterator[BackgroundWrites]:
     async with background_writes(database_url) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+async def _shared_writes(_shared_servers: Shared) -> AsyncIterator[BackgroundWrites]:
+    async with background_writes(_shared_servers.database_url) as found:
         yield found
 
 

@@ -94,6 +94,10 @@ class Provider:
     choose: Callable[[ReceivedRequest], ProviderReply] = lambda _: ProviderReply()
     """Return the reply when the script is empty."""
 
+    def reset(self) -> None:
+        """Return to the state of a new provider."""
+        vars(self).update(vars(Provider(self.url)))
+
     def calls(self) -> list[ReceivedRequest]:
         """Return the requests that a model answers."""
         return [one for one in self.requests if shape(one.path) is not None]

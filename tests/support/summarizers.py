@@ -211,7 +211,7 @@ class Summarizers:
         """Reset the behaviours and the received requests; requests in progress continue."""
         self._queue.clear()
         self.requests.clear()
-        self.default = ok()
+        self.default, self.compress = ok(), False
 
     async def wait_for_requests(self, times: int) -> None:
         """Wait until `times` requests have been received in all."""

@@ -299,7 +299,7 @@ async def test_only_expired_call_records_are_purged(
 
 
 @pytest.mark.wing("audit")
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("database_url")
 async def test_the_command_explains_an_event(agent: Agent) -> None:
     while not (sent := await _after_a_turn(agent))["evictions"]:
         pass

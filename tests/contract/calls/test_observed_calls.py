@@ -97,7 +97,7 @@ async def test_observed_contexts_have_no_view_of_the_clients_and_no_retry(
 
 
 @pytest.mark.wing("ledger")
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("database_url")
 async def test_a_share_of_the_sessions_is_held_out(client: httpx.AsyncClient) -> None:
     held_out = next(name for name in NAMES if is_held_out(DEFAULT_TENANT, name, 0.3))
     enforced = next(name for name in NAMES if not is_held_out(DEFAULT_TENANT, name, 0.3))

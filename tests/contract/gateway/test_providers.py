@@ -13,7 +13,6 @@ from google.genai import types
 from google.oauth2.credentials import Credentials
 
 from app.runtime.settings import Settings
-from tests.conftest import serving
 from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, BackgroundWrites, events_of
 from tests.support.provider import Provider, ProviderReply
 
@@ -24,18 +23,16 @@ VERTEX = "/v1/projects/p/locations/l/publishers/anthropic/models"
 
 
 @pytest.fixture
-async def several(database_url: str, provider: Provider, mode: str) -> AsyncIterator[str]:
-    """The base URL of a server with the other upstreams, whose addresses are as in clients' settings."""
+def gateway_settings(provider: Provider, mode: str) -> Settings:
+    """The other upstreams, whose addresses are as in clients' settings."""
     url = provider.url
-    own = Settings(
+    return Settings(
         gateway_gemini_url=f"{url}/v1beta",
         gateway_azure_url=f"{url}/openai/v1/",
         gateway_azure_window_tokens=9_000,
         gateway_vertex_url=f"{url}/v1",
         gateway_mode=mode,
     )
-    async with serving(own, database_url) as served:
-        yield served
 
 
 @pytest.fixture
@@ -44,14 +41,8 @@ def mode() -> str:
 
 
 @pytest.fixture
-async def web(several: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=several, timeout=30) as client:
-        yield client
-
-
-@pytest.fixture
-async def google(several: str) -> AsyncIterator[Any]:
-    options = types.HttpOptions(base_url=f"{several}/gateway/gemini", headers=SESSION)
+async def google(gateway: str) -> AsyncIterator[Any]:
+    options = types.HttpOptions(base_url=f"{gateway}/gateway/gemini", headers=SESSION)
     client = genai.Client(api_key=KEY, http_options=options)
     yield client.aio
     await client.aio.aclose()
@@ -60,7 +51,7 @@ async def google(several: str) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_googles_chat_completes_a_tool_round_on_one_line(
-    google: Any, web: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    google: Any, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
 ) -> None:
     """The client sends each chunk of a streamed reply back as a content of its own."""
     provider.script.extend(
@@ -78,7 +69,7 @@ async def test_googles_chat_completes_a_tool_round_on_one_line(
         else:
             said = await chat.send_message(message)
         calls.append(said.sdk_http_response.headers["x-palimpsest-call"])
-        await behind.reported(web, calls[-1])
+        await behind.reported(http, calls[-1])
     assert not provider.refused
     first, _, last = (one.body for one in provider.calls())
     assert first["tools"] == last["tools"] and last["generationConfig"]["seed"] == 7
@@ -88,12 +79,12 @@ async def test_googles_chat_completes_a_tool_round_on_one_line(
     assert [part["thoughtSignature"] for part in parts if "thoughtSignature" in part]
     assert [part["text"] for part in parts if "text" in part and not part.get("thought")] == ["I look at both."]
     assert {one.header("x-goog-api-key") for one in provider.calls()} == {KEY}
-    items = await behind.logged(web, len(await events_of(web)))
+    items = await behind.logged(http, len(await events_of(http)))
     types_ = [one["type"] for one in items if one["type"] not in ("tools", "system.prompt")]
     round_ = ["assistant.message", "tool.call", "tool.call", "tool.result", "tool.result"]
     assert types_ == ["user.message", *round_, "assistant.message", "user.message", "assistant.message"]
-    assert len((await web.get("/v1/sessions/s/lines")).json()["items"]) == 1
-    usage = (await behind.reported(web, calls[0]))["outcome"]["usage"]
+    assert len((await http.get("/v1/sessions/s/lines")).json()["items"]) == 1
+    usage = (await behind.reported(http, calls[0]))["outcome"]["usage"]
     assert (usage["output_tokens"], usage["cache_read_tokens"]) == (7, 0)
     assert usage["input_tokens"] == max(1, len(provider.calls()[0].raw) // 4)
 
@@ -106,40 +97,40 @@ def _contents(count: int) -> list[Json]:
 
 
 async def test_geminis_refusal_of_a_long_context_is_answered_by_a_smaller_one(
-    web: httpx.AsyncClient, provider: Provider
+    http: httpx.AsyncClient, provider: Provider
 ) -> None:
     message = "The input token count (90000) exceeds the maximum number of tokens allowed (8000)."
     error = {"error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT"}}
     provider.script.append(ProviderReply(status=400, error=error))
-    (await web.put("/v1/sessions/s", json={"policy": {"window_tokens": 16_000, **NO_WAIT_POLICY}})).raise_for_status()
+    (await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 16_000, **NO_WAIT_POLICY}})).raise_for_status()
     path = "/gateway/s/s/gemini/v1beta/models/gemini-2.5-pro:generateContent"
-    answer = await web.post(path, json={"contents": _contents(41)})
+    answer = await http.post(path, json={"contents": _contents(41)})
     assert (answer.status_code, answer.headers["x-palimpsest-mode"]) == (200, "context")
     first, second = provider.calls()
     assert len(second.raw) < len(first.raw)
 
 
-async def test_a_cached_content_passes_unchanged(web: httpx.AsyncClient, provider: Provider) -> None:
+async def test_a_cached_content_passes_unchanged(http: httpx.AsyncClient, provider: Provider) -> None:
     path = "/gateway/s/s/gemini/v1beta/models/gemini-2.5-pro:generateContent"
     body = {"cachedContent": "cachedContents/1", "contents": _contents(1)}
-    answer = await web.post(path, json=body)
+    answer = await http.post(path, json=body)
     assert answer.headers["x-palimpsest-reason"] == "conversation-at-provider"
-    counted = await web.post(path.replace("generateContent", "countTokens"), json={"contents": _contents(1)})
+    counted = await http.post(path.replace("generateContent", "countTokens"), json={"contents": _contents(1)})
     assert counted.headers["x-palimpsest-mode"] == "passthrough"
 
 
 @pytest.mark.parametrize("mode", ["observe"])
 async def test_an_observer_of_gemini_sends_the_clients_bytes(
-    web: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
     given = _contents(3)
     raw = json.dumps({"contents": given, "systemInstruction": {"parts": [{"text": "Be terse."}]}}, indent=3).encode()
     path = "/gateway/s/s/gemini/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse"
     provider.script.append(ProviderReply(raw=b'data: {"error": {"code": 503, "message": "overloaded"}}\n\n'))
     provider.script[0].headers = {"content-type": "text/event-stream"}
-    answer = await web.post(path, content=raw, headers={"content-type": "application/json"})
+    answer = await http.post(path, content=raw, headers={"content-type": "application/json"})
     assert answer.headers["x-palimpsest-mode"] == "observed"
-    record = await behind.reported(web, answer.headers["x-palimpsest-call"])
+    record = await behind.reported(http, answer.headers["x-palimpsest-call"])
     assert record["outcome"]["error"]["message"] == "overloaded"
 
 
@@ -155,11 +146,11 @@ def azure(url: str, version: str) -> openai.AsyncAzureOpenAI:
 
 @pytest.mark.parametrize(("version", "has_usage"), [("2024-06-01", False), ("2024-10-21", True)])
 async def test_azures_client_streams_from_a_deployment(
-    several: str, web: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, version: str, has_usage: bool
+    gateway: str, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, version: str, has_usage: bool
 ) -> None:
     """Versions before 2024-09 refuse `stream_options`, so usage is not requested from them."""
     messages: Any = [{"role": "assistant" if n % 2 else "user", "content": f"{n} " + "word " * 400} for n in range(41)]
-    async with azure(several, version) as client:
+    async with azure(gateway, version) as client:
         raw = await client.chat.completions.with_raw_response.create(model="mine", messages=messages, stream=True)
         said = "".join([chunk.choices[0].delta.content or "" async for chunk in raw.parse()])
     assert said == "Hello."
@@ -168,14 +159,14 @@ async def test_azures_client_streams_from_a_deployment(
     assert asked.header("api-key") == KEY
     assert asked.body.get("stream_options") == ({"include_usage": True} if has_usage else None)
     assert len(asked.body["messages"]) < len(messages)
-    record = await behind.reported(web, raw.headers["x-palimpsest-call"])
+    record = await behind.reported(http, raw.headers["x-palimpsest-call"])
     assert (record["model"], record["tokens"]["limit"]) == ("mine", 9_000)
     assert record["outcome"]["usage"]["output_tokens"] == (7 if has_usage else None)
-    assert (await events_of(web))[-1]["type"] == "assistant.message"
+    assert (await events_of(http))[-1]["type"] == "assistant.message"
 
 
-async def test_azures_newer_paths_name_the_model_in_the_body(several: str, provider: Provider) -> None:
-    url = f"{several}/gateway/azure/openai/v1/"
+async def test_azures_newer_paths_name_the_model_in_the_body(gateway: str, provider: Provider) -> None:
+    url = f"{gateway}/gateway/azure/openai/v1/"
     async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0, default_headers=SESSION) as client:
         raw = await client.chat.completions.with_raw_response.create(
             model="gpt-5-mini", messages=[{"role": "user", "content": "hi"}]
@@ -186,13 +177,13 @@ async def test_azures_newer_paths_name_the_model_in_the_body(several: str, provi
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_vertex_gets_contexts_of_the_model_in_its_path(
-    several: str, web: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
 ) -> None:
     client = anthropic.AsyncAnthropicVertex(
         region="l",
         project_id="p",
         access_token=KEY,
-        base_url=f"{several}/gateway/vertex/v1",
+        base_url=f"{gateway}/gateway/vertex/v1",
         max_retries=0,
         default_headers=SESSION,
     )
@@ -210,23 +201,23 @@ async def test_vertex_gets_contexts_of_the_model_in_its_path(
     assert asked.path == f"{VERTEX}/claude-sonnet-4@20250514:{'streamRawPredict' if stream else 'rawPredict'}"
     assert "model" not in asked.body and asked.body["anthropic_version"]
     assert asked.header("authorization") == f"Bearer {KEY}"
-    record = await behind.reported(web, headers["x-palimpsest-call"])
+    record = await behind.reported(http, headers["x-palimpsest-call"])
     assert (record["model"], record["tokens"]["limit"]) == ("claude-sonnet-4@20250514", 200_000)
     assert record["outcome"]["usage"]["output_tokens"] == 7
-    assert [one["type"] for one in await behind.logged(web, 2)] == ["user.message", "assistant.message"]
+    assert [one["type"] for one in await behind.logged(http, 2)] == ["user.message", "assistant.message"]
 
 
 async def test_vertex_counts_the_context_that_would_be_sent(
-    several: str, web: httpx.AsyncClient, provider: Provider
+    gateway: str, http: httpx.AsyncClient, provider: Provider
 ) -> None:
     policy = {"window_tokens": 16_000, **NO_WAIT_POLICY}
-    (await web.put("/v1/sessions/s", json={"policy": policy})).raise_for_status()
+    (await http.put("/v1/sessions/s", json={"policy": policy})).raise_for_status()
     messages: Any = [{"role": "assistant" if n % 2 else "user", "content": f"{n} " + "word " * 400} for n in range(61)]
     client = anthropic.AsyncAnthropicVertex(
         region="l",
         project_id="p",
         access_token=KEY,
-        base_url=f"{several}/gateway/vertex/v1",
+        base_url=f"{gateway}/gateway/vertex/v1",
         max_retries=0,
         default_headers=SESSION,
     )
@@ -236,14 +227,14 @@ async def test_vertex_counts_the_context_that_would_be_sent(
     assert provider.requests[-1].path == f"{VERTEX}/count-tokens:rawPredict"
     assert provider.requests[-1].body["model"] == "claude-sonnet-4@20250514"
     assert counted.input_tokens < len(json.dumps(messages)) // 8
-    assert len((await web.get("/v1/sessions/s/calls")).json()["items"]) == 1
+    assert len((await http.get("/v1/sessions/s/calls")).json()["items"]) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_vertex_gets_contexts_for_gemini(
-    several: str, web: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
 ) -> None:
-    options = types.HttpOptions(base_url=f"{several}/gateway/vertex", headers=SESSION)
+    options = types.HttpOptions(base_url=f"{gateway}/gateway/vertex", headers=SESSION)
     login = Credentials(token=KEY, expiry=None)  # type: ignore[no-untyped-call]
     client = genai.Client(vertexai=True, project="p", location="l", credentials=login, http_options=options)
     asked: Any = {"model": "gemini-2.5-pro", "contents": "hi"}
@@ -258,13 +249,13 @@ async def test_vertex_gets_contexts_for_gemini(
     name = "streamGenerateContent" if stream else "generateContent"
     assert sent.path == f"/v1beta1/projects/p/locations/l/publishers/google/models/gemini-2.5-pro:{name}"
     assert sent.header("authorization") == f"Bearer {KEY}"
-    record = await behind.reported(web, reply.sdk_http_response.headers["x-palimpsest-call"])
+    record = await behind.reported(http, reply.sdk_http_response.headers["x-palimpsest-call"])
     assert (record["model"], record["outcome"]["usage"]["output_tokens"]) == ("gemini-2.5-pro", 7)
-    assert [one["type"] for one in await behind.logged(web, 2)] == ["user.message", "assistant.message"]
+    assert [one["type"] for one in await behind.logged(http, 2)] == ["user.message", "assistant.message"]
 
 
 async def test_a_stream_of_gemini_may_be_one_list(
-    web: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
     """The API streams the elements of a JSON list unless `alt=sse` is requested."""
     chunks = [
@@ -277,25 +268,25 @@ async def test_a_stream_of_gemini_may_be_one_list(
     raw = json.dumps(chunks, indent=1).encode()
     provider.script.append(ProviderReply(raw=raw, headers={"content-type": "application/json; charset=UTF-8"}))
     path = "/gateway/s/s/gemini/v1beta/models/gemini-2.5-pro:streamGenerateContent"
-    answer = await web.post(path, json={"contents": _contents(1)})
+    answer = await http.post(path, json={"contents": _contents(1)})
     assert (answer.content, answer.headers["x-palimpsest-mode"]) == (raw, "context")
-    record = await behind.reported(web, answer.headers["x-palimpsest-call"])
+    record = await behind.reported(http, answer.headers["x-palimpsest-call"])
     assert (record["outcome"]["usage"]["input_tokens"], record["outcome"]["usage"]["output_tokens"]) == (3, 2)
-    assert (await behind.logged(web, 2))[-1]["content"] == [{"type": "text", "text": "Hello."}]
+    assert (await behind.logged(http, 2))[-1]["content"] == [{"type": "text", "text": "Hello."}]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_azures_responses_continue_a_reply(
-    several: str, web: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
 ) -> None:
     given: Any = {"model": "gpt-5-mini", "input": "hi"}
-    async with azure(several, "2025-04-01-preview") as client:
+    async with azure(gateway, "2025-04-01-preview") as client:
         if stream:
             async with client.responses.stream(**given) as events:
                 first = await events.get_final_response()
         else:
             first = await client.responses.create(**given)
-        await behind.logged(web, 2)
+        await behind.logged(http, 2)
         raw = await client.responses.with_raw_response.create(
             model="gpt-5-mini", previous_response_id=first.id, input="And now?"
         )
@@ -306,12 +297,12 @@ async def test_azures_responses_continue_a_reply(
     last = provider.calls()[-1].body
     assert "previous_response_id" not in last and len(last["input"]) == 3
     assert provider.calls()[-1].header("api-key") == KEY
-    record = await behind.reported(web, raw.headers["x-palimpsest-call"])
+    record = await behind.reported(http, raw.headers["x-palimpsest-call"])
     assert record["outcome"]["usage"]["output_tokens"] == 7
 
 
-async def test_state_and_absence_of_the_others(web: httpx.AsyncClient, provider: Provider) -> None:
-    found = (await web.get("/v1/gateway")).json()["upstreams"]
+async def test_state_and_absence_of_the_others(http: httpx.AsyncClient, provider: Provider) -> None:
+    found = (await http.get("/v1/gateway")).json()["upstreams"]
     assert found.keys() == {"gemini", "azure", "vertex"}
     for path in ("anthropic/v1/messages", "nobody/v1/messages"):
-        assert (await web.post(f"/gateway/{path}", json={})).status_code == 404
+        assert (await http.post(f"/gateway/{path}", json={})).status_code == 404

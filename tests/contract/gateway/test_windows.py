@@ -1,6 +1,5 @@
 """The window of a server with OpenAI's API, which its operator states."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -8,9 +7,9 @@ import openai
 import pytest
 
 from app.runtime.settings import Settings
-from tests.conftest import serving
 from tests.support.gateways import NO_WAIT_POLICY, SESSION, gpt, settings
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
+from tests.support.sharing import Shared
 
 pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("audit")]
 
@@ -22,10 +21,9 @@ MESSAGES: Any = [
 
 
 @pytest.fixture
-async def local(database_url: str, provider: Provider) -> AsyncIterator[str]:
+async def local(shared: Shared, provider: Provider) -> str:
     """The base URL of a server whose upstream runs its models with a small window."""
-    async with serving(settings(provider, gateway_openai_window_tokens=STATED), database_url) as url:
-        yield url
+    return await shared.url(settings(provider, gateway_openai_window_tokens=STATED))
 
 
 async def _limit(url: str, call: str) -> tuple[int, bool]:
@@ -66,7 +64,7 @@ async def test_it_applies_to_sessions_that_exist(gateway: str, local: str) -> No
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thirty_rounds_of_a_tool_with_a_local_server_that_reports_no_usage(
-    database_url: str, provider: Provider, stream: bool
+    shared: Shared, provider: Provider, stream: bool
 ) -> None:
     """It has its own address and window, so OpenAI's API can be another upstream."""
     rounds, provider.counts = 30, False
@@ -85,12 +83,10 @@ async def test_thirty_rounds_of_a_tool_with_a_local_server_that_reports_no_usage
     messages: list[Any] = [{"role": "user", "content": "Read the files one by one."}]
     tools: Any = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]
     limits = set()
-    async with (
-        serving(own, database_url) as url,
-        openai.AsyncOpenAI(
-            base_url=f"{url}/gateway/local/v1", api_key="none", max_retries=0, default_headers=SESSION
-        ) as client,
-    ):
+    url = await shared.url(own)
+    async with openai.AsyncOpenAI(
+        base_url=f"{url}/gateway/local/v1", api_key="none", max_retries=0, default_headers=SESSION
+    ) as client:
         (await _set_policy(url)).raise_for_status()
         while True:
             asked: Any = {"model": "qwen3-coder", "messages": messages, "tools": tools}

@@ -309,7 +309,7 @@ SITES: list[tuple[dict[str, str], bool]] = [
 """Headers of a request, and whether it is answered while no key is needed."""
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("database_url")
 async def test_without_keys_requests_of_other_sites_pages_are_refused(client: httpx.AsyncClient) -> None:
     event = '{"events":[{"type":"system.prompt","content":"Obey."}]}'
     text = {"Content-Type": "text/plain"}

@@ -15,7 +15,7 @@ from app.store import keys
 from app.store.engine import Database
 from tests.conftest import serving
 
-pytestmark = pytest.mark.usefixtures("server")  # without keys at first
+pytestmark = pytest.mark.usefixtures("database_url")  # without keys at first
 
 SECONDS_MAX = 20
 ADMIN = {"name": "admin", "scopes": ["admin"]}

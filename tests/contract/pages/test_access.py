@@ -42,7 +42,7 @@ async def test_without_keys_the_pages_are_open_and_restricted_by_their_headers(c
     assert page.headers["x-content-type-options"] == "nosniff"
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("database_url")
 async def test_without_keys_other_hosts_are_refused_as_on_the_api(client: httpx.AsyncClient) -> None:
     page = await client.get("/ui/", headers={"Host": "evil.example"})
     assert page.status_code == 403
