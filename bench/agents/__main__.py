@@ -76,7 +76,7 @@ async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> li
         case "steps":
             ours = [await setting.start_client(steps.STEPS[requests], requests) for requests in given.step]
             others = [one for one in setting.sides[2:] if isinstance(one, Ours)]
-            ours += [steps.InThreeRequests(one.name, one.url, one.stack, one.ask) for one in others]
+            ours += [steps.STEPS[given.step[0]](one.name, one.url, one.stack, one.ask) for one in others]
             sides = [setting.floor, *ours]
         case "together":
             sides, numbers = [*sides[:2], await setting.start_side("serve", together=True)], (TOGETHER,)
