@@ -188,7 +188,9 @@ LAYERS: Final[tuple[str, ...]] = (SOURCES, ANNOUNCE)
 """Content shown after the conversation while an agent works, in this order; it is not part of the log."""
 
 
-encode_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+encode_json: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
+).encode
 """Encode a value as JSON without whitespace; lone surrogates stay as they are."""
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _UNREADABLE: Final = re.compile("[\x00\ud800-\udfff]")

@@ -7,7 +7,7 @@ calibration, and the planned figures back.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.core.errors import CannotFit, InvalidPolicy
@@ -173,11 +173,10 @@ def budget_for(
         )
     limit = int(room / (1 + margin))
     most = max(1, threshold(policy.trigger, window, limit + outside) - outside)
-    base = Budget(window, reserve, injection_reserve, 0, 0, 0, policy.low_water, {}, ratio, limit, outside=outside)
-    target = max(1, base.own(limit))
-    own_most = base.own(most)
-    goal = int(own_most * policy.low_water)
-    return replace(base, target=target, threshold=own_most, goal=goal, caps=caps_of(policy, target))
+    target, own_most = max(1, math.floor(limit / ratio + _ROUNDING)), math.floor(most / ratio + _ROUNDING)
+    goal, caps = int(own_most * policy.low_water), caps_of(policy, target)
+    sizes = (window, reserve, injection_reserve, target, goal, own_most)
+    return Budget(*sizes, policy.low_water, caps, ratio, limit, outside=outside)
 
 
 def threshold(trigger: Trigger, window: int, target: int) -> int:
@@ -219,7 +218,8 @@ def summary_tokens(reserve: int) -> int:
 
 def caps_of(policy: Policy, target: int) -> dict[str, int]:
     """Return the caps of a policy in tokens, by kind of content."""
-    return {kind: int(target * share) for kind, share in asdict(policy.caps).items() if share is not None}
+    shares = ((kind, getattr(policy.caps, kind)) for kind in policy.caps.__slots__)
+    return {kind: int(target * share) for kind, share in shares if share is not None}
 
 
 def own_budget(policy: Policy, model: str | None, margin: float, *, outside: int | None = None) -> Budget:

@@ -185,7 +185,7 @@ def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, n
     large = sizeable(corroborated(samples, now))
     if _are_enough(large):
         known = _learn(before, large, own_margin)
-        return replace(known, version=known.version or 1)  # even if the initial values are confirmed
+        return known if known.version else replace(known, version=1)  # even if the initial values are confirmed
     if (before.ratio, before.margin) == (1.0, own_margin):
         return before
     return replace(before, ratio=1.0, margin=own_margin, version=before.version + 1)

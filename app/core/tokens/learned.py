@@ -66,8 +66,8 @@ class Learned:
 
     def samples(self, source: str = "") -> tuple[Sample, ...]:
         """Return the calls as samples, less the tokens sent outside the requests."""
-        samples = (Sample(p.counted, p.reported - self.tokens_outside(p), p.least, p.at, source) for p in self.points)
-        return tuple(sample for sample in samples if sample.sensible)
+        samples = [Sample(p.counted, p.reported - self.tokens_outside(p), p.least, p.at, source) for p in self.points]
+        return tuple([sample for sample in samples if sample.sensible])
 
     def tokens_outside(self, point: Point) -> int:
         """Return the tokens sent outside a call's request, as far as known."""
@@ -104,8 +104,8 @@ def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
     if not samples:
         return after
     fresh = replace(before.known, ratio=1.0, margin=own_margin) if after.outside != before.outside else before.known
-    known = learn(fresh, samples, own_margin)
-    return replace(after, known=replace(known, samples=sum(not other.least for other in samples)))
+    known, reports = learn(fresh, samples, own_margin), sum(not other.least for other in samples)
+    return replace(after, known=known if known.samples == reports else replace(known, samples=reports))
 
 
 def fit_outside(points: Sequence[Point]) -> int | None:

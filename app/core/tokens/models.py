@@ -1,7 +1,7 @@
 """Models: their windows, and their providers' caches."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -161,7 +161,8 @@ def cache_profile(
     """Return the profile of a model, `otherwise` if it is not in the table, with the figures of a policy's `rules`."""
     best = profile_name(model, table)
     profile = otherwise if best is None else table[best]
-    overrides = {} if rules is None else {name: value for name, value in asdict(rules).items() if value is not None}
+    given = () if rules is None else ((name, getattr(rules, name)) for name in rules.__slots__)
+    overrides = {name: value for name, value in given if value is not None}
     return replace(profile, **overrides) if overrides else profile
 
 

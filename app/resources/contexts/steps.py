@@ -72,7 +72,7 @@ class _Prepared:
     keep: ResponseToStore[StepDone] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Made:
     """The parts of a step as its transaction has made them, or the error of its context."""
 
@@ -145,11 +145,11 @@ class Steps:
         made = _Made()
         if step.outcome is not None:
             with failing_part("outcome"):
-                made = replace(made, reporting=await self._report(tx, ref, step.name, *step.outcome))
+                made.reporting = await self._report(tx, ref, step.name, *step.outcome)
         if step.append is not None:
             with failing_part("append"):
                 appending = None if locked else await self._ingest.append_unlocked(tx, step.append)
-                made = replace(made, appending=appending or await self._ingest.append_locked(tx, step.append))
+                made.appending = appending or await self._ingest.append_locked(tx, step.append)
         if step.context is None:
             return made
         held = self._assembly.held(step.context)
@@ -164,11 +164,12 @@ class Steps:
 
             keep = step.keep.composed_with(with_answer)
         try:
-            return replace(made, context=await self._assembly.context_in(tx, step.context, held, keep))
+            made.context = await self._assembly.context_in(tx, step.context, held, keep)
         except LineChanged:
             raise
         except ContextError as error:
-            return replace(made, error=error)
+            made.error = error
+        return made
 
     async def _report(self, tx: Connection, ref: SessionRef, name: str, call_id: UUID, report: Report) -> Reporting:
         """Record a report of a call on this line, or on the line of the session that made the call."""

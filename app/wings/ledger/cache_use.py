@@ -265,8 +265,7 @@ def _entries_after(
         ):
             continue
         used = entry.tokens <= read + ROUNDING and entry.tokens <= common(entry.epoch, call.epoch) + ROUNDING
-        kept = max(entry.until, until) if used else entry.until
-        older.append(_Entry(entry.epoch, entry.tokens, entry.blocks, entry.scale, kept))
+        older.append(entry._replace(until=until) if used and until > entry.until else entry)
     new = [_Entry(call.epoch, mark.tokens, mark.blocks, scale, until) for mark in stored]
     return tuple([*older, *new][-ENTRIES_MAX:])
 

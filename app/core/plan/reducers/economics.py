@@ -95,8 +95,8 @@ class EconomicReducer:
 
     def _queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
         queue = candidates(context, self.retention, before=self.keep_from)
-        if not queue:
-            return queue
+        if not queue or sum(candidate.saves for candidate in queue) < self.economics.least_tokens:
+            return ()
         queue = self.waiting(queue, context, state)
         if self.moment == "warm" and not self.called:
             queue = ()

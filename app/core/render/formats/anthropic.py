@@ -5,7 +5,7 @@ the server places the cache markers itself.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -130,7 +130,7 @@ class _Message:
 
     def copy(self) -> "_Message":
         """Return an independent copy."""
-        return replace(self, parts=self.parts.copy(), seqs=self.seqs.copy())
+        return _Message(self.role, self.fields, self.as_text, self.parts.copy(), self.seqs.copy(), self.has_calls)
 
     def text(self, markers: Mapping[int, Part] = MappingProxyType({})) -> bytes:
         """Return the message as JSON, with cache markers on some of its parts."""

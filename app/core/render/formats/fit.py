@@ -81,7 +81,7 @@ def fit(layout: Layout, form: str) -> Fitted:
         blocks.append(fitted)
         losses += [Loss(block.seq, block.kind, counts[block.kind], what) for what in lost]
     system = tuple(_block(block, form)[0] for block in layout.system)
-    return Fitted(replace(layout, system=system, blocks=tuple(blocks)), tuple(losses))
+    return Fitted(Layout(layout.tools, layout.tools_seq, system, tuple(blocks)), tuple(losses))
 
 
 def split_rounds(layout: Layout, form: str) -> Layout:
@@ -103,7 +103,7 @@ def split_rounds(layout: Layout, form: str) -> Layout:
 
 def _fit_and_split(layout: Layout, form: str) -> Fitted:
     fitted = fit(layout, form)
-    return replace(fitted, layout=split_rounds(fitted.layout, form))
+    return Fitted(split_rounds(fitted.layout, form), fitted.losses)
 
 
 PREPARED_BY: Final[Mapping[int, Callable[[Layout, str], Fitted]]] = {
@@ -175,8 +175,9 @@ def _clean(block: Block, form: str) -> Block:
     if part and "item" in part and form == openai_responses.NAME:  # the arguments may be fields of the item
         arguments = _sendable(arguments, form)
     kept = {name: value for name, value in new.items() if value is not None}
-    cleaned = replace(block, content=content, arguments=arguments, native=kept)
-    return block if cleaned == block else cleaned  # two equal ones would take the memory of both
+    if (content, arguments, kept) == (block.content, block.arguments, block.native):
+        return block  # two equal ones would take the memory of both
+    return replace(block, content=content, arguments=arguments, native=kept)
 
 
 def _head(head: Json, kind: Kind, form: str) -> Json:
