@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import gc
 import ipaddress
+import os
 import signal
 import socket
 import ssl
@@ -42,6 +43,7 @@ GC_THRESHOLDS: Final = (10_000, 5, 400)
 of long logs are cached; so it is made rare, and does not cover what was imported."""
 M_ARENA_MAX: Final = -8
 """The parameter of glibc's `mallopt` that limits the number of heaps."""
+WORKER_NICENESS: Final = 10
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -226,7 +228,8 @@ def run_api(settings: Settings, database_url: str, listener: socket.socket, *, q
 
 
 def run_worker(settings: Settings, database_url: str, *, quiet: bool = False) -> None:
-    """Run a worker in this process until SIGTERM or SIGINT; with `quiet`, without printing its status."""
+    """Run a worker in this process until SIGTERM or SIGINT, at a lower priority; `quiet`: without printing a status."""
+    os.nice(WORKER_NICENESS)
     _run(settings, _work(settings, database_url, quiet=quiet))
 
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.runtime.serve import WORKER_NICENESS
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Commands, processes
 
@@ -68,6 +69,7 @@ async def test_summaries_are_written_by_a_process_of_their_own_that_is_replaced_
     serve = await commands.start("serve", WORKER_HEARTBEAT_SECONDS="1")
     async with httpx.AsyncClient(base_url=await serve.url(), timeout=60) as http:
         apis, workers = await processes(serve)
+        assert workers[0].nice() == min(19, apis[0].nice() + WORKER_NICENESS)
         for sid in ("first", "second"):
             await fill_session(http, sid)
         before = cpu(apis[0]), cpu(workers[0])
