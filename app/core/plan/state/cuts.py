@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from app.core.log.events import ASSISTANT_SIDE, SPEAKERS, EventType
 from app.core.plan.state.context import Context
@@ -66,9 +65,6 @@ def _speaks(item: Item) -> bool:
     if event.type is EventType.TOOL_RESULT:
         return False
     return event.type in SPEAKERS or (event.author is not None and event.author not in ("system", "tool"))
-
-
-Lean = Literal["forward", "back"]
 
 
 @dataclass(frozen=True, slots=True)
