@@ -79,7 +79,8 @@ class Retention:
         16,
         "Number of tool calls for which the newest content of a file (reads, writes, later edits) stays whole after "
         "the file was last used: half as many in the next turn, four times as many for the arguments of calls, fewer "
-        "where cache writes cost more than those of a five-minute cache. 0: no content stays for this reason.",
+        "where cache writes cost more than those of a five-minute cache. Short results of searches and listings stay "
+        "as long in the turn that made them. 0: nothing stays for this reason.",
         most=1000,
     )
     min_tokens: int = _knob(300, "Size below which results stay, unless the budget forces them out.", unit="tokens")

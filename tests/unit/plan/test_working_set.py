@@ -12,7 +12,7 @@ from app.core.memory.cover import Summary
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.economics import EconomicReducer
 from app.core.plan.reducers.fold import HealReducer
-from app.core.plan.state.answers import REPORT_TOKENS_MAX, WorkedFiles, held_content, ranked
+from app.core.plan.state.answers import REPORT_TOKENS_MAX, WorkedFiles, found, held_content, ranked
 from app.core.plan.state.frontier import START, Drop
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import PRESETS, Policy
@@ -85,6 +85,11 @@ def test_an_edit_that_only_deletes_shows_nothing() -> None:
     first = read(log, "a.py")
     add_call(log, "Edit", deletion)
     assert files_shown(log) == {"a.py": (first,)}
+    mostly, less = ({**deletion, "new_string": "b " * count} for count in (30, 60))
+    add_call(log, "Edit", mostly)
+    assert files_shown(log) == {"a.py": (first,)}
+    changed, _ = add_call(log, "Edit", less)
+    assert files_shown(log) == {"a.py": (first, changed)}
 
 
 def test_the_answer_that_a_file_does_not_exist_shows_nothing_of_it() -> None:
@@ -93,6 +98,20 @@ def test_the_answer_that_a_file_does_not_exist_shows_nothing_of_it() -> None:
     call = log.call("Read", 20, body={"arguments": {"file_path": "a.py"}})
     log.result(call, 600, gist="File does not exist. Did you mean b.py?")
     assert files_shown(log) == {}
+
+
+def test_short_results_of_searches_stay_for_the_turn_that_made_them() -> None:
+    log = Log()
+    log.user()
+    add_search(log)
+    log.user()
+    search, listing = add_search(log), add_call(log, "Bash", {"command": "git status"}, 500)[1]
+    add_search(log, 601)
+    add_call(log, "Bash", {"command": "make test"}, 500)
+    context = log.plan(1_000_000).context
+    assert [list(found(context, calls)) for calls in (16, 3, 0)] == [[listing, search], [listing], []]
+    reducer = EconomicReducer(DEFAULT.retention, DEFAULT.economics, CACHE, "cold")
+    assert {listing, search} <= reducer.working_set(context, START)
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,11 @@ def _modifies(tool: str, arguments: Mapping[str, Json]) -> bool:
     return _has(arguments, _BODIES) and not _READ_TOOLS.search(tool) and not _LIST_TOOLS.search(tool)
 
 
+def is_listing(tool: str) -> bool:
+    """Return whether a tool searches or lists."""
+    return _LIST_TOOLS.search(tool) is not None and _MODIFYING.search(tool) is None
+
+
 def writes_whole(arguments: Mapping[str, Json]) -> bool:
     """Return whether a call that modifies a file contains all of its text."""
     return _has(arguments, _BODIES) and not _has(arguments, OLD_TEXTS)

@@ -23,7 +23,7 @@ from typing import Final, Literal, TypeAlias
 from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost, with_credit
 from app.core.plan.reducers.once import OnceReducer
 from app.core.plan.reducers.retention import candidates
-from app.core.plan.state.answers import held_content, ranked
+from app.core.plan.state.answers import found, held_content, ranked
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.stubs import Candidate, apply_stubs, stubs_for
@@ -113,9 +113,10 @@ class EconomicReducer:
         return tuple(one for one in queue if one.item.event.seq not in stays and one.item.event.seq < sent_seq)
 
     def working_set(self, context: Context, state: Frontier) -> Collection[int]:
-        """Return the seqs of the newest file content, which stays unless the budget demands it."""
+        """Return the seqs of the newest file content and search results, which stay unless the budget demands it."""
         calls = self._working_set_calls(state)
-        return context.worked_files.seqs() if calls is None else frozenset(ranked(context, calls))
+        files = context.worked_files.seqs() if calls is None else frozenset(ranked(context, calls))
+        return files.union(found(context, self.retention.working_set if calls is None else calls))
 
     def _working_set_calls(self, state: Frontier) -> int | None:
         """Return the number of calls for which file content stays; None: no limit.

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from posixpath import normpath
@@ -13,9 +13,17 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.checks import Check, covers
 from app.core.memory.digest.commands import shown_paths
-from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS, FileUse, command_of, files_of, patched_paths
+from app.core.memory.digest.files import (
+    NEW_TEXTS,
+    OLD_TEXTS,
+    FileUse,
+    command_of,
+    files_of,
+    is_listing,
+    patched_paths,
+)
 from app.core.memory.digest.names import is_missing
-from app.core.memory.digest.outcomes import ERROR, OK, outcomes_of
+from app.core.memory.digest.outcomes import ERROR, OK, is_idle, outcomes_of
 from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_rejected, own_messages
 from app.core.plan.state.items import Item
 
@@ -73,6 +81,10 @@ _WHOLE: Final = ("content", "contents", "file_text", "new_content")
 """Arguments that hold the whole file, of a call that writes a file."""
 ARGUMENTS_TIMES: Final = 4
 """The factor by which arguments of calls stay in the working set longer than results."""
+FOUND_TOKENS_MAX: Final = 600
+"""The size above which a result of a search or a listing leaves the working set."""
+DELETED: Final = 5
+"""The factor by which the old text of an edit is longer than the new one from which it only deletes."""
 SHARE: Final = 0.7
 """The maximum share of a reduction's goal, the prefix aside, that the newest content of files may take."""
 REPORT_TOKENS_MAX: Final = 800
@@ -169,6 +181,26 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
     return tuple(sorted(ranks, key=lambda seq: (ranks[seq], -seq)))
 
 
+def found(context: "Context", calls: int) -> Iterator[int]:
+    """Yield the seqs of the short results of searches and listings among the newest `calls` calls of the running turn.
+
+    The next steps often use several of the places found.
+    """
+    for answer in reversed(context.answers[-calls:] if calls else ()):
+        call, result = answer.call, answer.result.event
+        if result.turn != context.turn:
+            return
+        if call is None or call.event.body is None or result.tokens > FOUND_TOKENS_MAX:
+            continue
+        if call.event.derive(_finds):
+            yield result.seq
+
+
+def _finds(call: Event) -> bool:
+    command = command_of(call.tool or "", call.arguments)
+    return is_listing(call.tool or "") if command is None else is_idle(command)
+
+
 def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     """Return the seqs of the content that a forced reduction leaves whole, the most valuable first.
 
@@ -262,9 +294,12 @@ def _reads_all(call: Event) -> bool:
 
 
 def _only_deletes(call: Event) -> bool:
-    """Return whether an edit leaves no text in place of the old one."""
-    new = [call.arguments[name] for name in NEW_TEXTS if name in call.arguments]
-    return any(name in call.arguments for name in OLD_TEXTS) and bool(new) and not any(new)
+    """Return whether an edit leaves little or no text in place of the old one."""
+    old, new = (
+        [value for name in names if isinstance(value := call.arguments.get(name), str)]
+        for names in (OLD_TEXTS, NEW_TEXTS)
+    )
+    return bool(old and new) and len(new[0]) * DELETED < len(old[0])
 
 
 def _writes_all(call: Event) -> bool:
