@@ -180,6 +180,8 @@ _UUID: Final = r"(?:\d{4}-\d\d-\d\d-)?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12
 _TIME: Final = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?"
 _HASH: Final = r"[0-9a-f]{7,40}+\b"
 _CODE: Final = r"[A-Z]{1,10}-?\d[A-Z0-9]{2,20}\b"  # ticket, order and flight numbers
+_FILE: Final = rf"\.?\w{{1,60}}+(?:[.-]\w{{1,60}}+){{0,6}}?\.(?:{'|'.join(sorted(_EXTENSIONS))})\b(?![.-]\w)"
+"""A file's name, whose first letters and words a part of a dotted name would lack: `.golangci.yaml`, `a-b.md`."""
 _DOTTED: Final = r"[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)+"
 _CASED: Final = (  # camelCase and snake_case: the first letters end at a capital or an underscore
     r"(?=[A-Za-z][a-z]*+[A-Z_])[A-Za-z]+(?:[A-Z][a-z0-9]+|_[A-Za-z0-9]+)\w*\b"
@@ -205,8 +207,8 @@ class Names:
         return self._after_boundary.findall(f" {text}")
 
 
-NAME: Final = Names(_PATH, _UUID, _HASH, _DOTTED, _CASED, _NUMBER)
-NAME_OR_CODE: Final = Names(_PATH, _UUID, _TIME, _HASH, _CODE, _DOTTED, _CASED, _VERSION, _NUMBER)
+NAME: Final = Names(_PATH, _UUID, _FILE, _HASH, _DOTTED, _CASED, _NUMBER)
+NAME_OR_CODE: Final = Names(_PATH, _UUID, _TIME, _FILE, _HASH, _CODE, _DOTTED, _CASED, _VERSION, _NUMBER)
 """Also the keys that people use in lookups: ids, dates, ticket numbers, versions."""
 DEFINITION: Final = Pattern(
     r"\b(?:func(?: \([^)]{0,200}\))?|type|def|class|const|var|let|interface|struct|enum|fn|function)"
