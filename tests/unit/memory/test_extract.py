@@ -552,6 +552,20 @@ def test_a_request_within_the_work_on_another_is_marked_as_later() -> None:
     assert section(body(log), "## Goal")[0] == "First request: Sort the gauge by harbour."
 
 
+def test_a_request_that_follows_other_words_keeps_its_place_in_a_later_part() -> None:
+    log = Log()
+    log.user(body={"content": "Sort the gauge by harbour."})
+    before = len(log.events)
+    log.user(body={"content": "thanks"})
+    add_edit(log, "a", "b")
+    log.user(body={"content": "go on"})
+    add_edit(log, "b", "c")
+    log.user(body={"content": "Now print the report of the estuary."})
+    rest = log.events[before:]
+    text = extract(rest, "", digest_of(rest), 400, COUNTER)
+    assert section(text, "## User Messages") == ["go on", "Later request: Now print the report of the estuary."]
+
+
 @pytest.mark.parametrize(
     "command", ["git add a.go", "grep -n x a.go", "cd /tmp && git branch -D x; echo $?", "mkdir a", "git status"]
 )

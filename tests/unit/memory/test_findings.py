@@ -208,11 +208,13 @@ def test_a_span_that_concludes_nothing_names_the_called_tools() -> None:
 def test_a_long_text_is_shortened_to_whole_sentences() -> None:
     text = (
         "| File | Fix |\n|---|---|\n| gauge | metres |\n\nFixes:\n\n- The gauge prints metres now.\n"
-        + "It rains. " * 50
+        + "Rain falls. " * 50
     )
     assert condense(text, 100) == (
-        "File | Fix: - gauge | metres. Fixes: - The gauge prints metres now. It rains. … It rains."
+        "File | Fix: - gauge | metres. Fixes: - The gauge prints metres now. Rain falls. … Rain falls."
     )
+    text += "The report has no unit and no table of harbours. These would help."
+    assert condense(text, 130).endswith(" … The report has no unit and no table of harbours. These would help.")
     assert condense("Heights " * 50, 60, is_first=False) == ""
 
 

@@ -62,7 +62,10 @@ def test_where_the_room_ends_the_next_tasks_stay() -> None:
     for number in range(1, 30):
         add_call(log, "TaskCreate", {"subject": f"Port the gauge of harbour {number}"}, f"Task #{number} created")
     updated(log, 1, "completed")
-    listed = write(log).partition("<tasks>\n")[2].partition("\n</tasks>")[0].splitlines()
+    text = write(log)
+    *listed, others = text.partition("<tasks>\n")[2].partition("\n</tasks>")[0].splitlines()
+    assert others == f"(and {29 - len(listed)} others)" and others in unite([text]).sections
+    assert others not in unite([text, "<tasks>\n#28 [completed]\n</tasks>"]).sections
     assert listed == [f"#{number} [pending] Port the gauge of harbour {number}" for number in range(2, 2 + len(listed))]
     assert len(listed) < 28
 

@@ -213,7 +213,8 @@ class Appendix:
         rest = page.room
         tasks = open_last(digest.tasks)
         order = [task.line for task in tasks].index
-        page.add("tasks", [task.line for task in next_last(tasks)], max(int(rest * TASKS_SHARE), TASKS_TOKENS), order)
+        task_lines = [task.line for task in next_last(tasks)]
+        page.add_all("tasks", task_lines, max(int(rest * TASKS_SHARE), TASKS_TOKENS), order)
         lists = {
             "hidden": [shorten(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
             "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],

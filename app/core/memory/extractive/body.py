@@ -160,7 +160,7 @@ class SpanBody:
         said = messages.said([SectionLine(_ANSWER.sub("", line.text), line.seq) for line in users])
         self._said = [*said, *([] if said else asks)]
         goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
-        if goal and not earlier[GOAL] and messages.began_at_work:
+        if goal and not earlier[GOAL] and (messages.began_at_work or messages.follows_words(goal[0].seq)):
             goal = [SectionLine(LATEST_REQUEST + goal[0].text, goal[0].seq), *goal[1:]]
         asked = {line.text.removeprefix(LATEST_REQUEST) for line in goal}
         answered = [*messages.answered(), *(line for line in reversed(users) if _ANSWER.search(line.text))]
@@ -254,6 +254,11 @@ class _Messages:
         self._earlier_texts = [(line.seq, line.text) for line in previous.get(LATEST, ())]
         self._user_lines = list(user_lines(events, self._earlier_texts[-1][1] if self._earlier_texts else ""))
         self.notes = notes_of(events)
+
+    def follows_words(self, seq: int) -> bool:
+        """Return whether a message of a later part than the first follows other words of the user in it."""
+        is_later = bool(self._events) and self._events[0].turn > 1
+        return is_later and any(at < seq and not _GREETING.fullmatch(words) for at, words, _ in self._user_lines)
 
     def _sentences_of(self, texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
         return [sentence for seq, _ in texts for sentence in self._sentences[seq]][-CANDIDATES_MAX:]

@@ -13,7 +13,7 @@ from app.core.log.event import Event
 from app.core.log.events import DIALOGUE, EventType
 from app.core.memory.digest.sentences import SENTENCE_CHARS_MAX, own_words, plain, sentences, shorten
 from app.core.memory.extractive.sections import SHORTEST_CHARS, SectionLine
-from app.core.memory.extractive.statements import HEADING, is_narration
+from app.core.memory.extractive.statements import HEADING, is_narration, points_back
 
 CANDIDATES_MAX: Final = 600
 """The number of newest sentences that are considered."""
@@ -199,8 +199,8 @@ def condense(text: str, chars: int, *, is_first: bool = True) -> str:
 
     Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
     the next steps. A sentence that ends with a colon is joined to the next one, and to the first one shown of the list
-    after it. Sentences that only announce are left out, except the last. If few sentences fit, it is the first words if
-    `is_first`, else empty.
+    after it; one that points back, to the one before it. Sentences that only announce are left out, except the last. If
+    few sentences fit, it is the first words if `is_first`, else empty.
     """
     listed = _tables_as_lists(text)
     line = plain(_with_stops(listed))
@@ -213,10 +213,11 @@ def condense(text: str, chars: int, *, is_first: bool = True) -> str:
         take_last = (end - len(units)) * -2 < at
         end, at = (end - 1, at) if take_last else (end, at + 1)
         number = end if take_last else at - 1
+        added = {number - 1, number} if number and points_back(units[number].text) else {number}
         if len(units[number].text) + GAP_CHARS <= room:
-            chosen = _join(units, kept | {number})
+            chosen = _join(units, kept | added)
             if len(chosen) <= chars:
-                kept.add(number)
+                kept |= added
                 room = chars - len(chosen)
     words = content_words(" ".join(units[number].text for number in kept))
     if chars - room < chars // 3 or len(words) < TELLING_WORDS:

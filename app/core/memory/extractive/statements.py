@@ -348,11 +348,16 @@ def _join_neighbor(items: Sequence[Statement], at: int) -> str:
         if at + 1 == len(items) or is_narration(items[at + 1].text) or _HEDGED.search(items[at + 1].text):
             return ""
         text = f"{text} {items[at + 1].text}"
-    elif _POINTS_BACK.match(text):
+    elif points_back(text):
         if not at or is_narration(items[at - 1].text) or _HEDGED.search(items[at - 1].text):
             return ""
         text = f"{items[at - 1].text} {text}"
     return text if len(text) <= STATEMENT_CHARS_MAX and not text.endswith(":") and "…" not in text else ""
+
+
+def points_back(sentence: str) -> bool:
+    """Return whether a sentence depends on the one before it."""
+    return _POINTS_BACK.match(sentence) is not None
 
 
 def is_diagnosis(text: str) -> bool:

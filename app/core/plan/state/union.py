@@ -96,7 +96,7 @@ def _unite(texts: tuple[str, ...]) -> Union:
     found["commands"] = _drop_passed_failures(found["commands"])
     for tag in _SORTED:
         found[tag] = {path: path for path in distinct_files(list(found[tag]))}
-    found["tasks"] = _united_tasks(entry for one in parsed for entry in one.entries)
+    found["tasks"] = _united_tasks([line for tag, _, line in one.entries if tag == "tasks"] for one in parsed)
     found["identifiers"] = _drop_visible_names(found, words)
     return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
 
@@ -149,11 +149,18 @@ def _drop_old_failures(
     return _NO_PROGRESS.sub("", _NOTHING_BLOCKED.sub("", kept)).strip()
 
 
-def _united_tasks(entries: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    """Return the agent's tasks in their newest states; none if no task is open."""
-    known = unite_tasks(task for tag, _, line in entries if tag == "tasks" for task in parse_tasks(line))
+def _united_tasks(parts: Iterable[Sequence[str]]) -> dict[str, str]:
+    """Return the agent's tasks in their newest states; none if no task is open.
+
+    The number of tasks that a part left out is known to be right only if no other part lists any.
+    """
+    listed = [lines for lines in parts if lines]
+    known = unite_tasks(task for lines in listed for line in lines for task in parse_tasks(line))
     tasks = [task for task in known if task.state != DELETED and (task.text or task.state in OPEN)]
-    return {task.id: task.line for task in open_last(tasks)} if any(task.state in OPEN for task in tasks) else {}
+    if not any(task.state in OPEN for task in tasks):
+        return {}
+    others = {line: line for line in listed[0][-1:] if len(listed) == 1 and not list(parse_tasks(line))}
+    return {task.id: task.line for task in open_last(tasks)} | others
 
 
 def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[str]) -> dict[str, str]:
