@@ -113,13 +113,7 @@ class EconomicReducer:
         return tuple(one for one in queue if one.item.event.seq not in stays and one.item.event.seq < sent_seq)
 
     def working_set(self, context: Context, state: Frontier) -> Collection[int]:
-        """Return the seqs of the newest file content and search results, which stay unless the budget demands it."""
-        calls = self._working_set_calls(state)
-        files = context.worked_files.seqs() if calls is None else frozenset(ranked(context, calls))
-        return files.union(found(context, self.retention.working_set if calls is None else calls))
-
-    def _working_set_calls(self, state: Frontier) -> int | None:
-        """Return the number of calls for which file content stays; None: no limit.
+        """Return the seqs of the newest file content and search results, which stay unless the budget demands it.
 
         File content that a forced reduction left stays while the cache is warm: if it went at the next call, one
         reduction would open two epochs. Where cache writes cost more, evictions wait longer anyway, and content stays
@@ -128,7 +122,9 @@ class EconomicReducer:
         calls = self.retention.working_set
         surcharge = self.cache.write_price - self.cache.read_price
         calls = ceil(calls * min(1.0, USUAL_SURCHARGE / surcharge)) if surcharge > 0 else calls
-        return None if calls and self.moment == "warm" and (state.folds or state.drops) else calls
+        was_forced = self.moment == "warm" and (state.folds or state.drops)
+        files = context.worked_files.seqs() if calls and was_forced else frozenset(ranked(context, calls))
+        return files.union(found(context, calls))
 
     def _is_covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
         """Return whether earnings cover the price of the stubs at their real size, which `due` can only estimate."""

@@ -253,19 +253,14 @@ def last_plan(context: "Context", most: int) -> Item | None:
 
     A summary holds only its beginning. Only one of at most `most` tokens, which the user wrote or accepted.
     """
-    long = [item for item in context.items if item.event.turn >= context.turn - PLAN_TURNS and _is_long_request(item)]
+    recent = (item for item in context.items if item.event.turn >= context.turn - PLAN_TURNS)
+    requests = (i for i in recent if i.event.type is EventType.USER_MESSAGE and i.event.tokens >= PLAN_TOKENS_MIN)
+    long = [i for i in requests if len(i.event.text) > REQUEST_CHARS_MAX and len(_TITLE.findall(i.event.text)) > 1]
     if not long:
         return None
     own = {event.seq for event in own_messages(item.event for item in context.items)}
     newest = next((item for item in reversed(long) if item.event.seq in own), None)
     return newest if newest is not None and newest.stub is None and newest.tokens <= most else None
-
-
-def _is_long_request(item: Item) -> bool:
-    event = item.event
-    if event.type is not EventType.USER_MESSAGE or event.tokens < PLAN_TOKENS_MIN:
-        return False
-    return len(event.text) > REQUEST_CHARS_MAX and len(_TITLE.findall(event.text)) > 1
 
 
 def open_failure(context: "Context") -> Item | None:
