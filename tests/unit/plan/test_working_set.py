@@ -92,11 +92,14 @@ def test_an_edit_that_only_deletes_shows_nothing() -> None:
     assert files_shown(log) == {"a.py": (first, changed)}
 
 
-def test_the_answer_that_a_file_does_not_exist_shows_nothing_of_it() -> None:
+@pytest.mark.parametrize(
+    "answer", ["File does not exist. Did you mean b.py?", "<tool_use_error>File has not been read"]
+)
+def test_a_call_that_was_refused_or_named_no_file_shows_nothing_of_it(answer: str) -> None:
     log = Log()
     log.user()
-    call = log.call("Read", 20, body={"arguments": {"file_path": "a.py"}})
-    log.result(call, 600, gist="File does not exist. Did you mean b.py?")
+    call = log.call("Edit", 20, body={"arguments": {"file_path": "a.py", "old_string": "a", "new_string": "b"}})
+    log.result(call, 600, gist=answer)
     assert files_shown(log) == {}
 
 
@@ -106,7 +109,7 @@ def test_short_results_of_searches_stay_for_the_turn_that_made_them() -> None:
     add_search(log)
     log.user()
     search, listing = add_search(log), add_call(log, "Bash", {"command": "git status"}, 500)[1]
-    add_search(log, 601)
+    add_search(log, 801)
     add_call(log, "Bash", {"command": "make test"}, 500)
     context = log.plan(1_000_000).context
     assert [list(found(context, calls)) for calls in (16, 3, 0)] == [[listing, search], [listing], []]
