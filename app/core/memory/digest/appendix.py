@@ -129,8 +129,8 @@ _SHARES: Final = {
     "searches": 0.01,
 }
 """The maximum share of each list in the room left after constraints and modified files; names take the rest."""
-TASKS_SHARE: Final = 0.1
-TASKS_TOKENS: Final = 120
+TASKS_SHARE: Final = 0.2
+TASKS_TOKENS: Final = 240
 """The maximum share of the same room for the agent's tasks, and the least that they may take."""
 _LEAST_TOKENS: Final = {"repository": 80, "commands": 60}
 """The minimum room in a small appendix, for a few commits and for the newest run of every check."""
