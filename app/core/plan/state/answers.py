@@ -23,7 +23,7 @@ from app.core.memory.digest.files import (
     patched_paths,
 )
 from app.core.memory.digest.names import is_missing
-from app.core.memory.digest.outcomes import ERROR, OK, is_idle, is_refused, outcomes_of
+from app.core.memory.digest.outcomes import ERROR, OK, is_idle, outcomes_of
 from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_rejected, own_messages
 from app.core.plan.state.items import Item
 
@@ -127,7 +127,7 @@ class WorkedFiles:
                 continue
             result, call = answer.result.event, answer.call.event
             first_line = result.text if result.gist is None else result.gist
-            if result.is_error or is_rejected(result) or is_refused(result) or is_missing(first_line):
+            if result.is_error or is_rejected(result) or is_missing(first_line):
                 continue
             use = use_of(call)
             for path in map(normpath, use.read):
