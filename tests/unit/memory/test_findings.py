@@ -221,6 +221,9 @@ def test_a_long_text_is_shortened_to_whole_sentences() -> None:
 def test_a_row_of_a_table_keeps_the_head_and_its_empty_cells() -> None:
     text = "| Done | Pending |\n|:--|--:|\n| `Gauge` | |\n| | Harbours |\n\nShall I go on?"
     assert condense(text, 200) == "Done | Pending: - `Gauge` | (none) - (none) | Harbours. Shall I go on?"
+    assert condense("| A | B |\n|---|---|\n| tide | ebb |\n| | |\n| flood | 1 |", 200) == (
+        "A | B: - tide | ebb - (none) | (none) - flood | 1"
+    )
     long = f"{text} " + "Or shall I wait? " * 20
     assert condense(long, 100).startswith("Done | Pending: - `Gauge` | (none) - (none) | Harbours")
 

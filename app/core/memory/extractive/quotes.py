@@ -186,7 +186,7 @@ def _sentence_worth(sentence: str, rarity: Mapping[str, float]) -> float:
 GAP_CHARS: Final = 3
 """Characters around a sentence for spaces and an ellipsis."""
 _ROW: Final = re.compile(r"[ \t]{0,8}\|(.+?)\|?[ \t]*")
-_RULE: Final = re.compile(r"[ \t]{0,8}\|[-:| \t]{1,400}")
+_RULE: Final = re.compile(r"[ \t]{0,8}\|[: \t|]{0,80}-[-:| \t]{0,400}")
 """The line below the head of a table."""
 _MARK: Final = re.compile(r"^(\s{0,40})([-*•]|\d{1,3}[.)])\s{1,8}")
 """The beginning of an item of a list: its indentation and its mark."""
@@ -239,11 +239,10 @@ class _Unit:
 
 def first_statement(text: str, chars: int) -> str:
     """Return the first sentence with content on one line, with the next one if it says little; empty if too long."""
-    units = _units(_tables_as_lists(text))[:2]
-    says_little = len(content_words(units[0].text)) < TELLING_WORDS if units else False
-    line = (
-        _join(units if says_little else units[:1], {0, 1} if says_little and len(units) > 1 else {0}) if units else ""
-    )
+    units = _units(_tables_as_lists(text))
+    says_little = bool(units) and len(content_words(units[0].text)) < TELLING_WORDS
+    shown = units[: 2 if says_little else 1]
+    line = _join(shown, range(len(shown)))
     return line if len(line) <= chars else ""
 
 
