@@ -29,8 +29,15 @@ def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, t
     begun = 0
     numbers: list[int] = []
     for draft in drafts:
-        state, begins = _step(state, draft)
-        begun += begins
+        if draft.type is EventType.TURN_START:
+            state, begun = TurnState(draft.turn_id, awaits_user=True), begun + 1
+        elif draft.type is EventType.TURN_END:
+            state = FIRST if draft.turn_id in (None, state.turn_id) else state
+        elif draft.type is EventType.USER_MESSAGE:
+            if state.awaits_user or (draft.turn_id is not None and draft.turn_id == state.turn_id):
+                state = TurnState(draft.turn_id or state.turn_id)
+            else:
+                state, begun = TurnState(draft.turn_id), begun + 1
         numbers.append(begun)
     return state, tuple(numbers)
 
@@ -86,18 +93,6 @@ def turn_of(marks: Sequence[TurnMark]) -> Turn:
         elif mark.type is EventType.USER_MESSAGE and awaits_user:
             turn_id, awaits_user = mark.turn_id or turn_id, False
     return Turn(first.seq, turn_id, first.type is EventType.TURN_START, ended)
-
-
-def _step(state: TurnState, draft: Draft) -> tuple[TurnState, bool]:
-    if draft.type is EventType.TURN_START:
-        return TurnState(draft.turn_id, awaits_user=True), True
-    if draft.type is EventType.TURN_END:
-        return (FIRST if draft.turn_id in (None, state.turn_id) else state), False
-    if draft.type is not EventType.USER_MESSAGE:
-        return state, False
-    if state.awaits_user or (draft.turn_id is not None and draft.turn_id == state.turn_id):
-        return TurnState(draft.turn_id or state.turn_id), False
-    return TurnState(draft.turn_id), True
 
 
 @dataclass(frozen=True, slots=True)

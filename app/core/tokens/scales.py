@@ -12,10 +12,6 @@ from typing import Final, Literal, Protocol
 
 HEADER_CHARS: Final = 87_384
 """Base64 characters read for an image's size: 64 KiB, since a JPEG's frame header comes after its metadata."""
-ORDINARY_CHARS: Final = 3
-"""Prose, code and JSON have more characters than this to a token; keys, hashes, numbers and noise have fewer."""
-DENSE_FACTOR: Final = 1.06
-"""The most tokens of cl100k_base for one of o200k_base in such a text (1.05 measured, of base64)."""
 
 
 class Tokenizer(Protocol):
@@ -31,35 +27,6 @@ class Tokenizer(Protocol):
     @property
     def in_parts(self) -> "Tokenizer":
         """The tokenizer with the counts of a text's parts cached, for texts that have most of them in common."""
-
-
-@dataclass(frozen=True, slots=True)
-class LargerCount:
-    """Two tokenizers as one, which counts a text by the tokenizer that makes more tokens of it.
-
-    Beyond ASCII they differ up to threefold. In ASCII they hardly do, so `usual` alone counts it: the other takes
-    several times as long for a dense text.
-    """
-
-    usual: Tokenizer
-    other: Tokenizer
-
-    @property
-    def name(self) -> str:
-        """The usual tokenizer's name."""
-        return self.usual.name
-
-    def count(self, text: str) -> int:
-        """Return the larger count."""
-        tokens = self.usual.count(text)
-        if not text.isascii():
-            return max(tokens, self.other.count(text))
-        return tokens if len(text) > ORDINARY_CHARS * tokens else math.ceil(DENSE_FACTOR * tokens)
-
-    @property
-    def in_parts(self) -> "LargerCount":
-        """This tokenizer itself, since the larger count of a text is not the sum of those of its parts."""
-        return self
 
 
 @dataclass(frozen=True, slots=True)

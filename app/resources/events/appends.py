@@ -91,7 +91,8 @@ def events_request(raw: Json, expected_head: int | None, key: str | None, reques
     """Parse events. Raises InvalidRequest or InvalidEvent."""
     drafts = parse_batch(raw, native=True)
     for index, draft in enumerate(drafts):
-        check_native(draft, index)
+        if draft.native is not None:
+            check_native(draft, index)
     return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest(), range(len(drafts)))
 
 
@@ -110,7 +111,8 @@ def messages_request(
     groups = [*FORMATS[format_name].reader(raw), *([event] for event in events)]
     drafts = parse_batch([event for group in groups for event in group], native=True)
     for index, draft in enumerate(drafts[len(drafts) - len(events) :], len(drafts) - len(events)):
-        check_native(draft, index)
+        if draft.native is not None:
+            check_native(draft, index)
     indices = [index for index, group in enumerate(groups) for _ in group]
     return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest(), indices)
 

@@ -37,8 +37,8 @@ _Object = dict[str, Json]
 
 
 def check_native(draft: Draft, index: int) -> None:
-    """Raise InvalidEvent if the draft's `native` is not what its format's reader makes of a message."""
-    if draft.native is not None and not _is_readable(draft, draft.native):
+    """Raise InvalidEvent unless the draft has the `native` that its format's reader makes of a message."""
+    if not _is_readable(draft, draft.native or {}):
         detail = "native: the event is not what its format makes of a message; leave native out, or post messages"
         raise InvalidEvent(detail, index=index, field="native")
 
