@@ -3,15 +3,13 @@
 import asyncio
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
-from app.core.errors import InvalidRequest
 from app.core.log.events import Json, more_values, too_deep
 from app.http.errors import BodyTooLarge, InvalidJson
 
@@ -38,9 +36,8 @@ class ParsedRequest(Request):
     async def of(cls, request: Request) -> "ParsedRequest":
         """Read a request's body. Raises BodyTooLarge or InvalidJson."""
         read = cls(request.scope, request.receive)
-        raw = await read.body()
-        if raw:
-            read.value = await parse_json(raw, request.app.state.json_limits)
+        if await read.body():
+            read.value, _ = await read_json(read)
             fields = request.headers.mutablecopy()
             fields["content-type"] = "application/json"  # or FastAPI would take the body for bytes
             read._headers = fields
@@ -51,17 +48,15 @@ class ParsedRequest(Request):
         return self.value
 
 
-async def read_json(request: Request) -> tuple[Mapping[str, Any], bytes]:
-    """Return the body as a JSON object, and its bytes.
+async def read_json(request: Request, *, strict: bool = True) -> tuple[Json, bytes]:
+    """Return the body, parsed as JSON within the limits, and its bytes.
 
-    Accepts NaN and infinities, because events are validated one by one later. Raises BodyTooLarge, or InvalidRequest if
-    the body is not such an object.
+    `strict` refuses NaN, infinities and numbers too large for a float. Raises BodyTooLarge or InvalidJson.
     """
-    raw = await request.body()
-    value = await parse_json(raw, request.app.state.json_limits, strict=False)
-    if not isinstance(value, Mapping):
-        raise InvalidRequest("the body must be a JSON object", field="")
-    return value, raw
+    raw, limits = await request.body(), request.app.state.json_limits
+    if len(raw) <= INLINE_BYTES_MAX:
+        return parse(raw, limits, strict=strict), raw
+    return await asyncio.to_thread(parse, raw, limits, strict=strict), raw
 
 
 async def read_model(request: Request, model: type[Model]) -> Model:
@@ -69,26 +64,15 @@ async def read_model(request: Request, model: type[Model]) -> Model:
 
     Raises BodyTooLarge, InvalidJson, or RequestValidationError as FastAPI does for a declared body.
     """
-    raw = await request.body()
-    value = await parse_json(raw, request.app.state.json_limits) if raw else {}
+    value, _ = await read_json(request) if await request.body() else ({}, b"")
     try:
         return model.model_validate(value)
     except ValidationError as error:
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
 
 
-async def parse_json(raw: bytes, limits: JsonLimits, *, strict: bool = True) -> Json:
-    """Parse a JSON text within the limits; `strict` refuses NaN, infinities and numbers too large for a float.
-
-    Raises BodyTooLarge or InvalidJson.
-    """
-    if len(raw) <= INLINE_BYTES_MAX:
-        return parse(raw, limits, strict=strict)
-    return await asyncio.to_thread(parse, raw, limits, strict=strict)
-
-
 def parse(raw: bytes, limits: JsonLimits, *, strict: bool) -> Json:
-    """Parse as `parse_json` does, on the calling thread."""
+    """Parse a JSON text within the limits, on the calling thread. Raises BodyTooLarge or InvalidJson."""
     check_elements(raw, limits)
     try:
         text = raw.decode("utf-8-sig")

@@ -10,6 +10,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 
 from app.core.errors import InvalidRequest
+from app.core.log.segments import ADDRESS_PATTERN
 from app.http.fields import value_types
 
 
@@ -25,6 +26,7 @@ _FORMS: Final = {
     bool: ValueForm(re.compile("true|false"), "true or false"),
     int: ValueForm(re.compile("-?[0-9]+"), "a whole number"),
 }
+_ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 _TYPES: Final = {"boolean": bool, "integer": int}
 _PARAMETERS: Final[dict[str, Mapping[str, ValueForm | None]]] = {}
 """The parameters of each operation requested so far, with the forms of their values."""
@@ -33,12 +35,14 @@ _PARAMETERS: Final[dict[str, Mapping[str, ValueForm | None]]] = {}
 async def check_query(request: Request) -> None:
     """Check the parameters in the query and path. Raises InvalidRequest.
 
-    Refuses an unknown parameter, which may be a misspelt one; NUL, which the database cannot store; and a value whose
-    form is not that of its declared type.
+    Refuses a session's id that is none; an unknown parameter, which may be a misspelt one; NUL, which the database
+    cannot store; and a value whose form is not that of its declared type.
     """
     path, query = request.path_params, request.scope["query_string"].decode("latin-1")
     if not query and not path:
         return
+    if "sid" in path and _ADDRESS.fullmatch(path["sid"]) is None:
+        raise InvalidRequest(f"sid must match {ADDRESS_PATTERN}", field="sid")
     given, known, route = parse_qsl(query, keep_blank_values=True), None, request.scope.get("route")
     if isinstance(route, APIRoute):  # else it is no operation of the API
         name = str(route.operation_id)

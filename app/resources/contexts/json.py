@@ -114,50 +114,36 @@ def parts_json(
 ) -> dict[str, Json]:
     """Return the parts of a response that describe how a call's request was made, for a new or a recorded call.
 
-    `shown` converts the estimator's tokens into the model's.
+    `tokens` has the budget and its use, `summaries` those whose text is shown, in order, and `cache` the part of the
+    request that the provider can cache. `shown` converts the estimator's tokens into the model's.
     """
-    return {
-        "tokens": _tokens(call),
-        "summaries": _summaries(folds, shown),
-        "evictions": evictions,
-        "cache": _cache(call, prefix_sha256),
-    }
-
-
-def _tokens(call: CallRecord) -> dict[str, Json]:
-    """Return the token budget of a call and its use."""
     made_with = call.manifest
+    points, expires_at = zip(call.breakpoints, made_with.breakpoints, strict=False), made_with.cache_expires_at
     return {
-        "estimate": call.estimate,
-        "target": call.target,
-        "limit": made_with.window,
-        "limit_assumed": not made_with.window_stated and window_is_assumed(call.model, made_with.window),
-        "reserve": made_with.reserve,
-        "outside": made_with.outside,
-        "estimator": made_with.estimator,
-        "by_source": made_with.by_source,
-        "calibration": made_with.calibration and calibration_json(made_with.calibration),
-    }
-
-
-def _summaries(folds: Iterable[Fold], shown: Callable[[int], int]) -> list[Json]:
-    """Return the summaries whose text a context shows, in order."""
-    return [
-        {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": shown(f.tokens)}
-        for f in folds
-        if f.shown
-    ]
-
-
-def _cache(call: CallRecord, prefix_sha256: bytes) -> dict[str, Json]:
-    """Return the part of a call's request that the provider can cache."""
-    points, expires_at = zip(call.breakpoints, call.manifest.breakpoints, strict=False), call.manifest.cache_expires_at
-    return {
-        "breakpoints": [{"seq": seq, "kind": point.kind} for seq, point in points],
-        "prefix_sha256": prefix_sha256.hex(),
-        "prefix_tokens": call.estimate - call.manifest.by_source.get("ephemeral", 0),
-        "tokens": call.manifest.cached_tokens,
-        "expires_at": None if expires_at is None else time_text(expires_at),
+        "tokens": {
+            "estimate": call.estimate,
+            "target": call.target,
+            "limit": made_with.window,
+            "limit_assumed": not made_with.window_stated and window_is_assumed(call.model, made_with.window),
+            "reserve": made_with.reserve,
+            "outside": made_with.outside,
+            "estimator": made_with.estimator,
+            "by_source": made_with.by_source,
+            "calibration": made_with.calibration and calibration_json(made_with.calibration),
+        },
+        "summaries": [
+            {"id": f.id, "from_seq": f.from_seq, "to_seq": f.to_seq, "depth": f.depth, "tokens": shown(f.tokens)}
+            for f in folds
+            if f.shown
+        ],
+        "evictions": evictions,
+        "cache": {
+            "breakpoints": [{"seq": seq, "kind": point.kind} for seq, point in points],
+            "prefix_sha256": prefix_sha256.hex(),
+            "prefix_tokens": call.estimate - made_with.by_source.get("ephemeral", 0),
+            "tokens": made_with.cached_tokens,
+            "expires_at": None if expires_at is None else time_text(expires_at),
+        },
     }
 
 

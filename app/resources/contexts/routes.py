@@ -16,7 +16,6 @@ from app.core.audit.holdout import is_held_out
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.log.segments import session_of
-from app.http.auth import session_in_path
 from app.http.body import read_model
 from app.http.errors import Forbidden
 from app.http.fields import QUERY
@@ -67,7 +66,7 @@ async def get_context(request: Request, who: Who) -> Response:
 
     The call is recorded before the response is sent. If nothing has changed, another request returns the same bytes.
     """
-    sid = session_in_path(request)
+    sid: str = request.path_params["sid"]
     try:
         query = ContextQuery.model_validate(dict(request.query_params), context=QUERY)
     except ValidationError as error:
@@ -114,7 +113,7 @@ async def post_context(request: Request, who: Who) -> Response:
     With `messages`, the client's complete conversation, new messages are first appended to the line of the session that
     the conversation continues. That append stays too if no context can be made.
     """
-    sid = session_in_path(request)
+    sid: str = request.path_params["sid"]
     body = await read_model(request, ContextIn)
     once = Idempotency(request, who, body, idempotency_key(request))
     services = request.state.services

@@ -8,11 +8,10 @@ from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from app.core.errors import InvalidRequest, NotFound
-from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType, canonical_json
+from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType, Json, canonical_json
 from app.core.log.segments import session_of
 from app.core.render.formats.tools import NativeFormat
 from app.http import paging
-from app.http.auth import session_in_path
 from app.http.body import read_json
 from app.http.fields import Cursor, Limit, Sid
 from app.http.idempotency import idempotency_key
@@ -138,8 +137,8 @@ async def redact_event(
 
 
 async def _append(request: Request, who: Caller, model: type[BaseModel]) -> Response:
-    sid, key = session_in_path(request), idempotency_key(request)
-    body, raw = await read_json(request)
+    sid, key = request.path_params["sid"], idempotency_key(request)
+    body, raw = await read_json(request, strict=False)  # events are checked one by one
     asked = append_request(body, model, key, raw)
     services = request.state.services
     services.event_rates.take(who.tenant_id, len(asked.drafts))
@@ -148,13 +147,13 @@ async def _append(request: Request, who: Caller, model: type[BaseModel]) -> Resp
     return Response(canonical_json(appended_json(asked, appended)), status, media_type="application/json")
 
 
-def append_request(
-    body: Mapping[str, Any], model: type[BaseModel], key: str | None, request_bytes: bytes
-) -> AppendRequest:
+def append_request(body: Json, model: type[BaseModel], key: str | None, request_bytes: bytes) -> AppendRequest:
     """Return the append that a body of EventsIn or MessagesIn asks for. `request_bytes` identify equal requests.
 
     Raises InvalidRequest, InvalidEvent or InvalidMessage.
     """
+    if not isinstance(body, Mapping):
+        raise InvalidRequest("the body must be a JSON object", field="")
     for name in body:
         if name not in model.model_fields:
             raise InvalidRequest(f"unknown field {name!r}", field=name)

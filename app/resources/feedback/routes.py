@@ -10,7 +10,7 @@ from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.errors import InvalidRequest
 from app.core.log.segments import line_of, session_of
 from app.http import paging
-from app.http.auth import PrefixAccess, session_in_path
+from app.http.auth import PrefixAccess
 from app.http.body import read_model
 from app.http.fields import Cursor, Limit, Sid, answer_of
 from app.http.idempotency import Idempotency, Idempotent, idempotency_key
@@ -63,7 +63,7 @@ async def report_outcome(request: Request, who: Who) -> Response:
     Repeating a report returns the same response. A different report is accepted only after an error that was not an
     overflow, since a client may have sent such a request again.
     """
-    sid, key = session_in_path(request), idempotency_key(request)
+    sid, key = request.path_params["sid"], idempotency_key(request)
     try:
         call_id = UUID(request.path_params["call_id"])
     except ValueError:

@@ -14,7 +14,7 @@ from app.core.log.events import Json
 from app.core.policy.policy import json_schema
 from app.http import paging
 from app.http.auth import PrefixAccess
-from app.http.body import parse_json
+from app.http.body import read_json
 from app.http.fields import Cursor, Limit, NextCursor
 from app.http.operation import Resource, Who, service
 from app.resources.policies.service import NAME_PATTERN, STORED_NAME_PATTERN, VERSION_MAX, Policies
@@ -162,9 +162,8 @@ async def list_policies(
 
 
 async def _document(request: Request) -> Json:
-    return await parse_json(
-        await request.body(), request.app.state.json_limits, strict=False
-    )  # the core names the knob
+    document, _ = await read_json(request, strict=False)  # the core names the knob
+    return document
 
 
 def _place(cursor: str | None) -> str | None:

@@ -19,9 +19,10 @@ from starlette.routing import Route
 
 from app.core.errors import ContextError, InvalidRequest, NotFound
 from app.core.log.segments import session_of
-from app.http.auth import authenticate_bearer, check_session, resolve_line, session_in_path
+from app.http.auth import authenticate_bearer, check_session, resolve_line
 from app.http.errors import PROBLEM, Unauthorized, error_response, find_problem
 from app.http.operation import TemplateRoute
+from app.http.query import check_query
 from app.services.tenants import Caller
 from app.store.engine import Database
 from app.store.ids import SessionRef, session_ref
@@ -173,11 +174,11 @@ async def admit(request: Request, scope: str) -> Visit:
     api = Api(request, given)
     if "sid" not in request.path_params:
         return Visit(request, who, api)
-    sid = session_in_path(request)
+    await check_query(request)
+    sid: str = request.path_params["sid"]
     check_session(who, sid)
     await resolve_line(request, who)
-    line: str = request.path_params["sid"]
-    return Visit(request, who, api, sid, line)
+    return Visit(request, who, api, sid, request.path_params["sid"])
 
 
 def html(text: str, status: int = 200) -> Response:

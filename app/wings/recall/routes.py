@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.core.render.formats.tools import NativeFormat
 from app.http.auth import PrefixAccess, check_session, session_of_client
-from app.http.body import parse_json
+from app.http.body import read_json
 from app.http.fields import Sid
 from app.http.middleware import EXCHANGE
 from app.http.operation import Operation, Resource, TemplateRoute, Who, service
@@ -92,8 +92,7 @@ class Mcp:
         if session is not None:
             check_session(who, session)
             scope[EXCHANGE].assign_session(session)
-        raw = await request.body()
-        await parse_json(raw, request.app.state.json_limits)
+        _, raw = await read_json(request)
         server = await asyncio.to_thread(import_module, "app.wings.recall.mcp_server")  # its SDK takes a second
         state = {**scope["state"], CALLER: who, BOUND: session}
         await server.handle({**scope, "state": state}, _replay_body(raw, receive), send)

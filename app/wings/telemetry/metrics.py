@@ -182,9 +182,13 @@ def observe_context(request: ContextRequest, result: ContextAnswer | ContextErro
         POTENTIAL_CONTEXTS.inc()
         POTENTIAL_TOKENS.inc(call.estimate)
         return
+    outcome = "held" if result.held else "read"
     if call.retry_of is not None:
         RETRIES.inc()
-    _contexts(_outcome(result), request.format).inc()
+        outcome = "retried"
+    elif epoch is not None:
+        outcome = "epoch"
+    _contexts(outcome, request.format).inc()
     CONTEXT_TOKENS.observe(call.estimate)
     CONTEXT_FILL.observe(call.estimate / max(1, call.target))
     if epoch is None:
@@ -200,14 +204,6 @@ def _failure(error: ContextError) -> str:
     if isinstance(error, CannotFit):
         return "infeasible"
     return "unavailable" if isinstance(error, StoreUnavailable) else "refused"
-
-
-def _outcome(answer: ContextAnswer) -> str:
-    if answer.assembled.call.retry_of is not None:
-        return "retried"
-    if answer.assembled.epoch is not None:
-        return "epoch"
-    return "held" if answer.held else "read"
 
 
 @lru_cache(maxsize=128)
