@@ -79,14 +79,14 @@ def open_database(settings: Settings, *, shared: bool = False) -> "Iterator[tupl
 
 def run_on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
     """Call `use` with a database on which the tables' owner sees the rows of every tenant."""
-    from app.store import tenant_isolation
+    from app.store import migrate
     from app.store.engine import Database
 
     async def on(url: str) -> None:
         await serving.prepare(url, upgrade=settings.database_url is None)
         try:
-            await tenant_isolation.check_owner(url)
-        except tenant_isolation.TenantIsolationError as error:
+            await migrate.check_owner(url)
+        except migrate.TenantIsolationError as error:
             raise serving.CannotServe(str(error)) from None
         database = Database(url, pool_size=1, role=None, find_placement=find_placement)
         try:

@@ -103,11 +103,11 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
 
     Raises CannotServe, or DatabaseUnreachable if it cannot be reached.
     """
-    from app.store import migrate, tenant_isolation
+    from app.store import migrate
 
     with _convert_errors():
         await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
-        await tenant_isolation.check(database_url)
+        await migrate.check_isolation(database_url)
 
 
 async def downgrade(database_url: str, schema: str) -> None:
@@ -123,12 +123,12 @@ def _convert_errors() -> Iterator[None]:
     """Convert errors of migrating or using the database to CannotServe or DatabaseUnreachable."""
     import asyncpg
 
-    from app.store import migrate, tenant_isolation
+    from app.store import migrate
     from app.store.driver import UNREACHABLE
 
     refusals = (
         *(migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, migrate.UnknownRevision),
-        tenant_isolation.TenantIsolationError,
+        migrate.TenantIsolationError,
     )
     try:
         yield

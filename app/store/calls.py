@@ -18,8 +18,8 @@ from app.store import answers, compactions, texts
 from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.driver import numbered
 from app.store.engine import Database, Executor
-from app.store.epochs import LEGIBLE
 from app.store.rows import parameters
+from app.store.views import LEGIBLE
 
 NewAnswer = tuple[KeyClaim, Mapping[str, object]]
 """The claim of a request, and the response to store under its key."""

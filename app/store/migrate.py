@@ -1,5 +1,7 @@
-"""Migrations: bring a database to the code's schema, or refuse one that is newer. SQLAlchemy and Alembic are imported
-only to run a migration: they would take a sixth of a server's memory."""
+"""The state of a database before a server starts: its migrations, and the check that it isolates tenants.
+
+SQLAlchemy and Alembic are imported only to run a migration: they would take a sixth of a server's memory.
+"""
 
 import asyncio
 import re
@@ -11,10 +13,12 @@ import asyncpg
 
 import migrations
 from app.store.driver import connect
+from app.store.engine import ROLE
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy.engine import Connection
+
 
 POSTGRES_MAJOR_MIN: Final = 15
 LOCK_SECONDS: Final = 0.5
@@ -161,3 +165,44 @@ async def _current(connection: asyncpg.Connection) -> str | None:
     if current is not None and current not in revisions():
         raise DatabaseTooNew(f"the database is at revision {current!r}, which is newer than this version knows")
     return current
+
+
+_OURS: Final = "polname = 'palimpsest_tenant'"
+_FIND_TABLES: Final = "SELECT count(*) FILTER (WHERE pg_table_is_visible(polrelid)) FROM pg_policy WHERE " + _OURS
+_HELD: Final = "SELECT coalesce(bool_and(row_security_active(polrelid)), false) FROM pg_policy WHERE " + _OURS
+
+
+class TenantIsolationError(Exception):
+    """The database would show one tenant's rows to another, or no rows at all; the message says how to fix it."""
+
+
+async def check_isolation(url: str) -> None:
+    """Raise TenantIsolationError unless this login may act as the application's role under row-level security."""
+    try:
+        connection = await connect(url, server_settings={"role": ROLE})
+    except (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError) as error:
+        raise TenantIsolationError(f"this login may not act as the role {ROLE}: GRANT {ROLE} TO it ({error})") from None
+    try:
+        if not await connection.fetchval(_FIND_TABLES):
+            raise TenantIsolationError(
+                f"the role {ROLE} does not find the tables: have this login's search_path name their schema"
+            )
+        if not await connection.fetchval(_HELD):
+            raise TenantIsolationError(
+                f"the role {ROLE} would see every tenant's rows: it must be no superuser, own no table and have"
+                " neither BYPASSRLS nor what the tables' owner has"
+            )
+    finally:
+        await connection.close()
+
+
+async def check_owner(url: str) -> None:
+    """Raise TenantIsolationError unless this login sees every tenant's rows, as commands about all tenants need."""
+    connection = await connect(url)
+    try:
+        if await connection.fetchval("SELECT bool_or(row_security_active(polrelid)) FROM pg_policy WHERE " + _OURS):
+            raise TenantIsolationError(
+                "keys are every tenant's: this needs the login that migrates, which owns the tables"
+            )
+    finally:
+        await connection.close()

@@ -1,7 +1,8 @@
-"""Reads of a view for a context: the whole of it, or what has changed since an earlier read."""
+"""Views: reads of one for a context, whole or since an earlier read; the list of its epochs; effects of redactions."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -9,23 +10,15 @@ from app.core.assembly.inputs import LoadedView, ViewRow
 from app.core.log.event import Event
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.plan.state.context import NOTHING_UNREAD, Unread
-from app.core.plan.state.frontier import START, Frontier, from_json
+from app.core.plan.state.frontier import START, Frontier, from_json, to_json
+from app.core.plan.state.stubs import erase_quotes
 from app.core.tokens.calibration import Reported
-from app.store import (
-    ancestors,
-    calibrations,
-    event_log,
-    layers,
-    summaries,
-    texts,
-    view_reads,
-    visibility,
-)
-from app.store.engine import Executor
+from app.store import calibrations, event_log, forks, layers, summaries, texts, view_reads, visibility
+from app.store.engine import Connection, Database, Executor
 from app.store.event_log import SessionLog
 from app.store.events import decoded, event
 from app.store.ids import SessionRef, session_key
-from app.store.rows import Row
+from app.store.rows import Row, columns, decode
 
 _AS_READ: Final = frozenset(
     {"session_id", "estimator", "created_at", "head", "real_head", "turn", "epoch", "epoch_head", "redactions"}
@@ -91,7 +84,7 @@ async def _as_of(
 ) -> tuple[int, Sequence[int], Sequence[int]]:
     """Return a view's epoch, anchors and pinned seqs as of the head `at`."""
     known = await event_log.with_segments(connection, SessionLog(session_id))
-    log = await ancestors.as_of_head(connection, known, at) if known.shared else None
+    log = await forks.as_of_head(connection, known, at) if known.shared else None
     row = await connection.fetchrow(
         view_reads.AS_OF, session_id=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
     )
@@ -129,7 +122,7 @@ async def _with_shared(
     anchors = [seq for seq in row["anchors"] if seq]
     if at is None and row["system_seq"]:
         anchors += await event_log.prompts(connection, event_log.log_of(row), row["system_seq"])
-    tail = await ancestors.part(
+    tail = await forks.ancestor_part(
         connection,
         row,
         bound_tokens=bound_tokens,
@@ -233,3 +226,87 @@ def settings(row: Row) -> ViewRow | None:
         return None
     policy = (row["view_policy_name"], row["view_policy_version"])
     return ViewRow(policy, row["view_model"], row["window_tokens"], row["view_epoch"], row["epochs"], row["afresh"])
+
+
+LEGIBLE: Final = ("folds", "system_seq", "tools_seq")
+"""Members of a frontier that statements read; they hold no content."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEpoch:
+    """One epoch of a view, without its frontier."""
+
+    epoch: int
+    head: int
+    cause: str
+    tokens_before: int
+    tokens_after: int
+    created_at: datetime
+
+
+async def page_of_epochs(database: Database, session_id: UUID, view: str, after: int, limit: int) -> list[ListedEpoch]:
+    """Return the epochs of a view after number `after`, in order."""
+    rows = await database.fetch(
+        f"SELECT {columns(ListedEpoch)} FROM epochs "
+        "WHERE session_id = :session_id AND view = :view AND epoch > :after ORDER BY epoch LIMIT :limit",
+        session_id=session_id,
+        view=view,
+        after=after,
+        limit=limit,
+    )
+    return [decode(ListedEpoch, row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentEpoch:
+    """A view's policy, and its current epoch with its frontier."""
+
+    policy: tuple[str, int]
+    epoch: int
+    frontier: Frontier
+
+
+async def current_epoch(database: Database, session_id: UUID, view: str) -> CurrentEpoch | None:
+    """Return a view's policy and current epoch; None for a view without a context yet."""
+    row = await database.fetchrow(
+        "SELECT v.policy_name, v.policy_version, v.epoch, e.frontier FROM views v "
+        "LEFT JOIN epochs e ON e.session_id = v.session_id AND e.view = v.view AND e.epoch = v.epoch "
+        "WHERE v.session_id = :session_id AND v.view = :view",
+        session_id=session_id,
+        view=view,
+    )
+    if row is None:
+        return None
+    frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
+    return decode(CurrentEpoch, row, frontier=frontier)
+
+
+async def reset_plans(tx: Connection, session_id: UUID) -> None:
+    """Have all views of a session planned from scratch, by moving each to an epoch that is not written yet."""
+    await tx.execute(
+        "UPDATE views SET carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'redaction' "
+        "WHERE session_id = :session_id",
+        session_id=session_id,
+    )
+
+
+async def clear_quotes(tx: Connection, session_id: UUID, seq: int) -> None:
+    """Erase the quotes of an event from the session's epochs. The transaction must be a redaction of this session."""
+    rows = await tx.fetch(
+        "SELECT view, epoch, frontier FROM epochs WHERE session_id = :session_id AND (frontier::jsonb "
+        "@> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', :seq::bigint))) "
+        "OR frontier::jsonb #> '{left_out,files}' @> jsonb_build_array(jsonb_build_array(:seq::bigint)) "
+        "OR starts_with(frontier::text, :sealed))",
+        session_id=session_id,
+        seq=seq,
+        sealed=texts.SEALED_JSON,
+    )
+    for row in rows:
+        await tx.execute(
+            "UPDATE epochs SET frontier = :frontier::json "
+            "WHERE session_id = :session_id AND view = :view AND epoch = :epoch",
+            session_id=session_id,
+            view=row["view"],
+            epoch=row["epoch"],
+            frontier=texts.dumps(to_json(erase_quotes(from_json(texts.loads(row["frontier"])), seq)), clear=LEGIBLE),
+        )

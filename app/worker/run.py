@@ -20,11 +20,11 @@ from app.resources.layers import service as layers
 from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import SummarizerUnavailable
 from app.store import compactions, summaries
+from app.store.deletion import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.store.driver import UNREACHABLE, FindPlacement, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.ids import SessionRef
 from app.store.jobs import APPLICATION_NAME
-from app.store.purges import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.store.texts import ContentCiphers
 from app.worker.job_context import FORGOTTEN_CRON, FollowUp, JobGroup, job_context, returned_to_queue
 

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from app.runtime.wing import find_placement
-from app.store import compactions, layers, purges, spending, summaries
+from app.store import compactions, deletion, layers, summaries, work_counts
 from app.store.compactions import RunOutcome
 from app.store.engine import Database, acting_for
 from app.store.ids import SessionRef, session_key
@@ -251,7 +251,7 @@ async def test_finished_deliveries_are_deleted_after_a_month_and_pending_ones_st
     assert await webhooks.purge(place.database) == 2
     rows = await place.owner.fetch("SELECT id FROM deliveries WHERE session_id = $1", session_id)
     assert {row["id"] for row in rows} == {ids[0], ids[3]}
-    assert await purges.purge_calls(place.database) == 0
+    assert await deletion.purge_calls(place.database) == 0
 
 
 async def test_versions_of_layers_are_swept_by_session(place: Place) -> None:
@@ -283,9 +283,9 @@ async def test_degraded_summaries_are_found_across_tenants(place: Place) -> None
         *(session_id, place.tenant_id),
     )
     assert (session_id, place.tenant_id) in await summaries.degraded(place.database, -1.0, 100)
-    day = await spending.reserve(place.database, place.tenant_id, 10, 15)
+    day = await work_counts.reserve_tokens(place.database, place.tenant_id, 10, 15)
     assert day is not None
-    assert await spending.reserve(place.database, place.tenant_id, 10, 15) is None
+    assert await work_counts.reserve_tokens(place.database, place.tenant_id, 10, 15) is None
     assert (session_id, place.tenant_id) not in await summaries.degraded(place.database, -1.0, 100)
-    await spending.settle(place.database, place.tenant_id, day, 10, 4)
-    assert await spending.reserve(place.database, place.tenant_id, 10, 15) == day
+    await work_counts.settle_tokens(place.database, place.tenant_id, day, 10, 4)
+    assert await work_counts.reserve_tokens(place.database, place.tenant_id, 10, 15) == day

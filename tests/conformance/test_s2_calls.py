@@ -5,8 +5,8 @@ from uuid import UUID
 import httpx
 import pytest
 
+from app.store.deletion import purge_calls
 from app.store.engine import Database
-from app.store.purges import purge_calls
 from tests.conformance.agent import Agent
 from tests.conformance.conftest import compact
 from tests.conformance.test_s2_summaries import begin, turn, written

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
+from app.store.deletion import erase
 from app.store.engine import Database
-from app.store.erasure import erase
 from app.store.ids import session_key
 from tests.conftest import filled_database
 from tests.support.databases import migrated

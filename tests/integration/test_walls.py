@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT
-from app.store import embedded, migrate, sessions, tenant_isolation
+from app.store import embedded, migrate, sessions
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, Database, acting_for
 from app.worker.run import run
@@ -207,24 +207,24 @@ async def test_a_login_without_createrole_gets_instructions(cluster: str) -> Non
             await migrate.upgrade(url)
         await admin.execute("GRANT palimpsest_app TO modest")
         await migrate.upgrade(url)
-        await tenant_isolation.check(url)
-        await tenant_isolation.check_owner(url)
+        await migrate.check_isolation(url)
+        await migrate.check_owner(url)
 
         # A login that only serves need not own anything; it only needs to act as the role.
         await admin.execute("CREATE ROLE server LOGIN IN ROLE palimpsest_app")
-        await tenant_isolation.check(as_login(cluster, "server", "modests"))
-        with pytest.raises(tenant_isolation.TenantIsolationError, match="the login that migrates"):
-            await tenant_isolation.check_owner(as_login(cluster, "server", "modests"))
+        await migrate.check_isolation(as_login(cluster, "server", "modests"))
+        with pytest.raises(migrate.TenantIsolationError, match="the login that migrates"):
+            await migrate.check_owner(as_login(cluster, "server", "modests"))
         await admin.execute("CREATE ROLE stranger LOGIN")
-        with pytest.raises(tenant_isolation.TenantIsolationError, match="GRANT palimpsest_app TO it"):
-            await tenant_isolation.check(as_login(cluster, "stranger", "modests"))
+        with pytest.raises(migrate.TenantIsolationError, match="GRANT palimpsest_app TO it"):
+            await migrate.check_isolation(as_login(cluster, "stranger", "modests"))
 
         for might, no_more in (("BYPASSRLS", "NOBYPASSRLS"), ("SUPERUSER", "NOSUPERUSER")):
             await admin.execute(f"ALTER ROLE palimpsest_app {might}")
-            with pytest.raises(tenant_isolation.TenantIsolationError, match="would see every tenant's rows"):
-                await tenant_isolation.check(url)
+            with pytest.raises(migrate.TenantIsolationError, match="would see every tenant's rows"):
+                await migrate.check_isolation(url)
             await admin.execute(f"ALTER ROLE palimpsest_app {no_more}")
-        await tenant_isolation.check(url)
+        await migrate.check_isolation(url)
 
 
 @pytest.mark.embedded("a server of its own, where the role was never made")
@@ -238,7 +238,7 @@ async def test_a_login_that_may_make_roles_makes_it_and_may_act_as_it(cluster: s
     ):
         url = as_login(cluster, "maker", "makers")
         await migrate.upgrade(url)
-        await tenant_isolation.check(url)
+        await migrate.check_isolation(url)
 
 
 @needs_pgbouncer

@@ -15,7 +15,7 @@ from pgqueuer.domain.settings import DBSettings
 from pgqueuer.models import Job
 from structlog.testing import capture_logs
 
-from app.store import dsn, purges
+from app.store import deletion, dsn
 from app.store.engine import Database
 from app.worker import run as worker
 from tests.support.queue import worker_queue
@@ -87,7 +87,7 @@ async def test_idempotency_keys_are_forgotten_after_a_day(client: httpx.AsyncCli
         assert (await append(client, key)).status_code == 201
     await age(database, ["old", "older"], "25 hours")
     await age(database, ["young"], "23 hours")
-    assert await purges.purge_appends(database) == 2
+    assert await deletion.purge_appends(database) == 2
     assert await stored_keys(database) == ["young"]
     assert (await append(client, "young")).status_code == 200
     assert (await append(client, "old")).status_code == 201
@@ -96,14 +96,14 @@ async def test_idempotency_keys_are_forgotten_after_a_day(client: httpx.AsyncCli
 async def test_a_purge_larger_than_one_statement_by_two_workers_at_once(
     client: httpx.AsyncClient, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purges, "ROWS_PER_STATEMENT", 3)
+    monkeypatch.setattr(deletion, "ROWS_PER_STATEMENT", 3)
     assert (await append(client, "first")).status_code == 201
     await database.execute(
         "INSERT INTO appends (session_id, key, tenant_id, request_sha256, answer, created_at) "
         "SELECT session_id, key || n, tenant_id, request_sha256, answer, now() - interval '2 days' "
         "FROM appends, generate_series(1, 20) AS n"
     )
-    purged = await asyncio.gather(purges.purge_appends(database), purges.purge_appends(database))
+    purged = await asyncio.gather(deletion.purge_appends(database), deletion.purge_appends(database))
     assert sum(purged) == 20
     assert await stored_keys(database) == ["first"]
 
@@ -153,12 +153,12 @@ async def test_a_due_schedule_runs_once(
     purged, forgotten = asyncio.Event(), asyncio.Event()
 
     async def forget(pool: Database) -> int:
-        forgets.append(await purges.purge_calls(pool))
+        forgets.append(await deletion.purge_calls(pool))
         forgotten.set()
         return forgets[-1]
 
     async def purge(pool: Database) -> int:
-        runs.append(await purges.purge_appends(pool))
+        runs.append(await deletion.purge_appends(pool))
         purged.set()
         return runs[-1]
 
@@ -254,9 +254,9 @@ async def test_an_append_does_not_notify_if_a_job_is_already_queued(
 async def test_the_queues_log_of_its_jobs_is_kept_for_a_day(database: Database, application: Database) -> None:
     log = "INSERT INTO pgqueuer_log (created, job_id, priority, status, entrypoint)"
     of = "SELECT now() - :age::text::interval, n, 0, 'successful', 'compact' FROM generate_series(1, :rows::int) n"
-    for age, rows in (("23 hours", 3), ("25 hours", purges.ROWS_PER_STATEMENT + 5)):
+    for age, rows in (("23 hours", 3), ("25 hours", deletion.ROWS_PER_STATEMENT + 5)):
         await database.execute(f"{log} {of}", age=age, rows=rows)
-    assert await purges.purge_job_log(application) == purges.ROWS_PER_STATEMENT + 5
-    assert await purges.purge_job_log(application) == 0
+    assert await deletion.purge_job_log(application) == deletion.ROWS_PER_STATEMENT + 5
+    assert await deletion.purge_job_log(application) == 0
     [left] = await database.fetch("SELECT count(*) AS rows FROM pgqueuer_log")
     assert left["rows"] == 3

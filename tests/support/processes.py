@@ -34,7 +34,7 @@ IMPORTED: Final = [
     "app.services.tenants",
     "app.store.embedded",
     "app.store.migrate",
-    "app.store.tenant_isolation",
+    "app.store.migrate",
     "app.runtime.wiring",
     "app.worker.run",
     "httpcore2",

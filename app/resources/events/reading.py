@@ -7,7 +7,7 @@ from app.core.errors import NotFound, OutsidePrefix
 from app.core.lexicon.times import time_text
 from app.resources.contexts.view_cache import ViewCache
 from app.resources.events.appends import event_id
-from app.store import compactions, epochs, erasure, event_log, layers, log, sessions, summaries, visibility
+from app.store import compactions, deletion, event_log, layers, log, sessions, summaries, views, visibility
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
@@ -76,7 +76,7 @@ class Redaction:
         if (owner_id := await event_log.owner(self._database, session.log, seq)) != session.session_id:
             owner = await sessions.name_of(self._database, SessionRef(owner_id, tenant_id))
         async with self._database.transaction() as tx:
-            sharing = await erasure.lock_family(tx, tenant_id, owner, seq=seq)
+            sharing = await deletion.lock_family(tx, tenant_id, owner, seq=seq)
             if not sharing:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if not all(name.startswith(prefix) for name in sharing):
@@ -97,10 +97,10 @@ class Redaction:
 async def _forget(tx: Connection, ref: SessionRef, seq: int, key_id: UUID | None) -> None:
     """Erase all data that a session has derived from an event, its own or a shared one."""
     await log.note_redaction(tx, ref, seq, key_id)
-    await epochs.clear_quotes(tx, ref.session_id, seq)
-    await erasure.forget_terms(tx, ref, seq)
+    await views.clear_quotes(tx, ref.session_id, seq)
+    await deletion.forget_terms(tx, ref, seq)
     await visibility.forget(tx, ref.session_id, seq)
     holes = await summaries.invalidate(tx, ref.session_id, seq)
-    await epochs.reset_plans(tx, ref.session_id)
+    await views.reset_plans(tx, ref.session_id)
     if holes:
         await compactions.schedule(tx, ref, new_id(), "redaction")

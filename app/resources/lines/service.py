@@ -21,7 +21,7 @@ from app.core.policy.evictions import SHOW_ALL
 from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota
 from app.resources.sessions.service import check_metadata
-from app.store import chain, erasure, forks, lines, sessions
+from app.store import deletion, forks, lines, sessions
 from app.store.answers import ResponseToStore
 from app.store.engine import Connection, Database
 from app.store.forks import CutOff, Parent
@@ -70,7 +70,7 @@ class Forks:
             origin = await forks.parent(tx, tenant_id, external_id, at)
             created = await self.create(tx, origin, fork, metadata) is not None
             if created:
-                await erasure.admit_name(tx, tenant_id, fork, has_metadata=bool(metadata))
+                await deletion.admit_name(tx, tenant_id, fork, has_metadata=bool(metadata))
                 await self._quota.admit(tx, tenant_id)
             row = await sessions.get(tx, tenant_id, fork)
             parent, parent_at = row.parent or (None, 0)
@@ -187,7 +187,7 @@ class Lines:
     async def branch(self, tx: Connection, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
         """Create a line with the log of another one up to `at`, and point the name at it; both must be locked."""
         origin = await forks.views_as_of(tx, row, at)
-        tip = await chain.tip_at(tx, root, row, at)
+        tip = await lines.tip_at(tx, root, row, at)
 
         async def fork(line: str) -> SessionRef | None:
             return await self._forks.create(tx, origin, line, row.metadata)
@@ -257,7 +257,7 @@ async def lock_or_create(
     if row is None:
         sessions.check_name(name)
         if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
-            await erasure.admit_name(tx, tenant_id, name, has_metadata=False)
+            await deletion.admit_name(tx, tenant_id, name, has_metadata=False)
             await quota.admit(tx, tenant_id)
         row = await sessions.lock(tx, ref)
     if row is None:

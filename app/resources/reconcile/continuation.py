@@ -22,7 +22,7 @@ from app.core.wire.bodies import Body
 from app.core.wire.compacted import MARK, CompactedPlace, find_item
 from app.resources.reconcile.messages import ClientList, ClientMessages
 from app.resources.reconcile.service import Reconcile
-from app.store import chain, event_log, keys, lines, sessions, texts
+from app.store import event_log, keys, lines, sessions, texts
 from app.store.engine import Database
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ async def _tip_at(database: Database, tenant_id: UUID, session: str, line: str, 
     async with database.transaction() as tx:
         root = await sessions.get_locked(tx, tenant_id, session)
         row = root if line == session else await sessions.get_locked(tx, tenant_id, line)
-        row = await chain.extend(tx, root.session_id, row)
-        return await chain.tip_at(tx, root, row, seq)
+        row = await lines.extend_chain(tx, root.session_id, row)
+        return await lines.tip_at(tx, root, row, seq)
 
 
 async def _complete(given: ClientMessages, tip: Tip) -> ClientMessages:

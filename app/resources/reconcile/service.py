@@ -30,7 +30,7 @@ from app.resources.reconcile.messages import INLINE_MESSAGES_MAX, ClientEvent, C
 from app.resources.reconcile.outcome import AppliedList, Reconciled, client_plan_of, seqs_by_message
 from app.resources.sessions.limits import EventRates, SessionQuota
 from app.services.counting import Counting
-from app.store import answers, chain, event_log, sessions
+from app.store import answers, event_log, lines, sessions
 from app.store.answers import KeyClaim, ResponseToStore
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, session_key
@@ -122,10 +122,10 @@ class Reconcile:
         """
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, session_of(line))
-            row = await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, line))
-            tip = await chain.tip_at(tx, root, row, at)
+            row = await lines.extend_chain(tx, root.session_id, await sessions.get_locked(tx, tenant_id, line))
+            tip = await lines.tip_at(tx, root, row, at)
             new_links = await asyncio.to_thread(links, [draft.body() for draft in drafts], tip.hash)
-            if not new_links or await chain.find_longest(tx, root.session_id, [new_links[-1].hash]):
+            if not new_links or await lines.find_longest_chain(tx, root.session_id, [new_links[-1].hash]):
                 return
             made = await self._lines.branch(tx, root, row, at)
             events = [ClientEvent(draft, None) for draft in drafts]
@@ -165,7 +165,7 @@ class Reconcile:
                 row = await sessions.get_locked(tx, tenant_id, before["line"])
                 seqs = await self._known_seqs(tx, root, row, len(given.links))
                 return AppliedList.from_stored(before, seqs), None
-            current = await chain.extend(tx, root.session_id, await current_row(tx, root))
+            current = await lines.extend_chain(tx, root.session_id, await current_row(tx, root))
             row, known = await self._find_line(tx, root, current, given)
             in_force = await self._find_in_force(tx, row)
             if _prompts_differ(given, in_force) and in_force.prompt_seqs:
@@ -198,13 +198,13 @@ class Reconcile:
         begins_here = given.links[0].place >= 0  # and not with messages that only the log has
         if (tip.number == 0 and begins_here) or (0 < tip.number <= len(hashes) and hashes[tip.number - 1] == tip.hash):
             return current, tip.number
-        for name in await chain.unchained_lines(tx, root.ref):
-            await chain.extend(tx, root.session_id, await sessions.get_locked(tx, root.tenant_id, name))
-        found = await chain.find_longest(tx, root.session_id, hashes)
+        for name in await lines.unchained_lines(tx, root.ref):
+            await lines.extend_chain(tx, root.session_id, await sessions.get_locked(tx, root.tenant_id, name))
+        found = await lines.find_longest_chain(tx, root.session_id, hashes)
         if not found:
             return await self._lines.create_empty(tx, root, current), 0
         number = found[0].number
-        ended = await chain.with_tip(tx, root.ref, number, hashes[number - 1])
+        ended = await lines.with_tip(tx, root.ref, number, hashes[number - 1])
         if ended is not None:
             await self._lines.switch_to(tx, root, ended)
             return ended, number
@@ -274,7 +274,7 @@ class Reconcile:
         head = appending.appended.head
         before = head - len(drafts)
         added = [before + 1 + link.place for link in new]
-        row = await chain.add(tx, root.session_id, row, added, [link.hash for link in new], head)
+        row = await lines.add_links(tx, root.session_id, row, added, [link.hash for link in new], head)
         prompts = [before + n for n, draft in enumerate(drafts, 1) if draft.type is EventType.SYSTEM_PROMPT]
         return row, appending, added, prompts
 
@@ -282,7 +282,7 @@ class Reconcile:
         """Return the seqs of the line's first `known` links."""
         kept = self._seqs.get((row.session_id, row.created_at), [])
         if len(kept) < known:
-            kept = await chain.seqs(tx, root, row)
+            kept = await lines.chained_seqs(tx, root, row)
         return kept[:known]
 
     def _keep(self, row: SessionRow, seqs: Sequence[int]) -> None:

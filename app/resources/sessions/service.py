@@ -13,14 +13,14 @@ from app.core.tokens.budget import own_budget
 from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota
 from app.services.counting import Counting
-from app.store import epochs, erasure, sessions
+from app.store import deletion, sessions, views
 from app.store.engine import Connection, Database
-from app.store.epochs import ListedEpoch
 from app.store.ids import session_ref
 from app.store.rows import parameters
 from app.store.session_filter import ListPosition, SessionFilter
 from app.store.sessions import SessionRow, SessionSettings, ViewBudget
 from app.store.spans import MAIN
+from app.store.views import ListedEpoch
 
 METADATA_BYTES_MAX = 65_536
 
@@ -75,7 +75,7 @@ class Sessions:
                 tx, tenant_id, external_id, estimator=estimator, **parameters(replace(given, policy=policy_ref))
             )
             if created:
-                await erasure.admit_name(tx, tenant_id, external_id, has_metadata=given.metadata is not None)
+                await deletion.admit_name(tx, tenant_id, external_id, has_metadata=given.metadata is not None)
                 await self._quota.admit(tx, tenant_id)
         return created
 
@@ -139,7 +139,7 @@ class Sessions:
 
         Raises NotFound, Conflict naming the forks if they must stay, or OutsidePrefix if a name lacks the `prefix`.
         """
-        erased = await erasure.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
+        erased = await deletion.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
         if not erased:
             raise NotFound(f"there is no session {external_id!r}", session=external_id)
         self._quota.note_erasure(tenant_id)
@@ -147,8 +147,8 @@ class Sessions:
     async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
         """Return the epochs of a view; `main` exists from the start. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
-        found = await epochs.page(self._database, row.session_id, view, after, limit)
-        if not found and view != MAIN and await epochs.current(self._database, row.session_id, view) is None:
+        found = await views.page_of_epochs(self._database, row.session_id, view, after, limit)
+        if not found and view != MAIN and await views.current_epoch(self._database, row.session_id, view) is None:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
         return found
 

@@ -18,10 +18,10 @@ from app.core.record.evictions import disposition_runs, dispositions
 from app.core.tokens.counter import Counter
 from app.resources.policies.service import Policies
 from app.services.counting import Counting
-from app.store import audit, epochs, event_log, sessions, summaries
+from app.store import audit, event_log, sessions, summaries, views
 from app.store.engine import Database
-from app.store.epochs import CurrentEpoch
 from app.store.spans import MAIN
+from app.store.views import CurrentEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Coverage:
     async def prove(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
         """Return the proof for a view as of now. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        current = await epochs.current(self._database, session.session_id, view)
+        current = await views.current_epoch(self._database, session.session_id, view)
         if current is None and view == MAIN:
             current = CurrentEpoch(session.policy, 0, START)
         if current is None:

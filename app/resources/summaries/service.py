@@ -29,7 +29,7 @@ from app.resources.summaries.next_step import NotDue, StepPlanner
 from app.resources.summaries.steps import Basis, CompactionStep, written_summary
 from app.resources.summaries.summarizing import SummarizerUnavailable, Summarizing, WrittenSummary
 from app.services.counting import Counting
-from app.store import compactions, jobs, sessions, spans, spending, summaries, work_counts
+from app.store import compactions, jobs, sessions, spans, summaries, work_counts
 from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.ids import SessionRef, new_id
@@ -65,7 +65,7 @@ class _PaidSummarizer:
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - also the limit on the wire
         """See Summarizer. Raises StoreUnavailable, or ProviderError `spent`, without calling the model."""
         reserved = expected_tokens(ask)
-        day = await spending.reserve(self._database, self._tenant_id, reserved, self._most)
+        day = await work_counts.reserve_tokens(self._database, self._tenant_id, reserved, self._most)
         if day is None:
             detail = f"the {self._most} tokens allowed in a day leave no room for about {reserved}"
             raise ProviderError("spent", detail, retryable=False)
@@ -80,7 +80,7 @@ class _PaidSummarizer:
     async def _settle(self, day: date, reserved: int, spent: int) -> None:
         """Settle a reservation; a failure is only logged, so that a paid response is not lost."""
         try:
-            await spending.settle(self._database, self._tenant_id, day, reserved, spent)
+            await work_counts.settle_tokens(self._database, self._tenant_id, day, reserved, spent)
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             structlog.get_logger().warning("a summary's cost was not settled; its reservation stays", error=str(error))
 

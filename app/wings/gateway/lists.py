@@ -13,7 +13,7 @@ from app.core.wire.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBu
 from app.resources.contexts.service import ContextAnswer
 from app.resources.reconcile.continuation import continue_item, continue_reply
 from app.resources.reconcile.messages import ClientList, ClientMessages
-from app.store import chain, sessions
+from app.store import lines, sessions
 from app.store.ids import SessionRef, session_key
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ async def preview(
     given = await read_list(kernel, tenant_id, session, conversation)
     key = session_key(tenant_id, session)
     async with kernel.database.transaction() as tx:
-        found = await chain.find_longest(tx, key, [link.hash for link in given.links])
+        found = await lines.find_longest_chain(tx, key, [link.hash for link in given.links])
         count = _whole_messages(given, conversation.messages, found[0].number if found else 0)
         hashes = [link.hash for link in given.links if link.place < 0 or given.indices[link.place] < count]
-        found = await chain.find_longest(tx, key, hashes)
+        found = await lines.find_longest_chain(tx, key, hashes)
         row = await sessions.find(tx, SessionRef(found[0].line, tenant_id)) if found else None
     if row is None or not count:
         raise NotBudgeted(NOT_IN_LOG)

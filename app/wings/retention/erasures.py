@@ -19,7 +19,7 @@ from app.core.log.events import Json
 from app.core.log.parse import check_names_values
 from app.core.log.segments import session_of
 from app.resources.sessions.service import check_metadata
-from app.store import erasure, jobs, sessions, work_counts
+from app.store import deletion, jobs, sessions, work_counts
 from app.store.engine import Database
 from app.store.ids import new_id, session_key, session_ref
 from app.store.session_filter import ListPosition, SessionFilter
@@ -219,7 +219,7 @@ class Erasures:
     async def _erase(self, row: ErasureRow, asked: SessionFilter, name: str) -> int | None:
         """Erase a session with its forks; return the number of erased sessions, None if it stays."""
         async with self._database.transaction() as tx:
-            rows = await erasure.lock_family(tx, row.tenant_id, name, lines=True)
+            rows = await deletion.lock_family(tx, row.tenant_id, name, lines=True)
             names = list(dict.fromkeys(map(session_of, rows)))
             matches = await store.matching(tx, row.tenant_id, names, asked)
             if name not in matches:  # it is gone, replaced by another of this name, or its metadata was changed
@@ -231,7 +231,7 @@ class Erasures:
                 own = counts[session_of(one)]
                 found = await store.counts(tx, session_ref(row.tenant_id, one))
                 own |= {table: own.get(table, 0) + number for table, number in found.items()}
-            await erasure.delete(tx, row.tenant_id, rows)
+            await deletion.delete(tx, row.tenant_id, rows)
             for one, own in counts.items():
                 await store.record_erased(tx, session_ref(row.tenant_id, one), row.id, own)
         return len(names)

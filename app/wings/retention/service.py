@@ -9,7 +9,7 @@ from uuid import UUID
 import structlog
 
 from app.core.log.segments import session_of
-from app.store import erasure, work_counts
+from app.store import deletion, work_counts
 from app.store.engine import Database, Executor
 from app.store.session_filter import ListPosition
 from app.store.work_counts import WorkDone
@@ -137,14 +137,14 @@ class RetentionRules:
     async def _erase(self, tenant_id: UUID, rules: Lifetimes, now: datetime, name: str) -> list[SessionRule]:
         """Erase a session with its forks; return the rule for each, none if one of them is no longer due."""
         async with self._database.transaction() as tx:
-            rows = await erasure.lock_family(tx, tenant_id, name, lines=True)
+            rows = await deletion.lock_family(tx, tenant_id, name, lines=True)
             names = dict.fromkeys(map(session_of, rows))
             lives = await _lives(tx, tenant_id, names, rules, now)
             over = [rules.expired_rule(lives[one], now) for one in names]
             found = [rule for rule in over if rule is not None]
             if len(found) < len(over):
                 return []
-            await erasure.delete(tx, tenant_id, rows)
+            await deletion.delete(tx, tenant_id, rows)
         return found
 
 

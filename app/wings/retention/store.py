@@ -13,10 +13,9 @@ import asyncpg
 from app.core.log.events import Json, canonical_json
 from app.runtime.wing import installed
 from app.store import jobs
+from app.store.deletion import ROWS_PER_STATEMENT, WITHOUT_KEYS, ExpiredCall, delete_calls
 from app.store.engine import Connection, Database, Executor
-from app.store.erasure import WITHOUT_KEYS
 from app.store.ids import SessionRef, session_key
-from app.store.purges import ROWS_PER_STATEMENT, ExpiredCall, delete_calls
 from app.store.rows import columns, decode, parameters
 from app.store.session_filter import SessionFilter, conditions, scan_conditions
 from app.wings.retention.rules import Lifetimes, RecordRule

@@ -17,7 +17,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.lexicon.times import to_seconds
-from app.store import answers, audit, calibrations, calls, chain, compactions, jobs, lines, log, outcomes
+from app.store import answers, audit, calibrations, calls, compactions, jobs, lines, log, outcomes
 from app.store.driver import numbered
 from app.store.engine import LOCK_MS, Connection, Database, Executor
 from app.store.ids import SessionRef
@@ -66,7 +66,7 @@ class Shards:
             **dict.fromkeys((compactions.SCHEDULE, compactions.BEGIN, compactions.RESCHEDULE), change_runs),
             **dict.fromkeys((compactions.END, compactions.RETRY), change_runs),
             compactions.ENQUEUE: self._enqueue,
-            chain.ADD_AND_EXTEND: _add_and_extend,
+            lines.ADD_AND_EXTEND: _add_and_extend,
             lines.OF_CALL: _lines_of_call,
             **dict.fromkeys((calibrations.LOCK, calibrations.LOCK_IF_FREE), _lock_calibration),
             audit.LOCK: _lock_call,
@@ -223,8 +223,8 @@ async def _named_calls(tx: Connection, method: str, sql: str, values: Values) ->
 
 async def _add_and_extend(tx: Connection, method: str, sql: str, values: Values) -> None:
     """Add links to a chain, in the session's shard, and extend a line, which may be in another one."""
-    await tx.execute(chain.ADD, **_parameters(chain.ADD, values))
-    await tx.execute(chain.EXTEND, **_parameters(chain.EXTEND, values))
+    await tx.execute(lines.ADD_LINKS, **_parameters(lines.ADD_LINKS, values))
+    await tx.execute(lines.EXTEND_CHAIN, **_parameters(lines.EXTEND_CHAIN, values))
 
 
 async def _lines_of_call(tx: Connection, method: str, sql: str, values: Values) -> object:

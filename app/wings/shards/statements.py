@@ -11,19 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from app.store import (
-    answers,
-    audit,
-    calls,
-    chain,
-    compactions,
-    event_log,
-    layers,
-    log,
-    outcomes,
-    sessions,
-    view_reads,
-)
+from app.store import answers, audit, calls, compactions, event_log, layers, lines, log, outcomes, sessions, view_reads
 from app.store.driver import STATEMENTS_KNOWN_MAX
 from app.store.events import EVENT_COLUMNS
 
@@ -166,10 +154,10 @@ HOT: Final[Mapping[str, str]] = {
     "events in order and by their seqs": f"{event_log.READ} ORDER BY seq".format(columns=EVENT_COLUMNS),
     "the newest events": event_log.NEWEST,
     "events by their client ids": event_log.BY_IDS,
-    "a whole list: its links": chain.ADD,
-    "a whole list: the end of its line's chain": chain.EXTEND,
-    "a whole list: its line": chain.LONGEST,
-    "a whole list: a line's tip": chain.TIP,
+    "a whole list: its links": lines.ADD_LINKS,
+    "a whole list: the end of its line's chain": lines.EXTEND_CHAIN,
+    "a whole list: its line": lines.LONGEST,
+    "a whole list: a line's tip": lines.TIP,
     "an outcome: its call's session": OWN_CALL,
     "an outcome: its call": audit.LOCK_CALL,
     "an outcome: the view": outcomes.LOCK_VIEW,

@@ -21,11 +21,10 @@ from app.core.errors import StoreUnavailable
 from app.core.lexicon.times import to_seconds
 from app.http.openapi import open_problems
 from app.http.query import check_query
-from app.store import jobs, spending, work_counts
+from app.store import jobs, work_counts
 from app.store.engine import Database
 from app.store.jobs import Queue
-from app.store.spending import Today
-from app.store.work_counts import BOUNDS, WorkCount
+from app.store.work_counts import BOUNDS, TokensToday, WorkCount
 from app.wings.telemetry import SHARED_METRICS
 from app.wings.telemetry.metrics import set_pool_gauges
 
@@ -68,7 +67,7 @@ async def _workers(database: Database) -> CollectorRegistry:
     registry = CollectorRegistry()
     try:
         async with asyncio.timeout(WORKERS_SECONDS):
-            queues, today = await jobs.queues(database), await spending.today(database)
+            queues, today = await jobs.queues(database), await work_counts.tokens_today(database)
             registry.register(WorkersCollector(queues, today, await work_counts.all_counts(database)))
     except (StoreUnavailable, TimeoutError):
         pass
@@ -91,7 +90,7 @@ def process_metrics() -> CollectorRegistry:
 class WorkersCollector(Collector):
     """The metrics of the workers: the queue, today's token spending, and the work done so far."""
 
-    def __init__(self, queues: Sequence[Queue], today: Today, work: Sequence[WorkCount]) -> None:
+    def __init__(self, queues: Sequence[Queue], today: TokensToday, work: Sequence[WorkCount]) -> None:
         self._queues, self._today, self._work = queues, today, work
 
     def collect(self) -> Iterator[Metric]:
@@ -116,7 +115,7 @@ def _job_metrics(queues: Sequence[Queue]) -> Iterator[Metric]:
     yield _fill(oldest, {(one.kind,): one.overdue_seconds for one in queues})
 
 
-def _spending_metrics(today: Today) -> Iterator[Metric]:
+def _spending_metrics(today: TokensToday) -> Iterator[Metric]:
     text = "Tokens used by summarizers' models today (UTC), by all workers"
     tokens = GaugeMetricFamily("palimpsest_summarizer_tokens_today", text, labels=["state"])
     yield _fill(tokens, {("spent",): today.spent, ("reserved",): today.reserved})

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from app.store.deletion import EXPIRED, in_batches
 from app.store.engine import Connection, Database, Executor
-from app.store.purges import EXPIRED, in_batches
 from app.store.rows import columns, decode
 
 ROWS_PER_STATEMENT: Final = 1_000

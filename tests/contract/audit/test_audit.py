@@ -13,7 +13,7 @@ from app.cli.main import app
 from app.core.plan.state.wording import RENDER_VERSION
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.store import purges
+from app.store import deletion
 from app.store.engine import Database
 from app.worker import run
 from tests.conftest import serving
@@ -283,8 +283,8 @@ async def test_only_expired_call_records_are_purged(
 ) -> None:
     await agent.turn()
     ids = [(await agent.context())["call_id"] for _ in range(5)]
-    monkeypatch.setattr(purges, "ROWS_PER_STATEMENT", 2)
-    assert await purges.purge_calls(database) == 0
+    monkeypatch.setattr(deletion, "ROWS_PER_STATEMENT", 2)
+    assert await deletion.purge_calls(database) == 0
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
         await tx.execute(
@@ -292,7 +292,7 @@ async def test_only_expired_call_records_are_purged(
             ids=ids[:3],
         )
         await tx.execute("UPDATE model_calls SET expires_at = NULL WHERE call_id = :id", id=UUID(ids[3]))
-    assert await purges.purge_calls(database) == 3
+    assert await deletion.purge_calls(database) == 3
     assert [row["call_id"] for row in (await agent.get("/calls"))["items"]] == ids[:2:-1]
     assert (await agent.client.get(f"/v1/sessions/s/calls/{ids[0]}")).status_code == 404
     assert (await agent.context())["call_id"]

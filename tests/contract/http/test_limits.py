@@ -13,7 +13,7 @@ from app.core.errors import TooManyEvents, TooManySessions
 from app.resources.sessions.limits import BURST_SECONDS, COUNTED_SECONDS, EventRates, SessionQuota
 from app.runtime.settings import Settings
 from app.services.tenants import DEFAULT_TENANT, Tenants
-from app.store import erasure, sessions
+from app.store import deletion, sessions
 from app.store.engine import Database, acting_for
 from tests.conftest import serving
 from tests.support.openapi import document
@@ -274,7 +274,7 @@ async def test_other_processes_sessions_count_immediately_and_their_erasures_wit
 
 async def sessions_erased(application: Database, name: str) -> None:
     """Erase a session as another process does, without telling any quota here."""
-    assert await erasure.erase(application, DEFAULT_TENANT, name)
+    assert await deletion.erase(application, DEFAULT_TENANT, name)
 
 
 @pytest.mark.parametrize("way", ["put", "events", "fork", "context"])

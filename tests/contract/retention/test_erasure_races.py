@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import erasure
+from app.store import deletion
 from app.store.engine import Database, acting_for
 from tests.contract.contexts.test_context import append, rounds
 from tests.support.waiting import count_waiting
@@ -103,8 +103,8 @@ async def test_a_request_during_an_erasure_gets_no_server_error(
     headers = {} if key is None else {"Idempotency-Key": key}
     with acting_for(DEFAULT_TENANT):
         async with application.transaction() as tx:
-            names = await erasure.lock_family(tx, DEFAULT_TENANT, "s", lines=True)
-            await erasure.delete(tx, DEFAULT_TENANT, names)
+            names = await deletion.lock_family(tx, DEFAULT_TENANT, "s", lines=True)
+            await deletion.delete(tx, DEFAULT_TENANT, names)
             asking = asyncio.create_task(client.request(method, url, json=body, headers=headers))
             async with asyncio.timeout(SECONDS_MAX):
                 while not asking.done() and not await count_waiting(database):

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.store import purges, work_counts
+from app.store import deletion, work_counts
 from app.store.engine import Database, acting_for
 from app.store.ids import session_key
 from app.wings.retention.jobs import apply_all
@@ -248,7 +248,7 @@ async def test_a_call_counts_as_use_after_its_record_was_erased(
             "UPDATE model_calls SET expires_at = now() WHERE session_id = :session_id",
             session_id=session_key(DEFAULT_TENANT, "expired"),
         )
-    assert await purges.purge_calls(application) == 1
+    assert await deletion.purge_calls(application) == 1
     await put(client, call_days=1)
     assert await apply_rules(application, 2) == {"calls": 1}
     assert await database.fetch("SELECT FROM model_calls") == []

@@ -28,19 +28,18 @@ from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import (
-    ancestors,
     compactions,
-    erasure,
+    deletion,
     event_log,
+    forks,
     jobs,
     keys,
     lines,
-    purges,
     sessions,
     spans,
-    spending,
     summaries,
     warmings,
+    work_counts,
 )
 from app.store.driver import PARAMETER
 from app.store.dsn import for_asyncpg
@@ -85,7 +84,7 @@ OPERATORS = {
 """Functions run by operators' commands, as the owner; they concern all tenants."""
 REPLACED = {
     "app.store.audit:page",
-    "app.store.chain:add",
+    "app.store.lines:add",
     "app.store.compactions:enqueue",
     "app.store.log:append",
     "app.store.sessions:_with_current_lines",
@@ -230,7 +229,7 @@ def in_the_code() -> Iterator[tuple[str, str | None]]:
         module = importlib.import_module(".".join(("app", *path.relative_to(root).with_suffix("").parts)))
         if module.__name__ in (
             "app.store.engine",
-            "app.store.tenant_isolation",
+            "app.store.migrate",
             "app.store.migrate",
             "app.wings.shards.distribute",
         ):
@@ -281,7 +280,7 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
     with acting_for(tenant_id):
         await keys.make_item_key(application, tenant_id, b"key")
         assert await keys.item_key(application, tenant_id) == b"key"
-        await ancestors._pairs(application, await event_log.owners(application, SessionLog(own), 60), [4])
+        await forks._pairs(application, await event_log.owners(application, SessionLog(own), 60), [4])
         await event_log.oldest(application, SessionLog(own), 0, 1_000, 100)
         await spans.calls(application, own, 1, 60)
         await event_log.has_conversation(application, SessionLog(own))
@@ -295,12 +294,12 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         async with application.transaction() as tx:
             await search.lock(tx, ref, 60)
             await sessions.count(tx, tenant_id, 10)
-        day = await spending.reserve(application, tenant_id, 100, 1_000)
-        assert day is not None and await spending.reserve(application, tenant_id, 1_000, 1_000) is None
-        await spending.settle(application, tenant_id, day, 100, 90)
+        day = await work_counts.reserve_tokens(application, tenant_id, 100, 1_000)
+        assert day is not None and await work_counts.reserve_tokens(application, tenant_id, 1_000, 1_000) is None
+        await work_counts.settle_tokens(application, tenant_id, day, 100, 90)
     assert await layers.sweep(application) > 0
-    records = (purges.purge_appends, purges.purge_calls, webhooks.purge)
-    for purge in (*records, purges.purge_job_log, purges.purge_dead_jobs):
+    records = (deletion.purge_appends, deletion.purge_calls, webhooks.purge)
+    for purge in (*records, deletion.purge_job_log, deletion.purge_dead_jobs):
         await purge(application)
     await retain(application, database, tenant_id)
     await compactions.enqueue_overdue(application, 60.0)
@@ -346,8 +345,8 @@ async def retain(application: Database, database: Database, tenant_id: UUID) -> 
         with suppress(RolledBack):  # rolled back, so that later tests find these rows
             async with application.transaction() as tx:
                 assert (await erasures.counts(tx, own))["sessions"] == 1
-                await purges._record_use(tx, own, datetime.now(UTC) + timedelta(days=1))
-                await erasure.delete(tx, tenant_id, ["s", "w"])
+                await deletion._record_use(tx, own, datetime.now(UTC) + timedelta(days=1))
+                await deletion.delete(tx, tenant_id, ["s", "w"])
                 raise RolledBack
 
 

@@ -16,7 +16,7 @@ from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
 from app.services.tenants import DEFAULT_TENANT
-from app.store import spending, summaries
+from app.store import summaries, work_counts
 from app.store.engine import Database, acting_for
 from app.worker import run as worker
 from tests.conformance.agent import Agent, Json
@@ -59,7 +59,7 @@ async def summarize_once(summarizer: Summarizer) -> str:
 
 async def account(database: Database) -> tuple[int, int, int]:
     """Return today's tokens spent and reserved, and the number of refused requests."""
-    today = await spending.today(database)
+    today = await work_counts.tokens_today(database)
     return today.spent, today.reserved, today.refused
 
 
