@@ -8,7 +8,7 @@ from typing import Any
 
 from app.core.policy.knobs import Knob, knobs_of
 from app.core.policy.policy import Policy
-from app.runtime import settings_report
+from app.runtime import settings
 
 ROOT = Path(__file__).parent.parent
 
@@ -49,4 +49,4 @@ def knobs(group: type[Any], path: str = "") -> Iterator[tuple[str, Knob, Any]]:
 
 if __name__ == "__main__":
     write(ROOT / "docs" / "policies.md", "knobs", knob_table())
-    write(ROOT / "docs" / "settings.md", "settings", settings_report.table())
+    write(ROOT / "docs" / "settings.md", "settings", settings.settings_table())

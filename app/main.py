@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from app import tokenizers
 from app.core.assembly.inputs import ContextRequest
 from app.core.errors import NotFound
-from app.http import errors, openapi, operations, pages
+from app.http import errors, openapi, operations
 from app.http.body import JsonLimits
 from app.http.middleware import RequestLimits, RequestMiddleware
 from app.http.operation import Resource
@@ -52,7 +52,6 @@ _BUSIEST_FIRST: Final = (
     policies,
     keys,
     operations,
-    pages,
 )
 """Routes are tried in this order."""
 WARM_UP_SECONDS: Final = 1.0

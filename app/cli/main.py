@@ -28,7 +28,7 @@ from app.cli.options import (
 )
 from app.core.lexicon.times import parse_time
 from app.runtime import serve as serving
-from app.runtime import settings_report
+from app.runtime.settings import current_settings, data_dir_line, settings_lines
 from app.runtime.wing import installed
 from app.version import VERSION
 
@@ -58,7 +58,7 @@ def create_key(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Create a key and print it; it is not shown again. Once there is a key, the server requires one."""
-    from app.services.tenants import Tenants
+    from app.tenants import Tenants
 
     until = _parse_time(expires)
 
@@ -224,7 +224,7 @@ def serve(
     settings = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
     listener = or_stop(lambda: serving.listen(settings))
     if settings.database_url is None:
-        serving.print_status(settings_report.data_dir_line(settings, _flag_names(data_dir=data_dir)))
+        serving.print_status(data_dir_line(settings, _flag_names(data_dir=data_dir)))
     with open_database(settings) as (url, postgres):
         run(serving.make_database_ready(settings, url, upgrade=True, listener=listener))
         with serving.preload(settings, api=True, worker=True):
@@ -298,11 +298,11 @@ def config(
     Takes the flags of serve, to show the settings that serve would run with. Secrets are masked.
     """
     flags = {"host": host, "port": port, "data_dir": data_dir, "database_url": database_url, "processes": processes}
-    found = settings_report.current_settings(load_settings(**flags), _flag_names(**flags))
+    found = current_settings(load_settings(**flags), _flag_names(**flags))
     if as_json:
         typer.echo(json.dumps({one.variable: {"value": one.value, "origin": one.origin} for one in found}))
         return
-    for line in settings_report.lines(found):
+    for line in settings_lines(found):
         typer.echo(line)
 
 

@@ -11,8 +11,8 @@ import typer
 from app.core.errors import ContextError
 from app.runtime import logs
 from app.runtime import serve as serving
-from app.runtime.database_wait import DatabaseUnreachable
 from app.runtime.settings import InvalidSetting, Settings, load
+from app.runtime.supervise import DatabaseUnreachable
 from app.runtime.wing import find_placement
 
 if TYPE_CHECKING:

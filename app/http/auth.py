@@ -16,9 +16,9 @@ from app.core.errors import InvalidRequest, NotFound, OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http.errors import Forbidden, Unauthorized
 from app.http.middleware import EXCHANGE, Exchange
-from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
 from app.store.texts import ContentCiphers, seal_with
+from app.tenants import Caller, Tenants
 
 SESSION_HEADER: Final = "x-palimpsest-session"
 

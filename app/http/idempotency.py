@@ -12,11 +12,11 @@ from app.core.errors import Conflict, InvalidRequest, SessionGone
 from app.core.log.segments import session_of
 from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
 from app.http.operation import Who
-from app.services.tenants import Caller
 from app.store import answers
 from app.store.answers import AlreadyAnswered, KeyClaim, ResponseToStore
 from app.store.engine import Database
 from app.store.ids import session_ref
+from app.tenants import Caller
 
 Key = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION)

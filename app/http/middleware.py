@@ -23,7 +23,7 @@ from structlog.contextvars import bind_contextvars, unbind_contextvars
 
 from app.core.errors import Overloaded, TooManyRequests
 from app.http.errors import PROBLEM, BodyTooLarge, NotLocal, error_response
-from app.services.tenants import Tenants
+from app.tenants import Tenants
 
 EXCHANGE: Final = "palimpsest.exchange"
 """The key in a request's scope of its Exchange."""

@@ -30,7 +30,7 @@ from app.http.body import ParsedRequest
 from app.http.openapi import problems as responses_of
 from app.http.openapi import security_of
 from app.http.query import check_query
-from app.services.tenants import Caller
+from app.tenants import Caller
 
 CALLER: Final = "palimpsest.caller"
 """The key in a request's scope of its caller."""

@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from app.core.errors import StoreUnavailable
-from app.runtime import database_wait
-from app.runtime.database_wait import DatabaseUnreachable
 from app.runtime.settings import Settings
-from app.runtime.supervise import Role, Supervisor
+from app.runtime.supervise import DatabaseUnreachable, Role, Supervisor, wait_for_database
 from app.runtime.wing import find_placement, installed
 
 if TYPE_CHECKING:
@@ -95,7 +93,7 @@ async def make_database_ready(
     if settings.database_url is None:
         await ready()
     else:
-        await database_wait.wait_for(ready, listener, print_status)
+        await wait_for_database(ready, listener, print_status)
 
 
 async def prepare(database_url: str, *, upgrade: bool) -> None:
@@ -155,8 +153,8 @@ def _is_temporary(error: BaseException | None) -> bool:
 
 async def require_key_or_loopback(settings: Settings, database_url: str) -> None:
     """Raise CannotServe if other machines could reach data without a key, DatabaseUnreachable if that is unknown."""
-    from app.services.tenants import Tenants
     from app.store.engine import Database
+    from app.tenants import Tenants
 
     if _is_loopback(settings.host):
         return
@@ -317,7 +315,7 @@ def wire_limits(settings: Settings) -> "WireLimits":
 
 async def _work(settings: Settings, database_url: str, *, quiet: bool) -> None:
     from app.runtime import wiring
-    from app.worker.run import run
+    from app.worker import run
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

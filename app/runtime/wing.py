@@ -1,16 +1,19 @@
 """Wings: parts of the server that can be deleted with their folder.
 
 Each package in `app/wings` has a value `WING`: the parts that it adds. Nothing outside imports a wing, and no wing
-imports another.
+imports another. The requests through a gateway, which another wing shows, are kept here.
 """
 
 import pkgutil
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from app.store.driver import Driver, FindPlacement, Placement
     from app.store.engine import Database
     from app.store.texts import ContentCiphers
-    from app.worker.job_context import FollowUp, JobGroup
+    from app.worker import FollowUp, JobGroup
 
 
 SENSITIVE: Final = "sensitive"
@@ -142,3 +145,48 @@ async def find_placement(driver: "Driver", database: "Database") -> "Placement |
         if wing.find_placement is not None and (found := await wing.find_placement(driver, database)) is not None:
             return found
     return None
+
+
+CALLS_MAX: Final = 200
+"""Number of requests that are remembered of a tenant."""
+TENANTS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedCall:
+    """A request through a gateway: to which provider, in which mode, and the reason if it was not replaced.
+
+    `line` and `call_id` are those of the recorded call whose context was sent in place of the client's conversation, or
+    could have been: then `potential_tokens` is its size.
+    """
+
+    provider: str
+    path: str
+    mode: str
+    reason: str | None = None
+    session: str | None = None
+    line: str | None = None
+    call_id: UUID | None = None
+    tokens_sent: int | None = None
+    tokens_wanted: int | None = None
+    potential_tokens: int | None = None
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+class ForwardedCalls:
+    """Remembers requests through a gateway, for people who look for the reason why one was forwarded unchanged."""
+
+    def __init__(self) -> None:
+        self.since = datetime.now(UTC)
+        self._newest: OrderedDict[UUID, deque[ForwardedCall]] = OrderedDict()
+
+    def note(self, tenant_id: UUID, call: ForwardedCall) -> None:
+        """Remember a tenant's request; the oldest is forgotten, or the tenant without requests for the longest time."""
+        self._newest.setdefault(tenant_id, deque(maxlen=CALLS_MAX)).append(call)
+        self._newest.move_to_end(tenant_id)
+        if len(self._newest) > TENANTS_MAX:
+            self._newest.popitem(last=False)
+
+    def newest(self, tenant_id: UUID) -> Sequence[ForwardedCall]:
+        """Return a tenant's requests, newest first."""
+        return list(reversed(self._newest.get(tenant_id, ())))

@@ -11,12 +11,12 @@ from pydantic import SecretStr
 from app import tokenizers
 from app.core.tokens.models import parse_table
 from app.core.tokens.scales import Tokenizer
-from app.providers.guard import GuardedSummarizer
-from app.providers.summarizer import Summarizer, load_prompts
+from app.providers.summarizer import GuardedSummarizer, Summarizer, load_prompts
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.service import Assembly
 from app.resources.contexts.steps import Steps
 from app.resources.contexts.view_cache import ViewCache
+from app.resources.counting import Counting
 from app.resources.events.reading import Reading, Redaction
 from app.resources.events.service import Ingest
 from app.resources.events.snapshots import SessionSnapshots
@@ -35,15 +35,13 @@ from app.resources.summaries.summarizing import Summarizing
 from app.resources.turns.service import Turns
 from app.resources.visibility.service import Visibility
 from app.runtime.settings import Settings
-from app.runtime.wing import Observers, ciphers, find_placement, installed, observers
-from app.services.counting import Counting
-from app.services.forwarded_calls import ForwardedCalls
-from app.services.tenants import Tenants
+from app.runtime.wing import ForwardedCalls, Observers, ciphers, find_placement, installed, observers
 from app.store.engine import Database
 from app.store.texts import ContentCiphers
+from app.tenants import Tenants
 
 if TYPE_CHECKING:
-    from app.worker.run import Work
+    from app.worker import Work
 
 ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
 OPENAI_MODEL: Final = "gpt-5-mini"
@@ -144,7 +142,7 @@ def compaction(settings: Settings, database: Database, counting: Counting) -> Co
 
 def worker_work(settings: Settings) -> "Work":
     """Build the work of a worker with these settings."""
-    from app.worker.run import Work
+    from app.worker import Work
 
     counting = Counting(tokenizers.load(settings.tiktoken_cache_dir))
     return Work(

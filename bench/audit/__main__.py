@@ -21,10 +21,10 @@ from uuid import UUID
 
 import asyncpg
 
-from app.services.tenants import DEFAULT_TENANT
 from app.store import embedded, migrate
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
+from app.tenants import DEFAULT_TENANT
 from app.wings.audit.search import CallSearch, Filters
 from bench.audit.fill import AT_ONCE, CALLS_PER_SESSION, DAYS, MODELS, Filled, fill
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import asyncpg
 
-from app.services.tenants import DEFAULT_TENANT
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT
 
 CALLS_PER_SESSION: Final = 250
 CALLS_PER_EPOCH: Final = 25

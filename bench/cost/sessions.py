@@ -11,7 +11,7 @@ from app.core.log.events import EventType
 from app.core.log.parse import body_text, parse_batch
 from app.core.log.placement import OpenCall, SessionState, as_stored, place
 from app.core.tokens.counter import Counter
-from app.services.counting import Counting
+from app.resources.counting import Counting
 from bench.cost.runs import runs
 from bench.edits import quoted, strings, unnumbered
 from palimpsest_tools.bench.sessions import CallMade, LoggedSession, Value

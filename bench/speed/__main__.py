@@ -20,9 +20,9 @@ from pathlib import Path
 import asyncpg
 
 from app.runtime.settings import Settings
-from app.services.tenants import Tenants
 from app.store import embedded, migrate
 from app.store.engine import Database
+from app.tenants import Tenants
 from bench.agents import steps
 from bench.http import Http
 from bench.speed import floor

@@ -22,10 +22,10 @@ from unittest.mock import patch
 
 import httpx
 
+from app import tenants
 from app.main import create_app
 from app.runtime import logs
 from app.runtime.settings import Settings
-from app.services import tenants
 from app.store import embedded, migrate
 from app.wings.sealing import service as sealing
 

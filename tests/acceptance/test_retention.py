@@ -11,8 +11,8 @@ import pytest
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store.engine import Database, acting_for
+from app.tenants import DEFAULT_TENANT, Tenants
 from app.wings.retention.service import RetentionRules
 from app.worker import run
 from tests.conftest import serving

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from app.runtime.wing import find_placement
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT
 from tests.acceptance.conftest import Commands, processes
 from tests.support.crawl import crawl
 from tests.support.databases import migrated

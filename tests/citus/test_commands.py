@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.services.tenants import SCOPES
+from app.tenants import SCOPES
 from tests.acceptance.conftest import Commands
 from tests.support.processes import outcome, palimpsest
 from tests.support.walk import POLICY, TALE

@@ -12,11 +12,11 @@ import pytest
 
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
-from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import compactions, migrate, sessions
 from app.store.dsn import normalize
 from app.store.engine import Connection, Database, acting_for
 from app.store.ids import SessionRef, session_key
+from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.shards import distribute
 from tests.citus import nodes
 from tests.conftest import serving

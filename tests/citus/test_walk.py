@@ -12,8 +12,8 @@ from app.main import create_app
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
-from app.services.tenants import SCOPES, Tenants
 from app.store.engine import Database
+from app.tenants import SCOPES, Tenants
 from app.worker import run
 from tests.conftest import serving
 from tests.contract.store.test_tenant_isolation import SHARDS, in_the_code, normal

@@ -10,7 +10,7 @@ import pytest
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store import views
-from app.worker.run import run as run_worker
+from app.worker import run as run_worker
 from tests.conftest import DEFAULTS, own_or_shared, serving
 from tests.support.gateways import BackgroundWrites, background_writes, settings
 from tests.support.pooler import pooled

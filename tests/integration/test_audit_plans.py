@@ -11,11 +11,11 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.services.tenants import DEFAULT_TENANT
 from app.store.driver import bind
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
 from app.store.ids import SessionRef, session_key
+from app.tenants import DEFAULT_TENANT
 from app.wings.audit import search as calls_search
 from app.wings.audit.search import Filters
 from bench.audit.fill import CALLS_PER_SESSION, fill

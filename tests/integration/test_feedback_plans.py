@@ -4,10 +4,10 @@ import httpx
 import pytest
 
 from app.core.record.manifest import CallManifest
-from app.services.tenants import DEFAULT_TENANT
 from app.store import calls, view_reads, views
 from app.store.engine import Database, acting_for
 from app.store.ids import new_id, session_ref
+from app.tenants import DEFAULT_TENANT
 from tests.integration.test_query_plans import explain, nodes
 
 MODELS = 5_000

@@ -6,8 +6,8 @@ import pytest
 from app.core.assembly.inputs import ContextRequest
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database, acting_for
+from app.tenants import DEFAULT_TENANT
 
 pytestmark = pytest.mark.wing("audit")
 

@@ -6,10 +6,10 @@ import asyncpg
 import httpx
 import pytest
 
-from app.services.tenants import DEFAULT_TENANT
 from app.store.deletion import erase
 from app.store.engine import Database
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT
 from tests.conftest import filled_database
 from tests.support.databases import migrated
 

@@ -11,9 +11,9 @@ import pytest
 from app.core.errors import InvalidRequest
 from app.main import create_app
 from app.runtime.settings import Settings
-from app.services.tenants import CACHE_SECONDS, DEFAULT_TENANT, SCOPES, Caller, KeyRequest, Tenants, digest
 from app.store import keys
 from app.store.engine import Database
+from app.tenants import CACHE_SECONDS, DEFAULT_TENANT, SCOPES, Caller, KeyRequest, Tenants, digest
 from tests.conftest import serving
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}

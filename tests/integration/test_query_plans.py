@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, sessions, spans, view_reads, views
 from app.store.engine import Database, acting_for
 from app.store.ids import session_key, session_ref
 from app.store.session_filter import SCAN_MAX, SessionFilter
+from app.tenants import DEFAULT_TENANT
 from tests.conftest import filled_database
 from tests.support.databases import migrated
 

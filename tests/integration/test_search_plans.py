@@ -6,10 +6,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Connection, Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT
 from app.wings.recall import store as search
 from app.wings.recall.search import keys
 from tests.conftest import filled_database

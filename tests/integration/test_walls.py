@@ -12,11 +12,11 @@ from sqlalchemy.engine import make_url
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT
 from app.store import embedded, migrate, sessions
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, Database, acting_for
-from app.worker.run import run
+from app.tenants import DEFAULT_TENANT
+from app.worker import run
 from tests.conftest import serving
 from tests.support.folders import data_folder
 from tests.support.pooler import needs_pgbouncer, pgbouncer

@@ -10,9 +10,9 @@ from app import tokenizers
 from app.core.assembly.inputs import ContextRequest
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT
 from tests.conformance.agent import Agent
 from tests.contract.lines.test_forks import check_coverage, compact_until, stored_bytes
 

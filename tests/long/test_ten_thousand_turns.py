@@ -9,7 +9,7 @@ import pytest
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database
-from app.worker.run import run as run_worker
+from app.worker import run as run_worker
 from tests.conformance.agent import Agent
 from tests.support.pooler import pooled
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from app.core.assembly.inputs import LoadedView
 from app.core.log.event import Event
 from app.core.log.segments import InheritableSummary, ancestry, clip, cover_at, log_segments, shared_to
-from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, spans, views
 from app.store.engine import Database
 from app.store.event_log import SessionLog
 from app.store.ids import session_ref
+from app.tenants import DEFAULT_TENANT
 from tests.property.builders import Raw, logs
 from tests.support.examples import examples
 

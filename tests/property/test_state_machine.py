@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from app import tokenizers
+from app.resources.counting import Counting
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.counting import Counting
 from app.store.engine import Database
 from tests.conftest import Servers
 from tests.support.machine import Machine, Program, programs

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from app.wings.webhooks.jobs import Deliveries, Poster
-from app.worker.run import Work
+from app.worker import Work
 
 
 def retrying(work: Work, delays: tuple[float, ...], seconds: float = 5.0, make: type[Deliveries] = Deliveries) -> Work:

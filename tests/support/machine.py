@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from app.core.policy.policy import PRESETS
 from app.resources.summaries.service import Compaction
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.ids import session_key, session_ref
+from app.tenants import DEFAULT_TENANT
 from migrations.tables import metadata
 from tests.property.histories import policy
 from tests.support.validators import check_anthropic, check_openai, check_openai_responses

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.tenants import SCOPES, Tenants
 from app.store.engine import Database
+from app.tenants import SCOPES, Tenants
 from app.worker import run
 from tests.support.pooler import pooled
 

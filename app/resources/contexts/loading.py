@@ -34,9 +34,9 @@ from app.core.render.layers import visible_layers
 from app.core.tokens.counter import Counter
 from app.core.tokens.models import CacheProfile, cache_profile, is_known_cache
 from app.resources.contexts.view_cache import CachedView
+from app.resources.counting import Counting
 from app.resources.layers.service import count_tokens
 from app.resources.policies.service import ChosenPolicy, Policies
-from app.services.counting import Counting
 from app.store import spans, summaries, views
 from app.store.engine import Connection, Executor
 from app.store.ids import SessionRef, session_ref

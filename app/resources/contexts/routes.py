@@ -34,8 +34,8 @@ from app.resources.feedback.service import Feedback
 from app.resources.layers.service import check_content
 from app.resources.reconcile.messages import ClientList
 from app.resources.reconcile.outcome import Reconciled
-from app.services.tenants import Caller
 from app.store.answers import AlreadyAnswered, KeyClaim, ResponseToStore
+from app.tenants import Caller
 
 router = Resource("context", schemas=(ContextIn,))
 

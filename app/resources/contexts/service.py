@@ -26,11 +26,11 @@ from app.core.plan.pipeline import finish, finish_unchanged
 from app.core.tokens.models import CacheProfile
 from app.resources.contexts.loading import Asked, InputsLoader, run_off_loop
 from app.resources.contexts.view_cache import CachedView, ViewCache, after_context
+from app.resources.counting import Counting
 from app.resources.lines.service import Lines
 from app.resources.policies.service import Policies
 from app.resources.summaries.requests import SummaryRequests
 from app.resources.summaries.service import Compaction
-from app.services.counting import Counting
 from app.store import calls, compactions
 from app.store.answers import ResponseToStore
 from app.store.calls import NewAnswer

@@ -13,7 +13,7 @@ from app.core.log.segments import line_of
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
 from app.core.render.formats.rebuild import check_native
-from app.services.counting import Counting
+from app.resources.counting import Counting
 from app.store import answers
 from app.store.engine import Connection
 from app.store.events import StoredEvent

@@ -20,7 +20,7 @@ from app.http.operation import Resource, Who, service
 from app.resources.events.appends import Appended, AppendRequest, events_request, messages_request
 from app.resources.events.reading import Reading, Redaction
 from app.resources.events.schemas import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
-from app.services.tenants import Caller
+from app.tenants import Caller
 
 router = Resource("events", schemas=(EventsIn, MessagesIn))
 

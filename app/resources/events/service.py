@@ -20,6 +20,7 @@ from app.core.log.placement import Batch, SessionState, check, depends_on_state,
 from app.core.log.segments import is_line
 from app.core.policy.policy import Policy
 from app.resources.contexts.view_cache import AddedEvents, ViewCache
+from app.resources.counting import Counting
 from app.resources.events.appends import (
     Appended,
     AppendFacts,
@@ -35,7 +36,6 @@ from app.resources.events.snapshots import SessionSnapshot, SessionSnapshots, Wa
 from app.resources.lines.service import Lines, lock_or_create
 from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota
-from app.services.counting import Counting
 from app.store import event_log, log
 from app.store.engine import Connection, Database, Executor
 from app.store.event_log import SessionLog

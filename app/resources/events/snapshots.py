@@ -14,7 +14,7 @@ from uuid import UUID
 
 from app.core.errors import StoreUnavailable
 from app.core.log.placement import FIRST, TurnState
-from app.services.counting import Counting
+from app.resources.counting import Counting
 from app.store import sessions
 from app.store.engine import Database
 from app.store.event_log import SessionLog

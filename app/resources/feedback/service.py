@@ -20,6 +20,7 @@ from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Point, initial_state, with_cache
 from app.core.tokens.models import CacheProfile, profile_name
 from app.resources.contexts.view_cache import ReportResults, ViewCache
+from app.resources.counting import Counting
 from app.resources.feedback.measurements import (
     CacheReads,
     Lessons,
@@ -38,7 +39,6 @@ from app.resources.feedback.measurements import (
     usage_of,
 )
 from app.resources.policies.service import Policies
-from app.services.counting import Counting
 from app.store import audit, calibrations, compactions, lines, outcomes
 from app.store.audit import CallRow, ReportedCall, held_call
 from app.store.calibrations import CalibrationSamples, KnownModel

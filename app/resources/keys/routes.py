@@ -13,7 +13,7 @@ from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, StrictRequest, answer_of
 from app.http.operation import Resource, Who, service
-from app.services.tenants import KeyRequest, Tenants
+from app.tenants import KeyRequest, Tenants
 
 Scope = Literal["ingest", "read", "audit", "admin"]
 

@@ -11,7 +11,7 @@ from app.core.log.placement import turn_of
 from app.core.render.layers import Content, Layer, parse_content, visible_layers
 from app.core.tokens.counter import Counter
 from app.resources.contexts.view_cache import ViewCache
-from app.services.counting import Counting, off_loop
+from app.resources.counting import Counting, off_loop
 from app.store import event_log, layers, sessions, texts
 from app.store.engine import Connection, Database, acting_for
 from app.store.ids import first_id, last_id, session_ref

@@ -14,9 +14,9 @@ from app.http.idempotency import Idempotent
 from app.http.operation import Resource, Who, service
 from app.resources.lines.service import Forked, Forks, Lines
 from app.resources.sessions.routes import SessionOut, parent_of, session_out
-from app.services.tenants import Caller
 from app.store.answers import ResponseToStore
 from app.store.lines import LineRow
+from app.tenants import Caller
 
 
 class LineOut(BaseModel):

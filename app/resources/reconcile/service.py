@@ -21,6 +21,7 @@ from app.core.log.parse import tool_definitions
 from app.core.log.placement import check, place
 from app.core.log.segments import is_line, line_of, session_of
 from app.resources.contexts.service import Assembly, ContextAnswer
+from app.resources.counting import Counting
 from app.resources.events.appends import AppendRequest, EventReceipt
 from app.resources.events.service import Appending, Ingest
 from app.resources.events.snapshots import SessionSnapshot, WaitingLists
@@ -29,7 +30,6 @@ from app.resources.policies.service import Policies
 from app.resources.reconcile.messages import INLINE_MESSAGES_MAX, ClientEvent, ClientList, ClientMessages, ListReader
 from app.resources.reconcile.outcome import AppliedList, Reconciled, client_plan_of, seqs_by_message
 from app.resources.sessions.limits import EventRates, SessionQuota
-from app.services.counting import Counting
 from app.store import answers, event_log, lines, sessions
 from app.store.answers import KeyClaim, ResponseToStore
 from app.store.engine import Connection, Database

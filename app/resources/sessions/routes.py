@@ -36,9 +36,9 @@ from app.http.fields import (
 from app.http.operation import Resource, Who, service
 from app.resources.policies.routes import PolicyGiven, PolicyRef
 from app.resources.sessions.service import Sessions, check_metadata
-from app.services.tenants import Caller
 from app.store.session_filter import SessionFilter
 from app.store.sessions import SessionRow
+from app.tenants import Caller
 
 
 class SessionIn(StrictRequest):

@@ -10,9 +10,9 @@ from app.core.log.events import Json, canonical_json
 from app.core.log.segments import is_line, session_of
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import own_budget
+from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.resources.sessions.limits import SessionQuota
-from app.services.counting import Counting
 from app.store import deletion, sessions, views
 from app.store.engine import Connection, Database
 from app.store.ids import session_ref

@@ -16,8 +16,8 @@ from app.core.plan.state.projection import project
 from app.core.policy.evictions import ViewFilter
 from app.core.record.evictions import disposition_runs, dispositions
 from app.core.tokens.counter import Counter
+from app.resources.counting import Counting
 from app.resources.policies.service import Policies
-from app.services.counting import Counting
 from app.store import audit, event_log, sessions, summaries, views
 from app.store.engine import Database
 from app.store.spans import MAIN

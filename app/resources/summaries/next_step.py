@@ -28,9 +28,9 @@ from app.core.plan.state.projection import project
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.resources.contexts.view_cache import CHARS_MAX, events_chars
+from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.resources.summaries.steps import Basis, CompactionStep, plan_merge, plan_span
-from app.services.counting import Counting
 from app.store import calibrations, event_log, spans, summaries, visibility
 from app.store.compactions import WaitingContext
 from app.store.engine import Database

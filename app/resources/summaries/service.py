@@ -22,13 +22,12 @@ from app.core.log.events import Json
 from app.core.memory.cover import StoredSummary
 from app.core.policy.evictions import SHOW_ALL
 from app.providers.failures import ProviderError
-from app.providers.guard import cost, expected_tokens
-from app.providers.summarizer import Summarizer
+from app.providers.summarizer import Summarizer, cost, expected_tokens
+from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.resources.summaries.next_step import NotDue, StepPlanner
 from app.resources.summaries.steps import Basis, CompactionStep, written_summary
 from app.resources.summaries.summarizing import SummarizerUnavailable, Summarizing, WrittenSummary
-from app.services.counting import Counting
 from app.store import compactions, jobs, sessions, spans, summaries, work_counts
 from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
 from app.store.engine import Database

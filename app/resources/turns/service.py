@@ -11,6 +11,7 @@ from app.core.log.placement import Turn, place, turn_of
 from app.core.policy.policy import Policy
 from app.core.render.layers import visible_layers
 from app.resources.contexts.view_cache import ViewCache
+from app.resources.counting import Counting
 from app.resources.events.appends import (
     Appended,
     AppendFacts,
@@ -23,7 +24,6 @@ from app.resources.events.appends import (
 from app.resources.events.service import Ingest
 from app.resources.events.snapshots import SessionSnapshot
 from app.resources.policies.service import Policies
-from app.services.counting import Counting
 from app.store import answers, event_log, layers, sessions
 from app.store.engine import Connection, Database
 from app.store.ids import session_ref

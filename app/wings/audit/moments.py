@@ -16,8 +16,8 @@ from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile, cache_profile
 from app.resources.contexts.recordings import Reproduced
+from app.resources.counting import Counting
 from app.resources.policies.service import Policies
-from app.services.counting import Counting
 from app.store import audit, sessions
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database

@@ -18,7 +18,7 @@ from app.core.wire.calls import AT_PROVIDER
 from app.core.wire.providers import Endpoint, Provider
 from app.core.wire.replies import Reply, error_of
 from app.core.wire.requested import BETA
-from app.services.forwarded_calls import ForwardedCall
+from app.runtime.wing import ForwardedCall
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
 from app.wings.gateway.headers import request_fields, response_fields, secrets
 from app.wings.gateway.pinging import HeldRequest

@@ -10,7 +10,7 @@ from urllib.parse import unquote, unquote_plus
 
 from app.core.log.events import SESSION_ID_PATTERN, Json
 from app.http.auth import session_of_client
-from app.providers.redaction import credentials, may_be_secret
+from app.providers.failures import credentials, may_be_secret
 
 Fields = Sequence[tuple[bytes, bytes]]
 

@@ -27,8 +27,8 @@ from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, 
 from app.http.middleware import EXCHANGE
 from app.http.operation import TemplateRoute
 from app.resources.reconcile.continuation import Compactions
-from app.services.tenants import Caller, RecentCallers, digest
 from app.store.texts import ContentCiphers, seal_with
+from app.tenants import Caller, RecentCallers, digest
 from app.wings.gateway import PREFIX
 from app.wings.gateway.compacting import NOT_SENT, check_sendable, item_response, paused_response
 from app.wings.gateway.exchange import GatewayExchange

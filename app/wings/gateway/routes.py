@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from app.http.auth import PrefixAccess
 from app.http.fields import answer_of
 from app.http.operation import Resource, Who, service
-from app.services.forwarded_calls import CALLS_MAX, ForwardedCall, ForwardedCalls
-from app.services.tenants import Caller
+from app.runtime.wing import CALLS_MAX, ForwardedCall, ForwardedCalls
+from app.tenants import Caller
 
 Provider = Annotated[str, Field(description="Provider, as in the paths under `/gateway`.", examples=["anthropic"])]
 

@@ -30,7 +30,7 @@ from app.core.wire.calls import (
     write_body,
 )
 from app.core.wire.replies import Reply
-from app.providers.redaction import redacted
+from app.providers.failures import redacted
 from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
 from app.resources.feedback.measurements import Report

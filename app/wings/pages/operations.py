@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.core.errors import StoreUnavailable
 from app.core.tokens.models import UNKNOWN, profile
-from app.services.forwarded_calls import ForwardedCall, ForwardedCalls
+from app.runtime.wing import ForwardedCall, ForwardedCalls
 from app.store import jobs, work_counts
 from app.store.engine import Database
 from app.store.ids import session_key

@@ -23,9 +23,9 @@ from app.http.auth import authenticate_bearer, check_session, resolve_line
 from app.http.errors import PROBLEM, Unauthorized, error_response, find_problem
 from app.http.operation import TemplateRoute
 from app.http.query import check_query
-from app.services.tenants import Caller
 from app.store.engine import Database
 from app.store.ids import SessionRef, session_ref
+from app.tenants import Caller
 from app.wings.pages.access import authorization, check_origin
 from app.wings.pages.api import Api
 from app.wings.pages.render import render

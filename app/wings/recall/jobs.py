@@ -10,7 +10,7 @@ from app.store.engine import Database
 from app.store.ids import SessionRef
 from app.store.texts import ContentCiphers
 from app.wings.recall.service import Indexing
-from app.worker.job_context import job_context, returned_to_queue
+from app.worker import job_context, returned_to_queue
 
 
 class IndexJobs:

@@ -16,7 +16,7 @@ from app.core.errors import ContextError
 from app.core.lexicon.identifiers import OWN_TOOL
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http.auth import check_session
-from app.services.tenants import Caller
+from app.tenants import Caller
 from app.version import VERSION
 from app.wings.recall.routes import BOUND, CALLER
 from app.wings.recall.schemas import DESCRIPTION, PARAMETERS, RecallIn

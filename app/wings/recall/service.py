@@ -13,8 +13,8 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter
 from app.http.fields import answer_of
+from app.resources.counting import Counting, bytes_of, off_loop
 from app.resources.policies.service import Policies
-from app.services.counting import Counting, bytes_of, off_loop
 from app.store import event_log, jobs, sessions
 from app.store.engine import Database
 from app.store.ids import SessionRef

@@ -10,7 +10,7 @@ from app.store.engine import Database, acting_for
 from app.wings.retention import store
 from app.wings.retention.erasures import Erasures
 from app.wings.retention.service import RetentionRules
-from app.worker.job_context import FORGOTTEN_CRON, returned_to_queue
+from app.worker import FORGOTTEN_CRON, returned_to_queue
 
 RETENTION_CRON: Final = "17 * * * *"
 

@@ -16,15 +16,14 @@ from pgqueuer import PgQueuer
 from pgqueuer.models import Job, Schedule
 
 from app.core.lexicon.times import to_seconds
-from app.providers.failures import retry_after
-from app.providers.redaction import may_be_secret, redacted
+from app.providers.failures import may_be_secret, redacted, retry_after
 from app.store import work_counts
 from app.store.engine import Database
 from app.store.ids import SessionRef
 from app.store.work_counts import WorkDone
 from app.wings.webhooks import store
 from app.wings.webhooks.rules import DELAYS, is_public, next_delay, signature
-from app.worker.job_context import FORGOTTEN_CRON, job_context, returned_to_queue
+from app.worker import FORGOTTEN_CRON, job_context, returned_to_queue
 
 USER_AGENT: Final = "palimpsest-webhooks"
 

@@ -7,8 +7,8 @@ from typing import Final
 from uuid import UUID
 
 from app.core.errors import Conflict, InvalidRequest, NotFound
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 from app.wings.webhooks import store
 from app.wings.webhooks.rules import check_secret, check_url, secret_of
 from app.wings.webhooks.store import DeliveryRow, WebhookRow

@@ -6,8 +6,8 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 from app.wings.audit import search as calls_search
 from tests.contract.audit.test_audit import Agent, Json
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.core.audit.holdout import is_held_out
-from app.services.tenants import DEFAULT_TENANT
+from app.tenants import DEFAULT_TENANT
 
 MODEL: Final = "claude-sonnet-4-5"
 POLICY: Final = {"window_tokens": 10_000, "summarize": {"enabled": False}}

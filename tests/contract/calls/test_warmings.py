@@ -7,9 +7,9 @@ import asyncpg
 import httpx
 import pytest
 
-from app.services.tenants import Tenants
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
+from app.tenants import Tenants
 from tests.support.backdating import moved_back
 
 READ = {"usage": {"input_tokens": 4, "cache_read_tokens": 10_000, "cache_write_tokens": 0}}

@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT
 from app.store import calibrations, views
 from app.store.engine import Database
+from app.tenants import DEFAULT_TENANT
 from tests.conftest import serving
 from tests.contract.loop import Loop
 from tests.support.counting import WITH_NUMBERS, WITHOUT_NUMBERS, Provider, counting

@@ -9,7 +9,7 @@ import pytest
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.worker.run import run as run_worker
+from app.worker import run as run_worker
 from tests.conformance.agent import request_text
 from tests.support.pooler import pooled
 

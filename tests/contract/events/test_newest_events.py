@@ -9,10 +9,10 @@ from app.core.log.event import ERASED, Event
 from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.scales import AREA
 from app.resources.summaries.next_step import NewestEvents
-from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, spans
 from app.store.engine import Database
 from app.store.ids import session_ref
+from app.tenants import DEFAULT_TENANT
 from tests.contract.contexts.test_context import append, rounds
 
 COUNTER = Counter(HEURISTIC, AREA)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT
 from tests.contract.contexts.test_context import append
 from tests.support.examples import examples
 

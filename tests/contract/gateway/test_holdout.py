@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.core.audit.holdout import is_held_out
-from app.services.tenants import DEFAULT_TENANT
+from app.tenants import DEFAULT_TENANT
 from tests.conftest import serving
 from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, gpt, settings
 from tests.support.provider import Provider

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
+from app.http import tenants
 from app.runtime.settings import Settings
-from app.services import tenants
-from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT, Tenants
 from tests.conftest import serving
 from tests.support.databases import tables_containing
 from tests.support.gateways import KEY, NO_WAIT_POLICY, BackgroundWrites, settings

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 from app.wings.gateway import pinging
 from app.wings.gateway.pinging import PingClock
 from tests.conftest import serving

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.services import tenants
-from app.services.tenants import Tenants
+from app.http import tenants
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
+from app.tenants import Tenants
 from tests.conftest import serving
 from tests.support.gateways import settings
 from tests.support.provider import Provider

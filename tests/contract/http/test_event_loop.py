@@ -17,7 +17,7 @@ import pytest
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.worker.run import run
+from app.worker import run
 from tests.conformance.agent import Json
 from tests.conftest import serving
 from tests.support.busy_loop import run_watched

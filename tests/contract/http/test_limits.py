@@ -12,9 +12,9 @@ import pytest
 from app.core.errors import TooManyEvents, TooManySessions
 from app.resources.sessions.limits import BURST_SECONDS, COUNTED_SECONDS, EventRates, SessionQuota
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import deletion, sessions
 from app.store.engine import Database, acting_for
+from app.tenants import DEFAULT_TENANT, Tenants
 from tests.conftest import serving
 from tests.support.openapi import document
 from tests.support.wings import PROBES

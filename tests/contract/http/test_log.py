@@ -12,8 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from app.http.middleware import RequestLimits, RequestMiddleware
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
+from app.tenants import DEFAULT_TENANT
 from tests.support.processes import Process, palimpsest
 from tests.support.wings import PROBES
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.http import errors
-from app.http.pages import ASSETS, BUNDLE
+from app.http.operations import ASSETS, BUNDLE
 from app.http.problems import TEXTS
 from app.runtime.settings import Settings
 from tests.conftest import serving

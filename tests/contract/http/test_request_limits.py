@@ -11,8 +11,8 @@ import pytest
 from app.http.body import JsonLimits, parse
 from app.http.errors import BodyTooLarge, InvalidJson
 from app.runtime.settings import Settings
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 from tests.conftest import serving
 from tests.support.openapi import document
 from tests.support.wire import connected

@@ -15,8 +15,8 @@ from app.http.auth import PrefixAccess
 from app.http.operation import OperationRoute, Resource
 from app.main import create_app
 from app.runtime.settings import Settings
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 from tests.contract.recall.test_mcp import session as mcp_session
 from tests.contract.recall.test_mcp import text
 from tests.support.openapi import document

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from app.runtime.settings import Settings
-from app.services.tenants import EVERY_SECONDS, Tenants, digest
 from app.store import keys
 from app.store.engine import Database
+from app.tenants import EVERY_SECONDS, Tenants, digest
 from tests.conftest import serving
 
 pytestmark = pytest.mark.usefixtures("database_url")  # without keys at first

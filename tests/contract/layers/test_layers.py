@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from app.resources.layers import service
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.ids import first_id, session_key
+from app.tenants import DEFAULT_TENANT
 from tests.conformance.agent import Agent, Json, request_text
 from tests.conftest import Servers
 

@@ -9,8 +9,8 @@ import pytest
 
 from app.core.errors import StoreUnavailable
 from app.core.tokens.models import cache_profile
-from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store.engine import Database
+from app.tenants import DEFAULT_TENANT, Tenants
 from app.wings.ledger import store
 from palimpsest_tools.replay.bill import Bill, Cache, charge
 from palimpsest_tools.replay.requests import rendered

@@ -10,7 +10,7 @@ import pytest
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database
-from app.worker.run import run as run_worker
+from app.worker import run as run_worker
 from migrations.tables import metadata
 from tests.conformance.agent import Agent, Json, request_text
 from tests.contract.summaries.test_summaries import SECONDS_MAX, SMALL, WORDS, append_turns, wait_until_idle

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from app.runtime.settings import Settings
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 from app.wings.pages import access
 from app.wings.pages.access import COOKIE, Logins, safe_target
 from tests.conftest import serving
@@ -67,7 +67,7 @@ async def test_with_keys_a_reader_logs_in_and_out(client: httpx.AsyncClient, dat
 async def test_a_revoked_key_ends_its_login(
     client: httpx.AsyncClient, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.services.tenants.CACHE_SECONDS", 0)
+    monkeypatch.setattr("app.tenants.CACHE_SECONDS", 0)
     await new_key(database, "admin")
     made = await Tenants(database, None).create_key("default", "k", ["read"])
     await log_in(client, made.secret)

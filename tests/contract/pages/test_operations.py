@@ -7,10 +7,10 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.services.forwarded_calls import CALLS_MAX, TENANTS_MAX, ForwardedCall, ForwardedCalls
-from app.services.tenants import DEFAULT_TENANT, Tenants
+from app.runtime.wing import CALLS_MAX, TENANTS_MAX, ForwardedCall, ForwardedCalls
 from app.store.engine import Database
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT, Tenants
 from tests.support.provider import Provider
 
 pytestmark = pytest.mark.wing("all")

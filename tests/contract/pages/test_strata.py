@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.ids import SessionRef, session_ref
+from app.tenants import DEFAULT_TENANT
 from app.wings.pages.store import epoch_starts, read_columns
 
 pytestmark = pytest.mark.wing("audit")

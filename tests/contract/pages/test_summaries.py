@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 PAGE = "/ui/sessions/s/summaries"

@@ -11,8 +11,8 @@ import pytest
 
 from app.core.policy.policy import DOCUMENTS
 from app.runtime.settings import Settings
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 from tests.conftest import serving
 
 CAREFUL = {"retention": {"never_evict": ["plan"], "keep_last": 3}, "low_water": 0.5}

@@ -11,9 +11,9 @@ import pytest
 from cryptography.fernet import Fernet
 
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.ids import session_key, session_ref
+from app.tenants import DEFAULT_TENANT
 from app.wings.recall import service
 from app.wings.recall.service import Allowance, Indexing
 from tests.conftest import serving

@@ -12,8 +12,8 @@ import pytest
 from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 
 pytestmark = pytest.mark.wing("recall")
 

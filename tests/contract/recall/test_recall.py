@@ -7,9 +7,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store.engine import Database
 from app.store.ids import session_key, session_ref
+from app.tenants import DEFAULT_TENANT, Tenants
 from app.wings.recall import store as search
 from app.wings.recall.search import TERMS_VERSION, entry
 from app.wings.recall.service import Indexing

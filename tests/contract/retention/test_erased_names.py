@@ -8,8 +8,8 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store.engine import Database, acting_for
+from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.retention.store import TABLES
 from tests.conftest import Servers, serving
 from tests.contract.contexts.test_context import append, rounds

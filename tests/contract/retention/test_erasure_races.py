@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.services.tenants import DEFAULT_TENANT
 from app.store import deletion
 from app.store.engine import Database, acting_for
+from app.tenants import DEFAULT_TENANT
 from tests.contract.contexts.test_context import append, rounds
 from tests.support.waiting import count_waiting
 

@@ -14,9 +14,9 @@ import pytest
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store.engine import Database, acting_for
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.retention import store as erasures
 from app.wings.retention.erasures import UNEXPECTED_MAX, Erasures
 from app.worker import run

@@ -9,10 +9,10 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import deletion, work_counts
 from app.store.engine import Database, acting_for
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.retention.jobs import apply_all
 from app.wings.retention.service import RetentionRules
 from tests.contract.contexts.test_context import append, rounds

@@ -12,9 +12,9 @@ from cryptography.fernet import Fernet
 from app.core.errors import StoreUnavailable
 from app.runtime import wiring
 from app.runtime.settings import InvalidSetting, Settings, load
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database, acting_for
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT
 from app.wings.sealing import service
 from app.wings.sealing import store as content_keys
 from app.wings.sealing.service import rewrap

@@ -13,8 +13,8 @@ import pytest
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
-from app.services.tenants import SCOPES, Tenants
 from app.store.engine import Database
+from app.tenants import SCOPES, Tenants
 from app.wings import shards
 from app.wings.shards.distribute import NOTIFYING_TRIGGERS
 from app.worker import run

@@ -10,10 +10,10 @@ import pytest
 
 from app.core.errors import StoreUnavailable
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT
 from app.store.dsn import for_asyncpg
 from app.store.engine import TRIES, Database
 from app.store.ids import session_key
+from app.tenants import DEFAULT_TENANT
 from tests.support.waiting import count_waiting
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> $1"

@@ -26,7 +26,6 @@ from app.main import create_app
 from app.resources.layers import service as layers
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
-from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import (
     compactions,
     deletion,
@@ -46,6 +45,7 @@ from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.ids import session_key, session_ref
+from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.recall import store as search
 from app.wings.replica.service import Replica
 from app.wings.retention import jobs as worker_retention

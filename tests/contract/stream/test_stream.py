@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.runtime.settings import Settings
-from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import compactions, dsn, keys
 from app.store.engine import Database
 from app.store.ids import session_ref
 from app.store.log import STREAM_CHANNEL
+from app.tenants import DEFAULT_TENANT, Tenants
 from app.wings.stream import routes as route
 from app.wings.stream import service, store
 from tests.conftest import serving

@@ -8,14 +8,14 @@ import httpx
 import pytest
 
 from app import tokenizers
+from app.resources.counting import Counting
 from app.resources.summaries.next_step import StepPlanner
 from app.resources.summaries.service import Compaction
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.counting import Counting
-from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.ids import session_ref
+from app.tenants import DEFAULT_TENANT
 
 POLICY: Final = {
     "window_tokens": 6_000,

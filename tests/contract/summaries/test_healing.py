@@ -8,11 +8,11 @@ import pytest
 
 from app.core.assembly import inputs
 from app.core.memory.cover import StoredSummary
-from app.services.tenants import DEFAULT_TENANT
 from app.store import compactions, summaries
 from app.store.compactions import RunOutcome
 from app.store.engine import Database
 from app.store.ids import new_id, session_ref
+from app.tenants import DEFAULT_TENANT
 from tests.conformance.agent import Agent, Json
 from tests.conftest import Servers
 from tests.contract.summaries.test_summary_coverage import begin_session, covered_drops, edit_turns

@@ -9,15 +9,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.compaction.prompt import Completion, Prompt
 from app.providers.failures import ProviderError
-from app.providers.guard import expected_tokens
-from app.providers.summarizer import Summarizer
+from app.providers.summarizer import Summarizer, expected_tokens
 from app.resources.summaries.service import Spending
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
-from app.services.tenants import DEFAULT_TENANT
 from app.store import summaries, work_counts
 from app.store.engine import Database, acting_for
+from app.tenants import DEFAULT_TENANT
 from app.worker import run as worker
 from tests.conformance.agent import Agent, Json
 from tests.contract.summaries.test_summaries import SMALL, append_turns, check_coverage, wait_until_idle

@@ -11,7 +11,7 @@ import pytest
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database
-from app.worker.run import run as run_worker
+from app.worker import run as run_worker
 from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
 from tests.support.pooler import pooled
 from tests.support.queue import wait_until_idle

@@ -8,7 +8,7 @@ import pytest
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.worker.run import run as run_worker
+from app.worker import run as run_worker
 from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
 from tests.conformance.session_course import WorkerQueue, turn, worker_queue
 from tests.conftest import serving

@@ -11,7 +11,7 @@ import pytest
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database
-from app.worker.run import run
+from app.worker import run
 from tests.conftest import serving
 from tests.support import deployed
 from tests.support.gateways import settings

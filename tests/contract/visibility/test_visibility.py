@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 from tests.conftest import Servers
 from tests.support import validators
 from tests.support.openapi import document

@@ -13,8 +13,8 @@ import pytest
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
-from app.services.tenants import Tenants
 from app.store.engine import Database
+from app.tenants import Tenants
 from app.wings.webhooks import store
 from app.wings.webhooks.jobs import Deliveries, Poster, PostError
 from app.wings.webhooks.service import WEBHOOKS_MAX

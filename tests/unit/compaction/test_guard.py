@@ -8,8 +8,7 @@ import pytest
 
 from app.core.compaction.prompt import Completion, Prompt
 from app.providers.failures import ProviderError
-from app.providers.guard import BUCKET, HOUR, GuardedSummarizer, GuardState, expected_tokens
-from app.providers.summarizer import Summarizer
+from app.providers.summarizer import BUCKET, HOUR, GuardedSummarizer, GuardState, Summarizer, expected_tokens
 
 ASK = Prompt("s" * 300, "p" * 600, 100, 0.2)
 COST = expected_tokens(ASK)

@@ -58,10 +58,10 @@ def test_the_conformance_page_names_tests_that_exist() -> None:
 
 
 PAGES = (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
-ROOMS = "cli|core|http(?!/protobuf)|resources|runtime|services|store|wings|worker|providers|palimpsest_tools"
-NAMED = re.compile(rf"(?<![\w/.])((?:{ROOMS})(?:/\w+)+)((?:\.[A-Za-z_]\w*)+)(?![\w/(])")
+ROOMS = "cli|core|http(?!/protobuf)|resources|runtime|store|wings|providers|palimpsest_tools"
+NAMED = re.compile(rf"(?<![\w/.])((?:{ROOMS})(?:/\w+)+|app/(?:tenants|worker))((?:\.[A-Za-z_]\w*)+)(?![\w/(])")
 MODULES = re.compile(rf"`((?:{ROOMS})(?:/\w+)+)`")
-FILES = re.compile(r"`((?:app|bench|docs|examples|migrations|openapi|tests|tools)/[\w./-]+\.\w+)`")
+FILES = re.compile(r"`(?!app/\w+\.(?!py`))((?:app|bench|docs|examples|migrations|openapi|tests|tools)/[\w./-]+\.\w+)`")
 BESIDE = re.compile(r"((?:`[^`\n]+`(?:,? and|,)?\s+)+)(?:in\s+|\()`((?:app|bench|migrations|tests|tools)/[\w/]+\.py)`")
 """Names before the path of their module: `Sid` and `limit: Limit` (`app/http/fields.py`)."""
 COLUMN = re.compile(r"`(\w+)\.(\w+)`")
@@ -69,7 +69,7 @@ COLUMN = re.compile(r"`(\w+)\.(\w+)`")
 
 def dotted(module: str) -> str:
     """The name of a module that a document calls by its path."""
-    return f"{'' if module.startswith('palimpsest_tools/') else 'app.'}{module.replace('/', '.')}"
+    return f"{'' if module.startswith(('palimpsest_tools/', 'app/')) else 'app.'}{module.replace('/', '.')}"
 
 
 def find_object(module: str, names: list[str]) -> object:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from app.cli import main as cli
 from app.runtime.serve import GRACE_SECONDS, KEEP_ALIVE_SECONDS, PATIENCE_SECONDS
 from app.runtime.settings import Settings, secret_settings, variable
-from app.worker.run import GRACE_SECONDS as WORKER_GRACE_SECONDS
+from app.worker import GRACE_SECONDS as WORKER_GRACE_SECONDS
 from tests.support import manifests
 
 ROOT = Path(__file__).parents[3]

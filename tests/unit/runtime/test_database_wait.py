@@ -8,9 +8,9 @@ ROOT = Path(__file__).parents[3]
 SECONDS_MAX = 60
 SIGNALED_DURING_A_PROBE = """
 import asyncio, os, signal, socket, threading, urllib.error, urllib.request
-from app.runtime import database_wait, serve
+from app.runtime import serve, supervise
 
-answer = database_wait._answer
+answer = supervise._answer
 listener = socket.create_server(("127.0.0.1", 0))
 url = "http://127.0.0.1:%d/readyz" % listener.getsockname()[1]
 
@@ -27,12 +27,12 @@ def probe(status):
     threading.Thread(target=ask, daemon=True).start()
 
 async def unreachable():
-    raise database_wait.DatabaseUnreachable("refused")
+    raise supervise.DatabaseUnreachable("refused")
 
-database_wait._answer = signaled
+supervise._answer = signaled
 serve.exit_on_signals()
 try:
-    asyncio.run(database_wait.wait_for(unreachable, listener, probe))
+    asyncio.run(supervise.wait_for_database(unreachable, listener, probe))
 finally:
     print("ended", flush=True)
 """

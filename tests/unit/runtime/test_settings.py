@@ -6,8 +6,20 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.runtime.settings import InvalidSetting, KernelSettings, Settings, load, secret_settings, variable
-from app.runtime.settings_report import MASK, current_settings, data_dir_line, lines, origin, table
+from app.runtime.settings import (
+    MASK,
+    InvalidSetting,
+    KernelSettings,
+    Settings,
+    current_settings,
+    data_dir_line,
+    load,
+    origin,
+    secret_settings,
+    settings_lines,
+    settings_table,
+    variable,
+)
 from app.runtime.wing import installed
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
@@ -119,11 +131,11 @@ def test_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_setting_says_what_it_is_for() -> None:
     for name, info in Settings.model_fields.items():
         assert info.description, name
-        assert f"| `PALIMPSEST_{name.upper()}` |" in table()
+        assert f"| `PALIMPSEST_{name.upper()}` |" in settings_table()
 
 
 def test_the_page_has_the_table_of_settings() -> None:
-    assert table() in PAGE.read_text(encoding="utf-8"), "run `make tables`"
+    assert settings_table() in PAGE.read_text(encoding="utf-8"), "run `make tables`"
 
 
 _ALL = {
@@ -150,7 +162,7 @@ def test_every_secret_may_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             only.setenv(f"{variable(name)}_FILE", str(file))
             read = getattr(load(), name)
             assert (read.get_secret_value() if isinstance(read, SecretStr) else read) == secret
-        assert f"`{variable(name)}_FILE`" in table()
+        assert f"`{variable(name)}_FILE`" in settings_table()
 
 
 def test_no_wing_replaces_a_setting_or_a_check_of_another() -> None:
@@ -226,7 +238,7 @@ def test_every_setting_in_force_has_its_value_and_origin(monkeypatch: pytest.Mon
         "environment",
     )
     assert (found["PALIMPSEST_LOG_LEVEL"].value, found["PALIMPSEST_LOG_LEVEL"].origin) == ("error", "environment")
-    printed = {line.split()[0]: line.split()[1:] for line in lines(iter(found.values()))}
+    printed = {line.split()[0]: line.split()[1:] for line in settings_lines(iter(found.values()))}
     assert printed["PALIMPSEST_PORT"] == ["99", "flag"]
     assert printed["PALIMPSEST_OPEN_HOSTS"] == ["one,two", "environment"]
     assert printed["PALIMPSEST_LOG_JSON"] == ["false", "default"]
@@ -240,7 +252,7 @@ def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(variable(name), "https://sk-token@models.example/v1")
     monkeypatch.setenv("PALIMPSEST_DATABASE_URL", "postgresql://user:sk-in-the-address@h/d")
     found = list(current_settings(load(), frozenset()))
-    printed = "\n".join(lines(iter(found)))
+    printed = "\n".join(settings_lines(iter(found)))
     for secret in (_ALL["api_key"], "p%40ss", _ALL["encryption_key"], "sk-ant", "sk-open", "sk-token", "sk-in"):
         assert secret not in printed, secret
     assert f"postgresql+asyncpg://user:{MASK}@h/d" in printed

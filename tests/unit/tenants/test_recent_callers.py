@@ -4,14 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from app.services.tenants import (
-    CALLERS_MAX,
-    DEFAULT_CALLER,
-    DEFAULT_TENANT,
-    RECENT_SECONDS,
-    Caller,
-    RecentCallers,
-)
+from app.tenants import CALLERS_MAX, DEFAULT_CALLER, DEFAULT_TENANT, RECENT_SECONDS, Caller, RecentCallers
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 

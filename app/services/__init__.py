@@ -1,1 +1,0 @@
-"""One module per use case: load, call the core, store the outcome."""

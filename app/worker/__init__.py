@@ -1,1 +1,0 @@
-"""Background work: jobs and schedules, in the same Postgres as the log."""
