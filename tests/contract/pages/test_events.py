@@ -89,7 +89,7 @@ async def test_a_search_says_which_events_it_read_and_shows_the_match(
 ) -> None:
     html = (await client.get("/ui/sessions/s/events?find=FOLDER3")).text
     assert "1 of the events 1 to 15 have “FOLDER3”" in html and "<mark>folder3</mark>" in html
-    monkeypatch.setattr("app.wings.pages.events.SEARCHED_MAX", 4)
+    monkeypatch.setattr("app.wings.pages.log.SEARCHED_MAX", 4)
     part = (await client.get("/ui/sessions/s/events?find=folder3")).text
     assert "0 of the events 12 to 15" in part and "11 were not searched yet" in part
     assert "<mark>folder3</mark>" in (await client.get(link(part, "before=12"))).text

@@ -1,6 +1,6 @@
 """Pieces and spans of summaries."""
 
-from app.wings.pages.summaries import sections, tree
+from app.wings.pages.log import sections, tree
 
 
 def test_extracted_sections_are_told_from_a_models_words() -> None:
