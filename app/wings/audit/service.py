@@ -26,7 +26,7 @@ from app.store.engine import Database
 from app.store.event_log import SessionLog
 from app.store.ids import SessionRef, first_id, session_key, session_ref
 from app.wings.audit import answers
-from app.wings.audit.fates import (
+from app.wings.audit.answers import (
     ABSENT,
     DecidingEpoch,
     EventFate,

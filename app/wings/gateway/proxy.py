@@ -30,9 +30,9 @@ from app.resources.reconcile.continuation import Compactions
 from app.store.texts import ContentCiphers, seal_with
 from app.tenants import Caller, RecentCallers, digest
 from app.wings.gateway import PREFIX
-from app.wings.gateway.compacting import NOT_SENT, check_sendable, item_response, paused_response
 from app.wings.gateway.exchange import GatewayExchange
 from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
+from app.wings.gateway.lists import NOT_SENT, check_sendable, item_response, paused_response
 from app.wings.gateway.service import Gateway
 from app.wings.gateway.upstream import UpstreamError
 

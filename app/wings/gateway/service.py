@@ -35,8 +35,7 @@ from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
 from app.resources.feedback.measurements import Report
 from app.resources.reconcile.continuation import Compactions
-from app.wings.gateway.compacting import exceeds_threshold, make_item
-from app.wings.gateway.lists import NO_LIMIT, make_context, preview, read_list
+from app.wings.gateway.lists import NO_LIMIT, exceeds_threshold, make_context, make_item, preview, read_list
 from app.wings.gateway.pinging import Pings, is_newest
 from app.wings.gateway.upstream import Upstream
 

@@ -25,7 +25,7 @@ from app.store.ids import new_id, session_key, session_ref
 from app.store.session_filter import ListPosition, SessionFilter
 from app.store.work_counts import WorkDone
 from app.wings.retention import store
-from app.wings.retention.families import find_families
+from app.wings.retention.service import find_families
 from app.wings.retention.store import ErasedSession, ErasureRow
 
 PAGE: Final = 200

@@ -24,10 +24,10 @@ def new_operator_key() -> None:
 @contents.command("list")
 def list_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """List the tenants whose contents are encrypted, and those whose key was dropped."""
-    from app.wings.sealing import store
+    from app.wings.sealing import service
 
     async def show(database: "Database") -> None:
-        for key in await store.all_keys(database):
+        for key in await service.all_keys(database):
             state = f"dropped {key.dropped_at:%Y-%m-%d}" if key.dropped_at else f"since {key.created_at:%Y-%m-%d}"
             typer.echo(f"{key.tenant}  {state}")
 
@@ -57,10 +57,10 @@ def drop_content_key(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Drop a tenant's content key, which erases its contents for good, in the database and in backups made since."""
-    from app.wings.sealing import store
+    from app.wings.sealing import service
 
     async def drop(database: "Database") -> None:
-        if not await store.drop(database, tenant):
+        if not await service.drop_key(database, tenant):
             stop(f"tenant {tenant!r} has no content key")
         typer.echo(f"dropped the key of tenant {tenant!r}; it takes effect everywhere within two seconds")
 

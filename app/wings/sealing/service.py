@@ -10,16 +10,19 @@ import hmac
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from app.core.errors import ContentsErased, StoreUnavailable
-from app.store.engine import Database
+from app.store.engine import Connection, Database, Executor
+from app.store.rows import columns, decode
 from app.store.texts import ContentCiphers
-from app.wings.sealing import store
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
+
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -27,6 +30,71 @@ NONCE_BYTES: Final = 12
 CACHE_SECONDS: Final = 2.0
 """Seconds for which a key is cached: no process opens anything with a dropped key after this time."""
 TENANTS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ContentKey:
+    """A tenant's content key; `wrapped` is None once it was dropped."""
+
+    tenant_id: UUID
+    wrapped: bytes | None
+    created_at: datetime
+    dropped_at: datetime | None
+
+
+_COLUMNS = columns(ContentKey)
+
+
+async def find_key(database: Database, tenant_id: UUID) -> ContentKey | None:
+    """Return a tenant's key; None if it never had one."""
+    row = await database.fetchrow(
+        f"SELECT {_COLUMNS} FROM content_keys WHERE tenant_id = :tenant_id", tenant_id=tenant_id
+    )
+    return None if row is None else decode(ContentKey, row)
+
+
+async def store_key(database: Database, tenant_id: UUID, wrapped: bytes) -> None:
+    """Store a tenant's key, unless it has or had one."""
+    await database.execute(
+        "INSERT INTO content_keys (tenant_id, wrapped) VALUES (:tenant_id, :wrapped) ON CONFLICT DO NOTHING",
+        tenant_id=tenant_id,
+        wrapped=wrapped,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey(ContentKey):
+    """A content key with the name of its tenant."""
+
+    tenant: str
+
+
+async def all_keys(connection: Executor) -> list[ListedKey]:
+    """Return all tenants' keys by tenant name. Only the tables' owner sees them."""
+    rows = await connection.fetch(
+        f"SELECT {_COLUMNS}, (SELECT name FROM tenants t WHERE t.tenant_id = k.tenant_id) AS tenant "
+        "FROM content_keys k ORDER BY tenant"
+    )
+    return [decode(ListedKey, row) for row in rows]
+
+
+async def replace_wrapping(tx: Connection, tenant_id: UUID, wrapped: bytes) -> None:
+    """Replace the wrapping of a tenant's key, unless the key was dropped."""
+    await tx.execute(
+        "UPDATE content_keys SET wrapped = :wrapped WHERE tenant_id = :tenant_id AND wrapped IS NOT NULL",
+        tenant_id=tenant_id,
+        wrapped=wrapped,
+    )
+
+
+async def drop_key(database: Database, tenant: str) -> bool:
+    """Drop the key of the tenant with this name; return False if it has none left to drop."""
+    row = await database.fetchrow(
+        "UPDATE content_keys k SET wrapped = NULL, dropped_at = now() FROM tenants t "
+        "WHERE t.tenant_id = k.tenant_id AND t.name = :name AND k.wrapped IS NOT NULL RETURNING k.tenant_id",
+        name=tenant,
+    )
+    return row is not None
 
 
 class Sealer:
@@ -83,17 +151,17 @@ class Keyring(ContentCiphers):
         held = self._known.get(tenant_id)
         if held is not None and now - held[0] < CACHE_SECONDS:
             return held[1]
-        found = await store.find(self._database, tenant_id)
+        found = await find_key(self._database, tenant_id)
         if found is None and self._operator is not None:
-            await store.make(self._database, tenant_id, self._operator.encrypt(os.urandom(KEY_BYTES)))
-            found = await store.find(self._database, tenant_id)
+            await store_key(self._database, tenant_id, self._operator.encrypt(os.urandom(KEY_BYTES)))
+            found = await find_key(self._database, tenant_id)
         sealer = None if found is None else self._unwrap(found)
         if len(self._known) >= TENANTS_MAX:
             self._known.clear()
         self._known[tenant_id] = (now, sealer)
         return sealer
 
-    def _unwrap(self, key: store.ContentKey) -> Sealer:
+    def _unwrap(self, key: ContentKey) -> Sealer:
         if key.wrapped is None:
             self._known.pop(key.tenant_id, None)
             raise ContentsErased("the key of this tenant's contents was dropped: they can never be read again")
@@ -123,10 +191,10 @@ async def rewrap(database: Database, operator: str) -> int:
 
     keys = parse_keys(operator)
     async with database.transaction() as tx:
-        held = [one for one in await store.all_keys(tx) if one.wrapped is not None]
+        held = [one for one in await all_keys(tx) if one.wrapped is not None]
         for one in held:
             try:
-                await store.rewrap(tx, one.tenant_id, keys.rotate(one.wrapped or b""))
+                await replace_wrapping(tx, one.tenant_id, keys.rotate(one.wrapped or b""))
             except InvalidToken:
                 raise StoreUnavailable(
                     f"the key of tenant {one.tenant!r} is not wrapped by any of these keys"

@@ -16,7 +16,7 @@ from app.store.engine import Database, acting_for
 from app.store.ids import session_key
 from app.tenants import DEFAULT_TENANT
 from app.wings.sealing import service
-from app.wings.sealing import store as content_keys
+from app.wings.sealing import service as content_keys
 from app.wings.sealing.service import rewrap
 from app.worker import run
 from tests.conftest import serving
@@ -82,8 +82,8 @@ async def test_dropping_a_key_erases_the_contents(database_url: str, database: D
         await post(http, "s", "The launch code is kumquat.")
         await post(http, "s", TALE * 30)
         assert "kumquat" in await context_messages(http, "s")
-        assert await content_keys.drop(database, "ours")
-        assert not await content_keys.drop(database, "ours")
+        assert await content_keys.drop_key(database, "ours")
+        assert not await content_keys.drop_key(database, "ours")
         for method, path in (("GET", "/v1/sessions/s"), ("POST", "/v1/sessions/s/context"), ("PUT", "/v1/sessions/n")):
             answer = await http.request(method, path, json=None if method == "GET" else {})
             assert problem(answer) == (410, "contents-erased")
@@ -167,7 +167,7 @@ def test_an_invalid_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 async def test_a_server_cannot_drop_a_tenants_key(application: Database, database: Database, statement: str) -> None:
     with acting_for(DEFAULT_TENANT):
-        await content_keys.make(application, DEFAULT_TENANT, b"wrapped")
+        await content_keys.store_key(application, DEFAULT_TENANT, b"wrapped")
         with suppress(asyncpg.InsufficientPrivilegeError):  # on Citus the statement matches no row
             await application.execute(statement)
     [row] = await database.fetch("SELECT wrapped FROM content_keys")

@@ -52,7 +52,7 @@ from app.wings.retention import jobs as worker_retention
 from app.wings.retention import store as erasures
 from app.wings.retention.erasures import ErasureRequest, Erasures
 from app.wings.retention.service import RetentionRules
-from app.wings.sealing import store as content_keys
+from app.wings.sealing import service as content_keys
 from app.wings.webhooks import store as webhooks
 from app.worker import run
 from tests.conftest import serving
@@ -73,9 +73,9 @@ pytestmark = pytest.mark.wing("all")  # the walk calls every operation
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
 OPERATORS = {
-    "app.wings.sealing.store:drop",
-    "app.wings.sealing.store:all_keys",
-    "app.wings.sealing.store:rewrap",
+    "app.wings.sealing.service:drop",
+    "app.wings.sealing.service:all_keys",
+    "app.wings.sealing.service:rewrap",
     "app.store.keys:create",
     "app.store.keys:page",
     "app.store.keys:revoke",
@@ -276,7 +276,7 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         await tx.execute("SET LOCAL session_replication_role = replica")
         await tx.execute("UPDATE layers SET " + moved_back("created_at", "interval '3 hours'"))
     with acting_for(DEFAULT_TENANT):
-        await content_keys.make(application, DEFAULT_TENANT, b"wrapped")
+        await content_keys.store_key(application, DEFAULT_TENANT, b"wrapped")
     with acting_for(tenant_id):
         await keys.make_item_key(application, tenant_id, b"key")
         assert await keys.item_key(application, tenant_id) == b"key"
