@@ -17,12 +17,12 @@ from sqlalchemy.engine import make_url
 from starlette.types import ASGIApp
 from xdist.remote import Producer
 
+from app import worker
 from app.main import create_app
 from app.runtime.serve import GC_THRESHOLDS, wire_limits
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
 from app.store.engine import Database
-from app.worker import run
 from tests.support import compiling, databases, examples, pooler, wings
 from tests.support.databases import migrated
 from tests.support.loopback import listening
@@ -199,8 +199,8 @@ def fake_summarizers(_summarizers: Summarizers) -> Summarizers:
 @pytest.fixture
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make workers retry immediately unless a provider names a delay."""
-    monkeypatch.setattr(run, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+    monkeypatch.setattr(worker, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
 
 
 @pytest.fixture

@@ -194,7 +194,7 @@ def preload(settings: Settings, *, api: bool, worker: bool) -> Iterator[None]:
         from app.runtime import wiring
 
         if worker:
-            from app.worker import run  # noqa: F401 - imported for the roles
+            import app.worker  # noqa: F401 - imported for the roles
         if api:
             from app import main  # noqa: F401 - imported for the roles
         for wing in installed():  # called for the imports

@@ -26,8 +26,7 @@ from app.resources.layers.service import Layers
 from app.resources.lines.service import Forks, Lines
 from app.resources.policies.service import Policies
 from app.resources.reconcile.service import Reconcile
-from app.resources.sessions.limits import EventRates, SessionQuota
-from app.resources.sessions.service import Sessions
+from app.resources.sessions.service import EventRates, SessionQuota, Sessions
 from app.resources.summaries.coverage import Coverage
 from app.resources.summaries.requests import CompactionQueries
 from app.resources.summaries.service import Compaction, Spending

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
+from app import worker
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database, acting_for
 from app.tenants import DEFAULT_TENANT, Tenants
 from app.wings.retention.service import RetentionRules
-from app.worker import run
 from tests.conftest import serving
 from tests.support.clusters import Page
 from tests.support.processes import outcome, palimpsest
@@ -27,10 +27,10 @@ SESSIONS = {"ann-1": "ann", "ann-2": "ann", "bob-1": "bob"}
 async def test_the_page_erases_the_sessions_it_names(
     database_url: str, database: Database, application: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+    monkeypatch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
     key = (await Tenants(database, None).create_key("default", "k", ["admin"])).secret
     stop = asyncio.Event()
-    working = asyncio.create_task(run.run(database_url, stop, wiring.worker_work(Settings())))
+    working = asyncio.create_task(worker.run(database_url, stop, wiring.worker_work(Settings())))
     async with (
         serving(Settings(), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as http,

@@ -8,13 +8,13 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from app import worker
 from app.main import create_app
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
 from app.store.engine import Database
 from app.tenants import SCOPES, Tenants
-from app.worker import run
 from tests.conftest import serving
 from tests.contract.store.test_tenant_isolation import SHARDS, in_the_code, normal
 from tests.support import pooler
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.citus, pytest.mark.wing("all")]  # the walk uses them
 @pytest.fixture(autouse=True)
 def fast_retries() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+        patch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
         yield
 
 
@@ -38,7 +38,7 @@ async def working(settings: Settings, database_url: str) -> AsyncIterator[None]:
     """Run a worker with short pauses between attempts at a delivery."""
     stop = asyncio.Event()
     work = retrying(wiring.worker_work(settings.model_copy(update={"database_url": database_url})), (0.01,))
-    running = asyncio.create_task(run.run(database_url, stop, work))
+    running = asyncio.create_task(worker.run(database_url, stop, work))
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from app.resources.summaries.service import Compaction, Spending
 from app.resources.summaries.summarizing import Summarizing
 from app.runtime import wing
 from app.runtime.wing import find_placement
-from app.worker import run
+from app.worker import Work, run
 from tests.conformance.agent import WAIT_MS, Json
 from tests.conftest import DEFAULTS
 from tests.support.summarizers import Summarizers
@@ -55,13 +55,13 @@ async def running_worker(
     )
     summarizing = Summarizing({"openai": guarded}, load_prompts(), default="openai", timeout=seconds)
     counting = Counting(tokenizers.load(DEFAULTS.tiktoken_cache_dir))
-    work = run.Work(
+    work = Work(
         lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9)),
         find_placement=find_placement,
         ciphers=lambda database: wing.ciphers(DEFAULTS, database),
     )
     stop = asyncio.Event()
-    running = asyncio.create_task(run.run(database_url, stop, work))
+    running = asyncio.create_task(run(database_url, stop, work))
     try:
         yield
     finally:

@@ -15,9 +15,9 @@ from pgqueuer.domain.settings import DBSettings
 from pgqueuer.models import Job
 from structlog.testing import capture_logs
 
+from app import worker
 from app.store import deletion, dsn
 from app.store.engine import Database
-from app.worker import run as worker
 from tests.support.queue import worker_queue
 
 SECONDS_MAX = 60

@@ -12,10 +12,9 @@ from app.core.errors import InvalidEvent
 from app.core.log.event import REASONING_PARTS, Block, Kind
 from app.core.log.events import canonical_json
 from app.core.log.parse import parse_batch
-from app.core.render.formats import FORMATS
+from app.core.render.formats import FORMATS, check_native
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
-from app.core.render.formats.rebuild import check_native
 from tests.property.builders import definitions
 from tests.property.conversations import conversations, mixed_blocks
 from tests.support.examples import examples

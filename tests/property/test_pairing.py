@@ -9,7 +9,7 @@ from app.core.log.conversation import ADDED, pair_calls
 from app.core.log.events import Draft, EventType
 from app.core.log.parse import parse_event
 from app.core.log.placement import FIRST, place
-from app.core.render.formats.rebuild import check_native
+from app.core.render.formats import check_native
 
 Event = dict[str, Any]
 IDS = st.sampled_from(["x", "y", "x#2", "x" * 256])

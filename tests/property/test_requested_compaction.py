@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.wire.bodies import parse
-from app.core.wire.requested import BETA, RequestedCompaction, split_request
+from app.core.wire.calls import BETA, RequestedCompaction, split_request
 
 FORMS = st.sampled_from(["anthropic", "openai-responses", "openai", "gemini"])
 OTHER = {"type": "clear_tool_uses_20250919", "keep": 3}

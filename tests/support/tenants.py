@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+from app import worker
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.tenants import SCOPES, Tenants
-from app.worker import run
 from tests.support.pooler import pooled
 
 
@@ -32,7 +32,7 @@ async def working(database_url: str) -> AsyncIterator[None]:
         pass
     else:
         work = retrying(work, (0.01,))
-    running = asyncio.create_task(run.run(database_url, stop, work))
+    running = asyncio.create_task(worker.run(database_url, stop, work))
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
 
-from app.core.audit.protection import Protections
+from app.core.audit.call_blocks import Protections
 from app.core.log.event import lazy
 from app.core.log.events import TOOL_USE, EventType
 from app.core.plan.reducers import caps, economics, expiry, fold, last_resort, once, retention, ttl, window

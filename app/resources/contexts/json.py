@@ -16,7 +16,7 @@ from app.core.record.manifest import calibration_json
 from app.core.render.request import Request
 from app.core.tokens.models import window_is_assumed
 from app.resources.contexts.service import ContextAnswer
-from app.resources.reconcile.outcome import Reconciled
+from app.resources.reconcile.messages import Reconciled
 
 FAILED: Final = "the last compaction failed; GET .../compactions has the reason"
 

@@ -32,8 +32,7 @@ from app.resources.events.schemas import EventsIn, MessagesIn
 from app.resources.feedback.routes import outcome_out
 from app.resources.feedback.service import Feedback
 from app.resources.layers.service import check_content
-from app.resources.reconcile.messages import ClientList
-from app.resources.reconcile.outcome import Reconciled
+from app.resources.reconcile.messages import ClientList, Reconciled
 from app.store.answers import AlreadyAnswered, KeyClaim, ResponseToStore
 from app.tenants import Caller
 

@@ -11,8 +11,7 @@ from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.log.segments import line_of
 from app.core.policy.policy import Policy
-from app.core.render.formats import FORMATS
-from app.core.render.formats.rebuild import check_native
+from app.core.render.formats import FORMATS, check_native
 from app.resources.counting import Counting
 from app.store import answers
 from app.store.engine import Connection

@@ -35,7 +35,7 @@ from app.resources.events.appends import (
 from app.resources.events.snapshots import SessionSnapshot, SessionSnapshots, WaitingLists
 from app.resources.lines.service import Lines, lock_or_create
 from app.resources.policies.service import Policies
-from app.resources.sessions.limits import SessionQuota
+from app.resources.sessions.service import SessionQuota
 from app.store import event_log, log
 from app.store.engine import Connection, Database, Executor
 from app.store.event_log import SessionLog

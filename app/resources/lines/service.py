@@ -19,8 +19,7 @@ from app.core.log.segments import is_line, line_id, line_of, row_name, session_o
 from app.core.memory.cover import cover_id
 from app.core.policy.evictions import SHOW_ALL
 from app.resources.policies.service import Policies
-from app.resources.sessions.limits import SessionQuota
-from app.resources.sessions.service import check_metadata
+from app.resources.sessions.service import SessionQuota, check_metadata
 from app.store import deletion, forks, lines, sessions
 from app.store.answers import ResponseToStore
 from app.store.engine import Connection, Database

@@ -27,9 +27,18 @@ from app.resources.events.service import Appending, Ingest
 from app.resources.events.snapshots import SessionSnapshot, WaitingLists
 from app.resources.lines.service import Lines, current_row, lock_or_create
 from app.resources.policies.service import Policies
-from app.resources.reconcile.messages import INLINE_MESSAGES_MAX, ClientEvent, ClientList, ClientMessages, ListReader
-from app.resources.reconcile.outcome import AppliedList, Reconciled, client_plan_of, seqs_by_message
-from app.resources.sessions.limits import EventRates, SessionQuota
+from app.resources.reconcile.messages import (
+    INLINE_MESSAGES_MAX,
+    AppliedList,
+    ClientEvent,
+    ClientList,
+    ClientMessages,
+    ListReader,
+    Reconciled,
+    client_plan_of,
+    seqs_by_message,
+)
+from app.resources.sessions.service import EventRates, SessionQuota
 from app.store import answers, event_log, lines, sessions
 from app.store.answers import KeyClaim, ResponseToStore
 from app.store.engine import Connection, Database

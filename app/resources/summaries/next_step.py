@@ -30,7 +30,7 @@ from app.core.tokens.counter import Counter
 from app.resources.contexts.view_cache import CHARS_MAX, events_chars
 from app.resources.counting import Counting
 from app.resources.policies.service import Policies
-from app.resources.summaries.steps import Basis, CompactionStep, plan_merge, plan_span
+from app.resources.summaries.summarizing import Basis, CompactionStep, plan_merge, plan_span
 from app.store import calibrations, event_log, spans, summaries, visibility
 from app.store.compactions import WaitingContext
 from app.store.engine import Database

@@ -26,8 +26,14 @@ from app.providers.summarizer import Summarizer, cost, expected_tokens
 from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.resources.summaries.next_step import NotDue, StepPlanner
-from app.resources.summaries.steps import Basis, CompactionStep, written_summary
-from app.resources.summaries.summarizing import SummarizerUnavailable, Summarizing, WrittenSummary
+from app.resources.summaries.summarizing import (
+    Basis,
+    CompactionStep,
+    SummarizerUnavailable,
+    Summarizing,
+    WrittenSummary,
+    written_summary,
+)
 from app.store import compactions, jobs, sessions, spans, summaries, work_counts
 from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
 from app.store.engine import Database

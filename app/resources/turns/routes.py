@@ -11,7 +11,7 @@ from app.http.fields import Cursor, Limit, NextCursor, Sid, StrictRequest
 from app.http.idempotency import Key
 from app.http.operation import Resource, Who, service
 from app.resources.events.schemas import LoggedEvent, LogGrown
-from app.resources.sessions.limits import EventRates
+from app.resources.sessions.service import EventRates
 from app.resources.turns.service import TurnEnded, Turns
 
 

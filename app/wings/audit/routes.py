@@ -7,8 +7,7 @@ from uuid import UUID
 from fastapi import Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
-from app.core.audit.call_blocks import CallBlock, Source, Wording
-from app.core.audit.protection import Protection
+from app.core.audit.call_blocks import CallBlock, Protection, Source, Wording
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http import paging

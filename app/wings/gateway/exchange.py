@@ -14,10 +14,9 @@ from starlette.types import Send
 
 from app.core.log.events import Json
 from app.core.wire.bodies import JSON_BYTES_MAX, Body, object_or_none
-from app.core.wire.calls import AT_PROVIDER
+from app.core.wire.calls import AT_PROVIDER, BETA
 from app.core.wire.providers import Endpoint, Provider
 from app.core.wire.replies import Reply, error_of
-from app.core.wire.requested import BETA
 from app.runtime.wing import ForwardedCall
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
 from app.wings.gateway.headers import request_fields, response_fields, secrets

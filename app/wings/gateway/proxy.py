@@ -17,10 +17,19 @@ from starlette.types import Receive, Scope, Send
 
 from app.core import errors
 from app.core.wire.bodies import Body, NoObject, parse
-from app.core.wire.calls import AT_PROVIDER, HELD_OUT, NOT_IN_LOG, CallConversation, NotBudgeted, read_conversation
+from app.core.wire.calls import (
+    AT_PROVIDER,
+    BETA,
+    HELD_OUT,
+    NOT_IN_LOG,
+    CallConversation,
+    NotBudgeted,
+    RequestedCompaction,
+    read_conversation,
+    split_request,
+)
 from app.core.wire.compacted import CompactedPlace, find_item, is_triggered, without_trigger
 from app.core.wire.providers import PROVIDERS, Endpoint, Provider
-from app.core.wire.requested import BETA, RequestedCompaction, split_request
 from app.http.auth import authenticate, check_session
 from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, find_problem

@@ -9,13 +9,13 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from app import worker
 from app.cli.main import app
 from app.core.plan.state.wording import RENDER_VERSION
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store import deletion
 from app.store.engine import Database
-from app.worker import run
 from tests.conftest import serving
 from tests.support.pooler import pooled
 
@@ -228,7 +228,7 @@ async def test_a_summary_in_place_of_events_is_in_the_diff(agent: Agent, databas
         await agent.turn()
     a = await agent.context(max_tokens=30_000, policy=FOLDING)
     stop = asyncio.Event()
-    working = asyncio.create_task(run.run(database_url, stop, wiring.worker_work(pooled(Settings(), database_url))))
+    working = asyncio.create_task(worker.run(database_url, stop, wiring.worker_work(pooled(Settings(), database_url))))
     answer = await agent.client.post("/v1/sessions/s/compactions", json={"wait_ms": 20_000})
     stop.set()
     await working

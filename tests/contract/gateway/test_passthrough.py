@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.http import tenants
+from app import tenants
 from app.runtime.settings import Settings
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.http import tenants
+from app import tenants
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
 from app.tenants import Tenants

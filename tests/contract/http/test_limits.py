@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.core.errors import TooManyEvents, TooManySessions
-from app.resources.sessions.limits import BURST_SECONDS, COUNTED_SECONDS, EventRates, SessionQuota
+from app.resources.sessions.service import BURST_SECONDS, COUNTED_SECONDS, EventRates, SessionQuota
 from app.runtime.settings import Settings
 from app.store import deletion, sessions
 from app.store.engine import Database, acting_for

@@ -12,6 +12,7 @@ from uuid import UUID, uuid5
 import httpx
 import pytest
 
+from app import worker
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database, acting_for
@@ -19,7 +20,6 @@ from app.store.ids import session_key
 from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.retention import store as erasures
 from app.wings.retention.erasures import UNEXPECTED_MAX, Erasures
-from app.worker import run
 from tests.conftest import serving
 from tests.contract.contexts.test_context import append, rounds
 from tests.support.queue import wait_until_idle
@@ -63,9 +63,9 @@ async def receipt(client: httpx.AsyncClient, begun: dict[str, Any]) -> dict[str,
 
 @asynccontextmanager
 async def working(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+    monkeypatch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
     stop = asyncio.Event()
-    running = asyncio.create_task(run.run(database_url, stop, wiring.worker_work(Settings())))
+    running = asyncio.create_task(worker.run(database_url, stop, wiring.worker_work(Settings())))
     try:
         yield
     finally:

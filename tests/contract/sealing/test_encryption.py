@@ -9,6 +9,7 @@ import httpx
 import pytest
 from cryptography.fernet import Fernet
 
+from app import worker
 from app.core.errors import StoreUnavailable
 from app.runtime import wiring
 from app.runtime.settings import InvalidSetting, Settings, load
@@ -18,7 +19,6 @@ from app.tenants import DEFAULT_TENANT
 from app.wings.sealing import service
 from app.wings.sealing import service as content_keys
 from app.wings.sealing.service import rewrap
-from app.worker import run
 from tests.conftest import serving
 from tests.support.databases import tables_containing
 from tests.support.pooler import pooled
@@ -96,7 +96,7 @@ async def test_dropping_a_key_erases_the_contents(database_url: str, database: D
     stop = asyncio.Event()
     work = wiring.worker_work(pooled(Settings(), database_url))
     async with worker_queue(database_url) as done, asyncio.TaskGroup() as running:
-        running.create_task(run.run(database_url, stop, work))
+        running.create_task(worker.run(database_url, stop, work))
         await done()  # the job ends and is not retried
         stop.set()
     row = await database.fetchrow("SELECT count(*) AS n FROM summaries")

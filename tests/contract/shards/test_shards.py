@@ -10,6 +10,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from app import worker
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
@@ -17,7 +18,6 @@ from app.store.engine import Database
 from app.tenants import SCOPES, Tenants
 from app.wings import shards
 from app.wings.shards.distribute import NOTIFYING_TRIGGERS
-from app.worker import run
 from tests.conftest import serving
 from tests.contract.store.test_tenant_isolation import SHARDS, in_the_code, normal
 from tests.support.deliveries import retrying
@@ -37,7 +37,7 @@ async def as_in_shards(database_url: str, monkeypatch: pytest.MonkeyPatch) -> As
         return True
 
     monkeypatch.setattr(shards, "is_distributed", yes)
-    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+    monkeypatch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
     owner = Database(database_url, pool_size=2, role=None, find_placement=find_placement)
     for trigger in NOTIFYING_TRIGGERS:
         await owner.execute(f"DROP TRIGGER IF EXISTS {trigger}")
@@ -59,7 +59,9 @@ async def test_every_operation_succeeds_with_the_statements_for_shards(
                 base_url=url, timeout=90, transport=Loopback(), headers={"Authorization": f"Bearer {secret}"}
             ) as http,
         ):
-            running = asyncio.create_task(run.run(database_url, stop, retrying(wiring.worker_work(settings), (0.01,))))
+            running = asyncio.create_task(
+                worker.run(database_url, stop, retrying(wiring.worker_work(settings), (0.01,)))
+            )
             try:
                 await walk(http, receiver)
             finally:

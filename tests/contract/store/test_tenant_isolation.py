@@ -22,6 +22,7 @@ import httpx
 import pytest
 
 import app
+from app import worker
 from app.main import create_app
 from app.resources.layers import service as layers
 from app.runtime.settings import Settings
@@ -54,7 +55,6 @@ from app.wings.retention.erasures import ErasureRequest, Erasures
 from app.wings.retention.service import RetentionRules
 from app.wings.sealing import service as content_keys
 from app.wings.webhooks import store as webhooks
-from app.worker import run
 from tests.conftest import serving
 from tests.support.backdating import moved_back
 from tests.support.crawl import Page, crawl
@@ -100,7 +100,7 @@ TRIED_MAX = 6
 @pytest.fixture(scope="module", autouse=True)
 def fast_retries() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+        patch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
         yield
 
 

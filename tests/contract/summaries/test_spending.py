@@ -7,6 +7,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app import worker
 from app.core.compaction.prompt import Completion, Prompt
 from app.providers.failures import ProviderError
 from app.providers.summarizer import Summarizer, expected_tokens
@@ -17,7 +18,6 @@ from app.runtime.wing import find_placement
 from app.store import summaries, work_counts
 from app.store.engine import Database, acting_for
 from app.tenants import DEFAULT_TENANT
-from app.worker import run as worker
 from tests.conformance.agent import Agent, Json
 from tests.contract.summaries.test_summaries import SMALL, append_turns, check_coverage, wait_until_idle
 from tests.support.pooler import pooled

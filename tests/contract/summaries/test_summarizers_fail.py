@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
+from app import worker
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store import summaries
 from app.store.engine import Database
-from app.worker import run as worker
 from tests.conformance.agent import Agent, Json, request_text
 from tests.contract.summaries.test_summaries import SMALL, append_turns, check_coverage
 from tests.support import summarizers as stand_ins

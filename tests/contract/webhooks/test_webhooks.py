@@ -11,6 +11,7 @@ from uuid import UUID
 import httpx
 import pytest
 
+from app import worker
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database
@@ -18,7 +19,6 @@ from app.tenants import Tenants
 from app.wings.webhooks import store
 from app.wings.webhooks.jobs import Deliveries, Poster, PostError
 from app.wings.webhooks.service import WEBHOOKS_MAX
-from app.worker import run
 from tests.conformance.agent import Agent, Json
 from tests.conftest import serving
 from tests.contract.summaries.test_summaries import SMALL, append_turns
@@ -41,7 +41,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture(autouse=True)
 def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+    monkeypatch.setattr(worker, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ async def working(
     """Run a worker that retries deliveries after these delays."""
     stop = asyncio.Event()
     work = retrying(wiring.worker_work(pooled(Settings(), database_url)), delays, seconds, sending)
-    running = asyncio.create_task(run.run(database_url, stop, work))
+    running = asyncio.create_task(worker.run(database_url, stop, work))
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.resources.sessions.limits import Bucket, Rate, full_bucket, take
+from app.resources.sessions.service import Bucket, Rate, full_bucket, take
 
 RATE = Rate(per_second=10.0, most=50.0)
 

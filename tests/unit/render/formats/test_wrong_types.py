@@ -9,9 +9,8 @@ import pytest
 
 from app.core.errors import InvalidEvent, InvalidMessage
 from app.core.log.parse import parse_batch
-from app.core.render.formats import FORMATS
+from app.core.render.formats import FORMATS, check_native
 from app.core.render.formats.fit import prepare
-from app.core.render.formats.rebuild import check_native
 from tests.support.written_requests import write_in
 from tests.unit.render.formats.layouts import layout_of
 
