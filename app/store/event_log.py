@@ -18,13 +18,13 @@ from app.core.log.events import EventType
 from app.core.log.placement import TurnMark
 from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, clip, log_segments, shared_to
 from app.store.engine import Executor
-from app.store.events import (
+from app.store.rows import (
     EVENT_COLUMNS,
     STORED_COLUMNS,
     WITH_SOME_BODIES,
     WITHOUT_BODIES,
     StoredEvent,
-    decoded,
+    decode_events,
     stored_event,
 )
 
@@ -133,8 +133,12 @@ async def events(
     """Return the events first..last and those at `seqs`, in order. Without `bodies` no event has its body; those at
     `bodiless` never have theirs."""
     if bodies and bodiless:
-        return await decoded(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
-    return await decoded(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
+        return await decode_events(
+            await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless))
+        )
+    return await decode_events(
+        await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs)
+    )
 
 
 async def with_calls(connection: Executor, log: SessionLog, seqs: Iterable[int], *, bodies: bool) -> tuple[Event, ...]:
@@ -164,7 +168,7 @@ NEWEST: Final = (
 
 async def newest(connection: Executor, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
     """Return the events after `after` that are within the last `tokens` tokens of the log."""
-    found = await decoded(await connection.fetch(NEWEST, session_id=log.session_id, after=after, tokens=tokens))
+    found = await decode_events(await connection.fetch(NEWEST, session_id=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
     log = await with_segments(connection, log)
@@ -195,7 +199,7 @@ async def oldest(connection: Executor, log: SessionLog, after: int, tokens: int,
     rows = await connection.fetch(
         _OLDEST, session_id=log.session_id, after=after, tokens=tokens, shared_tokens=before, limit=most
     )
-    return await decoded(rows)
+    return await decode_events(rows)
 
 
 _TOOL_CALLS: Final = (
@@ -212,7 +216,7 @@ async def tool_calls(connection: Executor, log: SessionLog, first: int, last: in
         rows = await connection.fetch(
             _TOOL_CALLS, session_id=part.session_id, first=part.from_seq, last=part.to_seq, limit=most - len(found)
         )
-        found = (*await decoded(rows[::-1]), *found)
+        found = (*await decode_events(rows[::-1]), *found)
     return found
 
 

@@ -30,9 +30,8 @@ from app.core.log.segments import (
 from app.store import event_log, sessions
 from app.store.engine import Connection, Executor
 from app.store.event_log import SessionLog, events, first_seq_over, log_of, owners, prompts, turn_and_tokens_at
-from app.store.events import event
 from app.store.ids import SessionRef, session_ref
-from app.store.rows import Row
+from app.store.rows import Row, event
 from app.store.sessions import SessionRow
 
 EPOCH_COLUMNS: Final = (

@@ -12,8 +12,8 @@ from app.core.log.events import EventType
 from app.core.log.placement import Batch, LogEnd, TurnState, moves_state
 from app.store import jobs, texts
 from app.store.engine import Connection, Executor
-from app.store.events import LEGIBLE
 from app.store.ids import SessionRef
+from app.store.rows import LEGIBLE
 from app.store.sessions import open_calls
 from app.tracing import tracer
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from app.store import calibrations, compactions, event_log, layers, summaries, visibility
-from app.store.events import EVENT_COLUMNS
+from app.store.rows import EVENT_COLUMNS
 
 _LEARNED: Final = """
     v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted, v.reported_outside,

@@ -16,9 +16,8 @@ from app.core.tokens.calibration import Reported
 from app.store import calibrations, event_log, forks, layers, summaries, texts, view_reads, visibility
 from app.store.engine import Connection, Database, Executor
 from app.store.event_log import SessionLog
-from app.store.events import decoded, event
 from app.store.ids import SessionRef, session_key
-from app.store.rows import Row, columns, decode
+from app.store.rows import Row, columns, decode, decode_events, event
 
 _AS_READ: Final = frozenset(
     {"session_id", "estimator", "created_at", "head", "real_head", "turn", "epoch", "epoch_head", "redactions"}
@@ -58,7 +57,7 @@ async def load(
         return None
     decided = tuple(map(visibility.decided, row["decided"]))
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
-    events = await decoded(row["events"])
+    events = await decode_events(row["events"])
     kept = tuple(one for one in events if one.seq < row["first"])
     older = await _read_older(connection, row, frontier, decided)
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0

@@ -17,9 +17,8 @@ from app.core.plan.state.context import NOTHING_UNREAD, Unit, Unread
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
 from app.core.plan.update import PlanInputs
-from app.core.policy.evictions import Caps, Cut, DialogueWindow, Economics, Retention, ToolRule, TtlPruning
+from app.core.policy.groups import Caps, Cut, DialogueWindow, Economics, Retention, Summarize, ToolRule, TtlPruning
 from app.core.policy.policy import Policy
-from app.core.policy.summarize import Summarize
 from app.core.tokens.counter import CALL_TOKENS, HEURISTIC, MESSAGE_TOKENS, Counter, TextKind
 from app.core.tokens.scales import AREA
 

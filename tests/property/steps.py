@@ -17,7 +17,7 @@ from app.core.plan.reducers.visibility import NewestDecision
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.wording import RESUMED
 from app.core.plan.update import PlanInputs, update_context
-from app.core.policy.evictions import SHOW_ALL
+from app.core.policy.groups import SHOW_ALL
 from app.core.policy.policy import Policy
 from app.core.record.evictions import dispositions, evictions
 from app.core.render.formats.layout import Layout

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.policy.evictions import Trigger
+from app.core.policy.groups import Trigger
 from app.core.policy.policy import Policy
 from app.core.tokens import calibration
 from app.core.tokens.budget import Budget, budget_for

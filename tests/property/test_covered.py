@@ -12,9 +12,8 @@ from app.core.memory.cover import Summary, ends, refine, tiling
 from app.core.plan.pipeline import Plan
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs
-from app.core.policy.evictions import Cut, TtlPruning
+from app.core.policy.groups import Cut, Summarize, TtlPruning
 from app.core.policy.policy import PRESETS, Policy
-from app.core.policy.summarize import Summarize
 from app.core.record.evictions import dispositions
 from tests.property.builders import Raw, Session, bounded_inputs, log_of, logs, policies, tree_of, whole_inputs
 from tests.property.steps import budget_of, planned, random_logs, shares, target_of

@@ -10,7 +10,7 @@ from app.core.plan.state import cuts
 from app.core.plan.state.drops import update_prefix
 from app.core.plan.state.frontier import START
 from app.core.plan.state.projection import project
-from app.core.policy.evictions import Cut
+from app.core.policy.groups import Cut
 from app.core.policy.policy import Policy
 from tests.property.builders import COUNTER, Raw, log_of, logs
 from tests.property.steps import budget_of, random_logs, target_of

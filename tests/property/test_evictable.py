@@ -13,7 +13,7 @@ from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Drop, Frontier, Stub
 from app.core.plan.state.projection import project
 from app.core.plan.update import grow
-from app.core.policy.evictions import Economics, Retention, ToolRule
+from app.core.policy.groups import Economics, Retention, ToolRule
 from app.core.tokens.models import CacheProfile
 from tests.support.examples import examples
 from tests.unit.builders import COUNTER, Log

@@ -14,7 +14,7 @@ from app.core.plan.state import drops
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
-from app.core.policy.evictions import TtlPruning
+from app.core.policy.groups import TtlPruning
 from app.core.record.evictions import dispositions
 from app.core.render.request import arrange
 from app.core.tokens.budget import Budget

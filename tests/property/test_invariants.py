@@ -13,7 +13,7 @@ from app.core.log.event import Kind
 from app.core.plan.pipeline import Plan, begin, finish_unchanged, plan
 from app.core.plan.state.frontier import START, from_json, to_json
 from app.core.plan.update import EarlierPlan
-from app.core.policy.evictions import SHOW_ALL
+from app.core.policy.groups import SHOW_ALL
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Layout

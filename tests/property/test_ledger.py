@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.policy.summarize import Prices
+from app.core.policy.groups import Prices
 from app.core.tokens.models import ANTHROPIC, OPENAI, OPENAI_PAID, Bill
 from app.wings.ledger.cache_use import (
     TOLERANCE_TOKENS,

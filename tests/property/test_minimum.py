@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from app.core.errors import CannotFit
 from app.core.plan.pipeline import Plan
-from app.core.policy.evictions import Cut
+from app.core.policy.groups import Cut
 from app.core.policy.policy import PRESETS, Policy
 from tests.property.builders import Raw, log_of, logs, policies, whole_inputs
 from tests.property.steps import planned, random_logs

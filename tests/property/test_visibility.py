@@ -9,7 +9,7 @@ from app.core.errors import CannotFit
 from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan
 from app.core.plan.reducers.visibility import NewestDecision, is_protected
-from app.core.policy.evictions import SHOW_ALL
+from app.core.policy.groups import SHOW_ALL
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
 from app.core.render.request import arrange

@@ -15,7 +15,7 @@ from app.core.plan.reducers.visibility import NewestDecision, fixed_seqs, hidden
 from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
-from app.core.policy.evictions import VisibilityRules
+from app.core.policy.groups import VisibilityRules
 from app.core.render.breakpoints import round_ends, round_points
 from app.core.render.request import arrange
 from app.core.tokens.budget import Budget

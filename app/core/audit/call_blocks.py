@@ -17,7 +17,7 @@ from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.stubs import STUB_TOKENS
-from app.core.policy.evictions import Retention
+from app.core.policy.groups import Retention
 from app.core.record.evictions import FORMAT, loss_reason
 from app.core.record.manifest import CallManifest
 from app.core.render.formats.layout import Layout

@@ -12,8 +12,7 @@ from typing import Final, Protocol, TypeVar
 from uuid import UUID, uuid5
 
 from app.core.log.events import Json, canonical_json
-from app.core.policy.evictions import SHOW_ALL, ViewFilter
-from app.core.policy.summarize import Summarize
+from app.core.policy.groups import SHOW_ALL, Summarize, ViewFilter
 
 COVER_SHARE: Final = 0.4
 """The share of the target that shown summaries may take while the rest of the context does not fit."""

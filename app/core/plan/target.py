@@ -15,7 +15,7 @@ from app.core.plan.state.context import Reduced
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.stubs import Candidate, apply_stubs, omit_recall_hints, stubs_for
 from app.core.plan.update import PlanInputs
-from app.core.policy.evictions import Retention
+from app.core.policy.groups import Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import ROUND_SHARE, Budget
 

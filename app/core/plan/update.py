@@ -21,7 +21,7 @@ from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import project, summary_blocks
 from app.core.plan.state.stubs import VISIBILITY
-from app.core.policy.evictions import SHOW_ALL
+from app.core.policy.groups import SHOW_ALL
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter

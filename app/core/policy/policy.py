@@ -7,13 +7,17 @@ from typing import Final, Literal
 from app.core.errors import InvalidPolicy
 from app.core.log.events import LAYERS, Json
 from app.core.policy import knobs
-from app.core.policy.evictions import (
+from app.core.policy.groups import (
     KINDS,
+    CacheRules,
     Caps,
     Cut,
     DialogueWindow,
     Economics,
+    OverflowRules,
+    Prices,
     Retention,
+    Summarize,
     Trigger,
     TtlPruning,
     ViewFilter,
@@ -22,7 +26,6 @@ from app.core.policy.evictions import (
 )
 from app.core.policy.knobs import knob as _knob
 from app.core.policy.overflow import SETS
-from app.core.policy.summarize import CacheRules, OverflowRules, Prices, Summarize
 
 RESERVE_RATIO: Final = 0.1
 RESERVE_TOKENS_MAX: Final = 16_384

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.core.errors import CannotFit, InvalidPolicy
-from app.core.policy.evictions import Trigger
+from app.core.policy.groups import Trigger
 from app.core.policy.policy import INJECTION_SHARE, RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy
 from app.core.tokens.calibration import Calibration
 from app.core.tokens.models import profile

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from app.core.errors import InvalidPolicy
 from app.core.log.events import Json
+from app.core.policy.groups import CacheRules
 from app.core.policy.knobs import knob, read_values
-from app.core.policy.summarize import CacheRules
 from app.core.tokens.scales import AREA, ImageRule
 
 

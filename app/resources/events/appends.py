@@ -15,7 +15,7 @@ from app.core.render.formats import FORMATS, check_native
 from app.resources.counting import Counting
 from app.store import answers
 from app.store.engine import Connection
-from app.store.events import StoredEvent
+from app.store.rows import StoredEvent
 from app.store.sessions import SessionRow
 
 

@@ -10,8 +10,8 @@ from app.resources.events.appends import event_id
 from app.store import compactions, deletion, event_log, layers, log, sessions, summaries, views, visibility
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
-from app.store.events import StoredEvent
 from app.store.ids import SessionRef, new_id, session_key, session_ref
+from app.store.rows import StoredEvent
 
 
 class Reading:

@@ -39,9 +39,9 @@ from app.resources.sessions.service import SessionQuota
 from app.store import event_log, log
 from app.store.engine import Connection, Database, Executor
 from app.store.event_log import SessionLog
-from app.store.events import StoredEvent
 from app.store.ids import SessionRef, session_ref
 from app.store.log import NO_TRIGGER, AppendSettings, CompactionTrigger
+from app.store.rows import StoredEvent
 from app.store.sessions import SessionRow
 
 PREPARE_RATIO: Final = 0.5

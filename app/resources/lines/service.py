@@ -17,7 +17,7 @@ from app.core.log.conversation import Tip
 from app.core.log.events import Json
 from app.core.log.segments import is_line, line_id, line_of, row_name, session_of
 from app.core.memory.cover import cover_id
-from app.core.policy.evictions import SHOW_ALL
+from app.core.policy.groups import SHOW_ALL
 from app.resources.policies.service import Policies
 from app.resources.sessions.service import SessionQuota, check_metadata
 from app.store import deletion, forks, lines, sessions

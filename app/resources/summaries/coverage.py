@@ -13,7 +13,7 @@ from app.core.memory.cover import cover_id
 from app.core.plan.state import drops
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
-from app.core.policy.evictions import ViewFilter
+from app.core.policy.groups import ViewFilter
 from app.core.record.evictions import disposition_runs, dispositions
 from app.core.tokens.counter import Counter
 from app.resources.counting import Counting

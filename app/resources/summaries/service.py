@@ -20,7 +20,7 @@ from app.core.compaction.prompt import Completion, Prompt
 from app.core.errors import CannotFit, InvalidPolicy, SessionGone, StoreUnavailable
 from app.core.log.events import Json
 from app.core.memory.cover import StoredSummary
-from app.core.policy.evictions import SHOW_ALL
+from app.core.policy.groups import SHOW_ALL
 from app.providers.failures import ProviderError
 from app.providers.summarizer import Summarizer, cost, expected_tokens
 from app.resources.counting import Counting

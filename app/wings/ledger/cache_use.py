@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from app.core.policy.summarize import Prices
+from app.core.policy.groups import Prices
 from app.core.tokens.models import Bill, CacheProfile, divide, priced
 
 TOLERANCE_TOKENS: Final = 256

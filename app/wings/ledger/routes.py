@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from app.core.lexicon.times import time_text
-from app.core.policy.summarize import Prices
+from app.core.policy.groups import Prices
 from app.core.tokens.models import Bill
 from app.http import paging
 from app.http.auth import PrefixAccess

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from app.core.audit.holdout import Group, Holdout, SessionBill
 from app.core.errors import InvalidRequest
+from app.core.policy.groups import Prices
 from app.core.policy.policy import Policy
-from app.core.policy.summarize import Prices
 from app.core.record.evictions import input_if_sent
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced, profile_name

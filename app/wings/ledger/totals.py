@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from app.core.policy.summarize import Prices
+from app.core.policy.groups import Prices
 from app.core.tokens.models import Bill, divide
 from app.wings.ledger.cache_use import CountedCall, CountedEpoch, LedgerLine, cacheable_tokens
 

@@ -8,7 +8,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
-from app.core.policy.evictions import SHOW_ALL, ViewFilter
+from app.core.policy.groups import SHOW_ALL, ViewFilter
 from app.core.record.evictions import dispositions
 from app.core.tokens.counter import Counter, TextKind
 from app.wings.recall.search import query_terms

@@ -20,9 +20,8 @@ from app.core.plan.state.frontier import START, Frontier, from_json
 from app.store import event_log, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
-from app.store.events import EVENT_COLUMNS, event
 from app.store.ids import SessionRef
-from app.store.rows import decode
+from app.store.rows import EVENT_COLUMNS, decode, event
 from app.wings.recall.search import COUNT_MAX, QUESTION_MARK, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
 
 CANDIDATES_MAX: Final = 5_000

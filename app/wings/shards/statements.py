@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from app.store import answers, audit, calls, compactions, event_log, layers, lines, log, outcomes, sessions, view_reads
 from app.store.driver import STATEMENTS_KNOWN_MAX
-from app.store.events import EVENT_COLUMNS
+from app.store.rows import EVENT_COLUMNS
 
 
 def _replace_parts(sql: str, replacements: Mapping[str, str]) -> str:

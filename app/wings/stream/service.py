@@ -24,8 +24,8 @@ from app.core.lexicon.times import to_seconds
 from app.core.log.events import canonical_json
 from app.resources.events.reading import event_json
 from app.store.engine import Database, acting_for
-from app.store.events import StoredEvent
 from app.store.ids import SessionRef, session_ref
+from app.store.rows import StoredEvent
 from app.wings.stream import store
 
 KINDS: Final = ("appended", "epoch", "compaction")

@@ -19,9 +19,9 @@ from app.core.errors import StoreUnavailable
 from app.store import event_log
 from app.store.engine import Database
 from app.store.event_log import SessionLog
-from app.store.events import StoredEvent, stored_event
 from app.store.ids import SessionRef
 from app.store.log import STREAM_CHANNEL
+from app.store.rows import StoredEvent, stored_event
 
 APPLICATION_NAME: Final = "palimpsest stream"
 RECONNECT_SECONDS: Final = 1.0

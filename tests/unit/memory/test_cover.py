@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.core.memory.cover import Summary, clip, contiguous, due_merge
-from app.core.policy.summarize import Summarize
+from app.core.policy.groups import Summarize
 
 LEVEL = Summarize()
 FAN_IN = 3

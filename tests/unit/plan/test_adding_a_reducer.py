@@ -13,7 +13,7 @@ from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
 from app.core.plan.state.stubs import apply_stubs, stub_for
 from app.core.plan.update import PlanInputs
-from app.core.policy.evictions import Economics
+from app.core.policy.groups import Economics
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from tests.property.builders import Raw, logs, policies

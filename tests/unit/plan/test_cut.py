@@ -17,7 +17,7 @@ from app.core.plan.state.cuts import (
 )
 from app.core.plan.state.frontier import START
 from app.core.plan.state.projection import project
-from app.core.policy.evictions import Cut
+from app.core.policy.groups import Cut
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
 from tests.unit.builders import COUNTER, Log

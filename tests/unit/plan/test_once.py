@@ -8,7 +8,7 @@ import pytest
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs
-from app.core.policy.evictions import Economics, Retention
+from app.core.policy.groups import Economics, Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.models import ANTHROPIC, OPENAI_PAID

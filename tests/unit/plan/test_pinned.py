@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from app.core.plan.reducers.visibility import PinnedReducer
-from app.core.policy.evictions import DialogueWindow
+from app.core.policy.groups import DialogueWindow
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import ROOM_SHARE, Budget
 from tests.unit.builders import Log, simple_retention

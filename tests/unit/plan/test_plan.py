@@ -8,7 +8,7 @@ from app.core.errors import CannotFit
 from app.core.plan.pipeline import Plan, begin, finish
 from app.core.plan.state.frontier import START, Drop, from_json, merge_drops, to_json
 from app.core.plan.update import PlanInputs
-from app.core.policy.evictions import DialogueWindow, ToolRule
+from app.core.policy.groups import DialogueWindow, ToolRule
 from app.core.policy.policy import Policy
 from app.core.record.evictions import evictions
 from app.core.tokens.budget import Budget

@@ -7,7 +7,7 @@ from app.core.plan.pipeline import Plan, PlanInputs, plan
 from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import START, from_json, to_json
 from app.core.plan.state.stubs import erase_quotes
-from app.core.policy.evictions import Economics, Retention
+from app.core.policy.groups import Economics, Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import CALL_TOKENS, HEURISTIC, Counter, TextKind

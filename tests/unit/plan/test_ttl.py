@@ -9,7 +9,7 @@ from app.core.log.events import EventType, Json
 from app.core.plan.pipeline import Plan
 from app.core.plan.reducers.ttl import limits_of, prune_content
 from app.core.plan.state.wording import TRUNCATED, limited
-from app.core.policy.evictions import Trigger, TtlPruning
+from app.core.policy.groups import Trigger, TtlPruning
 from app.core.policy.policy import Policy
 from app.core.record.evictions import dispositions
 from tests.unit.builders import Log, simple_retention

@@ -9,7 +9,7 @@ from app.core.plan.reducers.economics import payoff_seq
 from app.core.plan.reducers.visibility import NewestDecision, without_hidden
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs, update_context
-from app.core.policy.evictions import TtlPruning
+from app.core.policy.groups import TtlPruning
 from app.core.policy.policy import Policy
 from app.core.record.evictions import dispositions, evictions
 from app.core.tokens.budget import Budget

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.core.errors import InvalidPolicy
-from app.core.policy.evictions import Retention, ToolRule, Trigger
+from app.core.policy.groups import Retention, ToolRule, Trigger
 from app.core.policy.policy import DEFAULT, DOCUMENTS, PRESETS, Policy, json_schema, parse_policy
 from app.core.tokens.budget import budget_for
 

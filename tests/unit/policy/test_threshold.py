@@ -3,7 +3,7 @@
 import pytest
 
 from app.core.errors import InvalidPolicy
-from app.core.policy.evictions import Trigger
+from app.core.policy.groups import Trigger
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import auto_keep, auto_reserve, budget_for, summary_tokens, threshold
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidPolicy
-from app.core.policy.summarize import CacheRules
+from app.core.policy.groups import CacheRules
 from app.core.tokens.models import (
     ANTHROPIC,
     ANTHROPIC_HOUR,

@@ -15,9 +15,8 @@ from app.core.plan.state.cuts import CutPoint
 from app.core.plan.state.drops import drop_units
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.stubs import apply_stubs, stubs_for
-from app.core.policy.evictions import Cut, Retention
+from app.core.policy.groups import Cut, Retention, Summarize
 from app.core.policy.policy import Policy
-from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import Budget, auto_keep
 
 REDUCER: Final = "caps"

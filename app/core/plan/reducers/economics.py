@@ -27,7 +27,7 @@ from app.core.plan.state.answers import found, held_content, ranked
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.stubs import Candidate, apply_stubs, stubs_for
-from app.core.policy.evictions import Economics, Retention
+from app.core.policy.groups import Economics, Retention
 from app.core.tokens.budget import Budget
 from app.core.tokens.models import CacheProfile
 

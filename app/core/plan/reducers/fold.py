@@ -15,7 +15,7 @@ from app.core.plan.state.frontier import NEWER, OLDER, Drop, Fold, Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import count_summaries, summary_blocks
 from app.core.plan.state.settled import settled_lines
-from app.core.policy.summarize import Summarize
+from app.core.policy.groups import Summarize
 from app.core.tokens.budget import SLACK, Budget, allowed_excess
 from app.core.tokens.counter import Counter
 

@@ -25,7 +25,7 @@ from app.core.plan.state.drops import drop_units, trim_note
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
 from app.core.plan.state.stubs import VISIBILITY, apply_stubs, shortened_for, stub_for
-from app.core.policy.evictions import Cut
+from app.core.policy.groups import Cut
 from app.core.tokens.budget import SLACK, Budget, allowed_excess
 
 REDUCER = "last_resort"

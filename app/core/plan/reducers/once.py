@@ -20,7 +20,7 @@ from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.stubs import LISTING_TOKENS_MAX, Candidate, apply_stubs, stubs_for
-from app.core.policy.evictions import Retention
+from app.core.policy.groups import Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.models import CacheProfile

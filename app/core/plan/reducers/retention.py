@@ -14,7 +14,7 @@ from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.stubs import LISTING_TOKENS_MAX, STUB_TOKENS, Candidate, apply_stubs, stubs_for
-from app.core.policy.evictions import Retention, ToolRule
+from app.core.policy.groups import Retention, ToolRule
 from app.core.tokens.budget import Budget
 
 REDUCER: Final = "retention"

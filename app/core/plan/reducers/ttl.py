@@ -11,7 +11,7 @@ from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
 from app.core.plan.state.stubs import apply_stubs, limited_for
 from app.core.plan.state.wording import Limits, limited
-from app.core.policy.evictions import TtlPruning
+from app.core.policy.groups import TtlPruning
 from app.core.tokens.budget import Budget
 
 SEARCH_WORDS: Final = ("search", "fetch", "memsearch")

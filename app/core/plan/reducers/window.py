@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from app.core.plan.state.context import Context, Reduced, Unit
 from app.core.plan.state.drops import drop_units
 from app.core.plan.state.frontier import Frontier
-from app.core.policy.evictions import DialogueWindow
+from app.core.policy.groups import DialogueWindow
 from app.core.tokens.budget import Budget
 
 REDUCER = "dialogue_window"

@@ -11,8 +11,7 @@ from app.core.plan.state.context import NOTHING_UNREAD, Context, Unread
 from app.core.plan.state.frontier import OLDER, Fold, Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.settled import without_lines
-from app.core.policy.evictions import SHOW_ALL, ViewFilter
-from app.core.policy.summarize import Summarize
+from app.core.policy.groups import SHOW_ALL, Summarize, ViewFilter
 from app.core.tokens.counter import Counter
 
 

@@ -16,7 +16,7 @@ from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import count_summaries, summary_blocks
 from app.core.plan.state.wording import Limits, noted_files
-from app.core.policy.summarize import Summarize
+from app.core.policy.groups import Summarize
 from app.core.tokens.counter import Counter
 
 STUB_TOKENS: Final = 50
