@@ -73,9 +73,9 @@ pytestmark = pytest.mark.wing("all")  # the walk calls every operation
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
 OPERATORS = {
-    "app.wings.sealing.service:drop",
+    "app.wings.sealing.service:drop_key",
     "app.wings.sealing.service:all_keys",
-    "app.wings.sealing.service:rewrap",
+    "app.wings.sealing.service:replace_wrapping",
     "app.store.keys:create",
     "app.store.keys:page",
     "app.store.keys:revoke",
@@ -84,7 +84,7 @@ OPERATORS = {
 """Functions run by operators' commands, as the owner; they concern all tenants."""
 REPLACED = {
     "app.store.audit:page",
-    "app.store.lines:add",
+    "app.store.lines:add_links",
     "app.store.compactions:enqueue",
     "app.store.log:append",
     "app.store.sessions:_with_current_lines",
