@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Final
 
 from app.core.memory.digest.commands import programs
+from app.core.memory.digest.files import distinct_files, is_one_of
 from app.core.memory.digest.outcomes import ERROR, OK, UNKNOWN, is_check, is_idle
 from app.core.memory.digest.plans import next_last, open_last
 from app.core.memory.digest.record import Command, Digest, Search
@@ -154,6 +155,9 @@ TAGS: Final = (
 )
 """The sections of an appendix, in their order."""
 
+REMOVED: Final = " (removed)"
+"""The mark of a modified file that a command removed or moved away."""
+
 _TAG: Final = re.compile(rf"</?(?:{'|'.join(TAGS)})>", re.I)
 
 _REPOSITORY_COMMAND: Final = re.compile(
@@ -206,7 +210,7 @@ class Appendix:
         beside += page.text
         rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in beside]
         # If constraints and modified files do not both fit, neither takes all the room.
-        modified = _by_weight(digest, distinct_files(digest.files_modified))
+        modified = _modified(digest)
         files_tokens = self._measure(_section("modified-files", modified)) if modified else 0
         page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
         page.add_all("modified-files", modified, tokens, order=str)
@@ -311,16 +315,11 @@ def _add_requests(digest: Digest, page: Page, beside: str) -> None:
     page.add(REQUESTS, lines, limit)
 
 
-def _by_weight(digest: Digest, files: Sequence[str]) -> Sequence[str]:
-    """Return the files, sorted so that the likeliest to be used again comes last."""
+def _modified(digest: Digest) -> Sequence[str]:
+    """Return the modified files, the removed ones marked, sorted so that the likeliest to be used again comes last."""
     weights = dict(digest.identifiers)
-    return sorted(files, key=lambda path: weights.get(path, 0.0))
-
-
-def distinct_files(files: Sequence[str]) -> Sequence[str]:
-    """Return the files except those whose path is the end of another one's path."""
-    ends = {file[at + 1 :] for file in files for at, char in enumerate(file) if char == "/"}
-    return [file for file in files if file not in ends]
+    files = sorted(distinct_files(digest.files_modified), key=lambda path: weights.get(path, 0.0))
+    return [f"{path}{REMOVED}" if is_one_of(path, digest.files_removed) else path for path in files]
 
 
 def _commands(digest: Digest, beside: str) -> Sequence[str]:

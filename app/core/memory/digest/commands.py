@@ -81,6 +81,22 @@ def removed_paths(command: str) -> Iterator[str]:
             yield from (_join(folder, path) for path in words[1:] if _is_literal_path(path))
 
 
+def moved_paths(command: str) -> Iterator[tuple[str, str]]:
+    """Yield the old and the new path of each file that a command moves, resolved against its `cd`s."""
+    for folder, plain, _ in _with_folders(command[:COMMAND_CHARS_MAX]):
+        if "mv" in plain[:2] and len(files := _changed(plain)) == 2 and all(map(_is_literal_path, files)):
+            yield _join(folder, files[0]), _join(folder, files[1])
+
+
+def replaced_paths(command: str) -> Iterator[str]:
+    """Yield the paths whose whole content a command writes, resolved against its `cd`s."""
+    for folder, plain, targets in _with_folders(command[:COMMAND_CHARS_MAX]):
+        copied = _changed(plain)[-1:] if plain[:1] in (["mv"], ["cp"]) else ()
+        # The files that a command appends to are among its targets.
+        written = () if ">>" in command else targets
+        yield from (_join(folder, path) for path in (*copied, *written) if _is_literal_path(path))
+
+
 def shown_paths(command: str) -> tuple[str, ...]:
     """Return the files of which a command prints some text, without repeats, resolved against its `cd`s."""
     command = command[:COMMAND_CHARS_MAX]
@@ -219,7 +235,7 @@ def _changed_by_git(words: Sequence[str]) -> Sequence[str]:
     files = [word for word in words[1:] if not word.startswith("-")]
     if words[0] == "mv" and len(files) == 2:
         return [files[0], _target(*files)]
-    return files if words[0] == "rm" else ()
+    return files if words[0] == "rm" and "--cached" not in words else ()
 
 
 def _target(source: str, target: str) -> str:

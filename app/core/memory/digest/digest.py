@@ -7,10 +7,10 @@ from typing import Final
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.memory.digest.calls import AnsweredCall, answered_calls
-from app.core.memory.digest.commands import programs
-from app.core.memory.digest.files import files_of, repository_lines
+from app.core.memory.digest.commands import moved_paths, programs, removed_paths
+from app.core.memory.digest.files import files_of, is_one_of, repository_lines
 from app.core.memory.digest.names import names_in, weigh
-from app.core.memory.digest.outcomes import CheckRun, outcomes_of, reads_only, run_of
+from app.core.memory.digest.outcomes import OK, CheckRun, outcomes_of, reads_only, run_of
 from app.core.memory.digest.plans import PlanStep, Task, plan_of, tasks_in
 from app.core.memory.digest.record import FOUND_MAX, Artifact, Command, Digest, Output, Search, unite
 from app.core.memory.digest.sentences import ask_of, own_messages, promises_in, rules_with_reversals, shorten
@@ -41,6 +41,7 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         events=len(events),
         files_read=read,
         files_modified=modified,
+        files_removed=tuple(_removed(calls)),
         artifacts=tuple(_artifacts(events)),
         outputs=tuple(Output(e.tool or "", 1, int(e.is_error)) for e in events if e.type is EventType.TOOL_RESULT),
         searches=tuple(_searches(calls)),
@@ -103,6 +104,17 @@ def _files(calls: Iterable[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, .
         full = {ending: path for path in (*read, *modified) for ending in _endings(path)}
         modified += [full.get(path, path) for path in diffed]
     return tuple(read), tuple(modified)
+
+
+def _removed(calls: Iterable[AnsweredCall]) -> Iterable[str]:
+    """Return the paths that commands removed or moved away, and that no later call wrote."""
+    removed: list[str] = []
+    for call in calls:
+        removed = [path for path in removed if not any(is_one_of(one, (path,)) for one in call.use.modified)]
+        if call.command is not None and call.state == OK:
+            removed += removed_paths(call.command)
+            removed += (source for source, _ in moved_paths(call.command))
+    return removed
 
 
 def _endings(path: str) -> Iterable[str]:

@@ -79,6 +79,17 @@ class FileUse(NamedTuple):
     modified: tuple[str, ...] = ()
 
 
+def is_one_of(path: str, named: Iterable[str]) -> bool:
+    """Return whether a path is among the named ones, which may lack its first folders."""
+    return any(path == one or path.endswith(f"/{one}") for one in named)
+
+
+def distinct_files(files: Sequence[str]) -> Sequence[str]:
+    """Return the files except those whose path is the end of another one's path."""
+    ends = {file[at + 1 :] for file in files for at, char in enumerate(file) if char == "/"}
+    return [file for file in files if file not in ends]
+
+
 def is_temporary(path: str) -> bool:
     """Return whether a path is outside the work, in a folder for temporary files."""
     return _TEMPORARY.match(path) is not None

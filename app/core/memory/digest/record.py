@@ -6,12 +6,13 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from app.core.log.events import Json
-from app.core.memory.digest.files import unite_lines
+from app.core.memory.digest.files import is_one_of, unite_lines
 from app.core.memory.digest.names import Names, decay, heaviest
 from app.core.memory.digest.outcomes import CheckRun, bare_command, mark_before_edits, newest_runs, runs_in
 from app.core.memory.digest.plans import PlanStep, Task, unite_tasks
 
 READ_FILES_MAX: Final = 1000
+REMOVED_FILES_MAX: Final = 200
 ARTIFACTS_MAX: Final = 500
 SEARCHES_MAX: Final = 40
 FOUND_MAX: Final = 5
@@ -83,17 +84,18 @@ class Digest:
     """The facts of a span of `events` events, extracted mechanically.
 
     Every tuple is in the log's order, the newest last, without repeats; only `identifiers` has the best first, each
-    with its weight as of the span's end. A modified file is not listed among the read files. `hidden` pairs the seqs of
-    hidden events with their replacement texts. `asks` are the user's own words, `constraints` too, with the agent's
-    promises, `directives` the system messages, `plan` the agent's newest list of steps, `tasks` its tasks. `requests`
-    are the user's messages in the turns that the span's ends cut through. `checks` are the newest runs of checks, which
-    are in `commands` too. `made` are lines on commits, pushes and the like, and on their reversals. `edits` is the
-    number of calls that changed files.
+    with its weight as of the span's end. A modified file is not listed among the read files; a removed one may be
+    in both lists of files. `hidden` pairs the seqs of hidden events with their replacement texts. `asks` are the
+    user's own words, `constraints` too, with the agent's promises, `directives` the system messages, `plan` the
+    agent's newest list of steps, `tasks` its tasks. `requests` are the user's messages in the turns that the span's
+    ends cut through. `checks` are the newest runs of checks, which are in `commands` too. `made` are lines on
+    commits, pushes and the like, and on their reversals. `edits` is the number of calls that changed files.
     """
 
     events: int = 0
     files_read: tuple[str, ...] = ()
     files_modified: tuple[str, ...] = ()
+    files_removed: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     outputs: tuple[Output, ...] = ()
     searches: tuple[Search, ...] = ()
@@ -165,6 +167,7 @@ def unite(digests: Sequence[Digest]) -> Digest:
         events=sum(d.events for d in digests),
         files_read=read,
         files_modified=modified,
+        files_removed=_removed(digests),
         artifacts=newest((one for d in digests for one in d.artifacts), lambda one: one.path, ARTIFACTS_MAX),
         outputs=tuple(outputs.values()),
         searches=newest((one for d in digests for one in d.searches), lambda one: (one.tool, one.query), SEARCHES_MAX),
@@ -182,6 +185,16 @@ def unite(digests: Sequence[Digest]) -> Digest:
         tasks=unite_tasks(one for d in digests for one in d.tasks),
         requests=newest((one for d in digests for one in d.requests), str, REQUESTS_MAX),
     )
+
+
+def _removed(digests: Sequence[Digest]) -> tuple[str, ...]:
+    """Return the removed files of the digests without those that a later one wrote again."""
+    removed: tuple[str, ...] = ()
+    for digest in digests:
+        gone = digest.files_removed
+        written = [path for path in digest.files_modified if not is_one_of(path, gone)] if removed else []
+        removed = (*(path for path in removed if not any(is_one_of(one, (path,)) for one in written)), *gone)
+    return newest(removed, str, REMOVED_FILES_MAX)
 
 
 def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
@@ -254,6 +267,7 @@ _PARSERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "events": int,
     "files_read": tuple,
     "files_modified": tuple,
+    "files_removed": tuple,
     "artifacts": _entries(Artifact),
     "outputs": lambda values: tuple(Output(**v) for v in values),
     "searches": _entries(Search),

@@ -25,6 +25,10 @@ ADDED, REMOVED, EDITED = "added", "removed", "edited"
 
 TOLD: Final = re.compile(r"^- (Changed|Wrote|Deleted) ([^\s,:]{1,200}?)(?: x(\d{1,6}))?(?:: ([^\n]{1,600}))?\.$", re.M)
 """A line on the changes of a file: the verb, the file's name, the number of changes and the names in it."""
+BY_COMMANDS: Final = re.compile(r"^- Changed by commands: ([^\n]{1,2000})\.$", re.M)
+"""The line on the files that shell commands changed, each with the number of these commands."""
+FILES_MAX: Final = 12
+"""The number of newest files in that line."""
 
 _OUTER: Final = re.compile(
     r"[ \t]{0,4}(?:export |pub |async |default |static |public |private )*"
@@ -37,19 +41,24 @@ _BETWEEN: Final = re.compile(r"\s*(?:(?://|#|/?\*|@)[^\n]*)?")
 
 @dataclass(slots=True)
 class FileChange:
-    """The changes of one file: their number, the seq of the newest, and a state for each changed definition's name."""
+    """The changes of one file: their number, the seq of the newest, and a state for each changed definition's name.
+
+    `commands` counts the shell commands that wrote it, which are not among the `times`.
+    """
 
     times: int = 0
+    commands: int = 0
     seq: int = 0
     is_new: bool = False
     is_gone: bool = False
     names: dict[str, str] = field(default_factory=dict)
 
-    def add(self, times: int, seq: int, names: Mapping[str, str]) -> None:
+    def add(self, times: int, seq: int, names: Mapping[str, str], commands: int = 0) -> None:
         """Count more changes, from zero if the file was deleted; a name that was added and then removed is dropped."""
         if self.is_gone:
-            self.times, self.is_new, self.is_gone, self.names = 0, True, False, {}
+            self.times, self.commands, self.is_new, self.is_gone, self.names = 0, 0, True, False, {}
         self.times += times
+        self.commands += commands
         self.seq = max(self.seq, seq) if self.seq > 0 else seq
         for name, done in names.items():
             before = self.names.pop(name, None)
@@ -71,6 +80,7 @@ class FileChange:
             self.is_gone = False
         else:
             self.times = max(0, self.times - change.times)
+            self.commands = max(0, self.commands - change.commands)
             self.names = {name: done for name, done in self.names.items() if name not in change.names}
 
     def line(self, name: str) -> SectionLine:
@@ -88,8 +98,21 @@ class FileChange:
         return SectionLine(f"{verb} {name}{times}{': ' if parts else ''}{', '.join(parts)}.", self.seq)
 
 
+def by_commands(changes: Mapping[str, FileChange]) -> Sequence[SectionLine]:
+    """Return the line on the newest files that shell commands changed; none without any. `changes` are by file."""
+    written = sorted((one.seq, name, one.commands) for name, one in changes.items() if one.commands and not one.is_gone)
+    if not written:
+        return ()
+    files = [f"{name} x{times}" if times > 1 else name for _, name, times in written[-FILES_MAX:]]
+    return (SectionLine(f"Changed by commands: {', '.join(files)}.", written[-1][0]),)
+
+
 def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
     """Yield the changes in lines of earlier summaries, each with the file's name."""
+    for listed in BY_COMMANDS.findall(text):
+        for number, one in enumerate(listed.split(", ")):
+            name, _, times = one.partition(" x")
+            yield name, FileChange(seq=number - len(text), commands=int(times or 1))
     for number, (verb, name, times, listed) in enumerate(TOLD.findall(text)):
         if verb == "Deleted":
             yield name, FileChange(seq=number - len(text), is_gone=True)

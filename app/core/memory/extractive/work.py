@@ -10,10 +10,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.log.event import Event
-from app.core.memory.digest.appendix import distinct_files
+from app.core.memory.digest.appendix import REMOVED
 from app.core.memory.digest.calls import AnsweredCall, answered_calls
-from app.core.memory.digest.commands import programs, removed_paths
-from app.core.memory.digest.files import Undone, commits_in, files_of, undone_changes, writes_whole
+from app.core.memory.digest.commands import programs, removed_paths, replaced_paths, written_paths
+from app.core.memory.digest.files import (
+    Undone,
+    commits_in,
+    distinct_files,
+    files_of,
+    is_temporary,
+    undone_changes,
+    writes_whole,
+)
 from app.core.memory.digest.outcomes import (
     BEFORE_EDITS,
     ERROR,
@@ -26,7 +34,7 @@ from app.core.memory.digest.outcomes import (
     is_idle,
 )
 from app.core.memory.digest.sentences import shorten
-from app.core.memory.extractive.changes import TOLD, FileChange, definitions, parse_changes
+from app.core.memory.extractive.changes import TOLD, FileChange, by_commands, definitions, parse_changes
 from app.core.memory.extractive.sections import SectionLine, done_lines
 from app.core.memory.extractive.tool_calls import ToolCalls, parse_calls, plain_arguments
 
@@ -102,9 +110,7 @@ class SpanWork:
                 name = self._name(path)
                 if name in self._changes:
                     self._changes[name].forget(arguments)
-                self._change(name, change)
-                self._uncommitted.append((path, change))
-                self._paths.setdefault(name, set()).add(path)
+                self._note(path, change)
         if not (use.modified or use.read or _LOOKING.search(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
@@ -112,7 +118,7 @@ class SpanWork:
 
     def _told(self, previous: str) -> str:
         """Return the lines on finished work in one earlier summary, with its files named as in this one."""
-        listed = previous.partition("<modified-files>\n")[2].splitlines()
+        listed = previous.partition("<modified-files>\n")[2].replace(f"{REMOVED}\n", "\n").splitlines()
 
         def renamed(told: re.Match[str]) -> str:
             found = [path for path in listed if path.endswith(f"/{told[2]}")]
@@ -128,12 +134,19 @@ class SpanWork:
             name = f"{folders.pop()}/{name}"
         return name or path
 
+    def _note(self, path: str, change: FileChange) -> None:
+        """Add a change that is not committed yet."""
+        name = self._name(path)
+        self._change(name, change)
+        self._uncommitted.append((path, change))
+        self._paths.setdefault(name, set()).add(path)
+
     def _change(self, name: str, change: FileChange) -> None:
         known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
         if change.is_gone:
             known.is_gone, known.seq = True, change.seq
         else:
-            known.add(change.times, change.seq, change.names)
+            known.add(change.times, change.seq, change.names, change.commands)
 
     def _call(self, tool: str, times: int, seq: int, arguments: str) -> None:
         self._called.setdefault(tool, ToolCalls()).add(times, seq, arguments)
@@ -145,12 +158,25 @@ class SpanWork:
             bare = bare_command(command)
             self._commands.setdefault(bare, (command, _Attempts()))[1].add(state, seq)
             self._errors[bare] = error_in(output)
-        for back in undone_changes(command, state):
+        taken_back = list(undone_changes(command, state))
+        for back in taken_back:
             self._revert(back)
+        if state == OK and not taken_back:
+            self._add_written(command, seq)
         for gone in removed_paths(command) if state == OK else ():
             self._remove(gone, seq)
         if commits_in(command, output):
             self._uncommitted.clear()
+
+    def _add_written(self, command: str, seq: int) -> None:
+        """Note the files of the work that a command wrote; one that it replaced may lack what edits added."""
+        replaced, gone = {*replaced_paths(command)}, {*removed_paths(command)}
+        for path in written_paths(command):
+            if path in gone or is_temporary(path):
+                continue
+            if path in replaced and (known := self._changes.get(self._name(path))):
+                known.names.clear()
+            self._note(path, FileChange(seq=seq, commands=1))
 
     def _remove(self, gone: str, seq: int) -> None:
         """Note that a file was deleted, if only one changed file has its path."""
@@ -179,6 +205,7 @@ class SpanWork:
             [calls.line(tool) for tool, calls in self._called.items() if bool(_ASKING.search(tool)) is asks]
             for asks in (False, True)
         )
+        changed += by_commands(self._changes)
         return [line for lines in (changed, did, asked) for line in sorted(lines, key=lambda line: -line.seq)]
 
     def failing(self) -> Sequence[SectionLine]:

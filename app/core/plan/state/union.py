@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from app.core.memory.digest.appendix import FORMER_REQUESTS, REQUESTS, TAGS, distinct_files
+from app.core.memory.digest.appendix import FORMER_REQUESTS, REMOVED, REQUESTS, TAGS
 from app.core.memory.digest.checks import Check, checks_of, covers
+from app.core.memory.digest.files import distinct_files
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
 from app.core.memory.digest.plans import DELETED, OPEN, open_last, parse_tasks, unite_tasks
 from app.core.plan.state.settled import FAILED_CHANGE, FAILED_COMMAND, STATE_MARK, UNRESOLVED_LINE
@@ -81,7 +82,7 @@ def _unite(texts: tuple[str, ...]) -> Union:
         words[at] = _drop_old_failures(parsed[at], passed, failed, modified, is_old=at < newest_edit)
         passed += parsed[at].passed
         failed |= parsed[at].failed
-        modified |= {line for tag, _, line in parsed[at].entries if tag == "modified-files"}
+        modified |= {path for tag, path, _ in parsed[at].entries if tag == "modified-files"}
     for at, one in enumerate(parsed):
         is_old = at < newest_edit
         for tag, key, line in one.entries:
@@ -95,7 +96,7 @@ def _unite(texts: tuple[str, ...]) -> Union:
         found["read-files"].pop(path, None)
     found["commands"] = _drop_passed_failures(found["commands"])
     for tag in _SORTED:
-        found[tag] = {path: path for path in distinct_files(list(found[tag]))}
+        found[tag] = {path: found[tag][path] for path in distinct_files(list(found[tag]))}
     found["tasks"] = _united_tasks([line for tag, _, line in one.entries if tag == "tasks"] for one in parsed)
     found["identifiers"] = _drop_visible_names(found, words)
     return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
@@ -199,6 +200,8 @@ def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
     lines = [line for line in inner.splitlines() if line]
     if tag == "commands":
         return ((bare_command(STATE_MARK.sub("", line)), line) for line in lines)
+    if tag == "modified-files":
+        return ((line.removesuffix(REMOVED), line) for line in lines)
     return ((line[:REQUEST_CHARS] if tag in _REQUESTS else line, line) for line in lines)
 
 
