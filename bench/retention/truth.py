@@ -21,6 +21,8 @@ _PASSED_LAST: Final = re.compile(r"^- Passed when last run(?:, before the last e
 _OLD: Final = re.compile(r"^\[\w+\] (.+?) # .*before the last edits$", re.M)
 _COMMITTED: Final = re.compile(r"^committed ([0-9a-f]{7,40}) ", re.M)
 _CHANGED: Final = re.compile(r"^- (?:Changed|Wrote) ([^\s,:]+?)(?: x(\d+))?(?:: .+)?\.$", re.M)
+_BY_COMMANDS: Final = re.compile(r"^- Changed by commands: (.+)\.$", re.M)
+_WRITES: Final = re.compile(r"\b(?:sed|perl) -\w*i|>(?!&)|\b(?:tee|mv|cp|touch)\b")
 _EDITORS: Final = re.compile(r"edit|write|str_replace|patch", re.I)
 _GOOD: Final = re.compile(
     r"^(?:ok[ \t]+\S+[ \t]|PASS$|0 issues|=* ?\d+ passed|All checks passed|Success: no issues|test result: ok)", re.M
@@ -133,10 +135,21 @@ def _work(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
                 last = at
     for name, times in _CHANGED.findall(text):
         yield "changes", TRUE if 0 < int(times or 1) <= edits[name] else FALSE, f"{name} x{times}"
+    for listed in _BY_COMMANDS.findall(text):
+        for name, _, times in (one.partition(" x") for one in listed.split(", ")):
+            wrote = [call for call in events if _writes(call, name.rsplit("/", 1)[-1], answers.get(call.seq))]
+            yield "by commands", TRUE if 0 < int(times or 1) <= len(wrote) else FALSE, f"{name} x{times}"
     runs = list(_runs(events))
     for command in _OLD.findall(text):
         found = [at for at, _, part, _ in runs if _words(part) == _words(command)]
         yield "before edits", UNKNOWN if not found else TRUE if found[-1] < last else FALSE, command
+
+
+def _writes(call: Event, name: str, result: Event | None) -> bool:
+    """Return whether a command names a file, writes something, and was not reported as failed."""
+    command = call.arguments.get("command") if call.type is EventType.TOOL_CALL else None
+    text = command if isinstance(command, str) and (result is None or not result.is_error) else ""
+    return name in text and _WRITES.search(text) is not None
 
 
 def key(command: str) -> str:

@@ -570,3 +570,32 @@ def test_a_request_in_the_body_is_not_repeated_in_the_appendix() -> None:
     assert "<earlier-requests>" not in appendix(digest, COUNTER, 200, "## Goal\n- Port the tide\n  service.")
     assert from_json(to_json(digest)) == digest
     assert unite([digest, Digest(requests=("Another one.",))]).requests == ("Port the tide service.", "Another one.")
+
+
+def test_removed_and_moved_files_are_marked_until_they_are_written_again() -> None:
+    first, later, last = Log(), Log(), Log()
+    for name in ("gauge", "feet", "wind"):
+        add_call(first, "Write", {"file_path": f"/srv/tide/{name}.py", "content": "x"})
+    add_call(first, "bash", {"command": "cd /srv && rm tide/feet.py && mv tide/wind.py tide/air.py"})
+    add_call(later, "bash", {"command": "rm tide/gauge.py"}, "rm: cannot remove it", is_error=True)
+    add_call(later, "bash", {"command": "git rm tide/gauge.py"})
+    add_call(last, "Write", {"file_path": "/srv/tide/feet.py", "content": "x"})
+    digests = [digest_of(log.events) for log in (first, later, last)]
+    assert [one.files_removed for one in digests] == [
+        ("/srv/tide/feet.py", "/srv/tide/wind.py"),
+        ("tide/gauge.py",),
+        (),
+    ]
+    whole = unite(digests)
+    assert whole.files_removed == ("/srv/tide/wind.py", "tide/gauge.py")
+    for other in (unite([unite(digests[:2]), digests[2]]), unite([digests[0], unite(digests[1:])])):
+        assert other.files_removed == whole.files_removed
+    assert from_json(to_json(whole)) == whole
+    text = appendix(whole, COUNTER, 400)
+    listed = text.partition("<modified-files>\n")[2].partition("\n</modified-files>")[0].splitlines()
+    assert listed == [
+        "/srv/tide/air.py",
+        "/srv/tide/feet.py",
+        "/srv/tide/gauge.py (removed)",
+        "/srv/tide/wind.py (removed)",
+    ]

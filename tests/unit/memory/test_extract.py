@@ -490,6 +490,38 @@ def test_a_removal_that_failed_or_of_another_file_deletes_nothing() -> None:
     assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
 
 
+def test_files_that_commands_wrote_are_listed_apart_from_edited_ones() -> None:
+    log = Log()
+    add_edit(log, "", "func High() {}")
+    run(log, "cat > tide/feet.go <<'EOF'\npackage tide\nEOF")
+    run(log, "cd tide && sed -i 's/a/b/' feet.go gauge.go")
+    run(log, "go test ./... > /tmp/out.txt 2>/dev/null")
+    run(log, "sed -i 's/a/b/' wind.go", "sed: can't read wind.go", is_error=True)
+    first = body(log)
+    assert section(first, "### Done") == [
+        "Changed gauge.go: added High.",
+        "Changed by commands: feet.go x2, gauge.go.",
+    ]
+    later = Log()
+    run(later, "head -n 3 tide/gauge.go > /tmp/cut && mv /tmp/cut tide/gauge.go")
+    run(later, "rm tide/feet.go")
+    assert section(body(later, previous=first), "### Done") == [
+        "Changed gauge.go.",
+        "Changed by commands: gauge.go x2.",
+        "Deleted feet.go.",
+    ]
+
+
+def test_changes_by_commands_that_git_took_back_are_not_listed() -> None:
+    log = Log()
+    run(log, "sed -i 's/a/b/' tide/gauge.go")
+    run(log, "git commit -am x", "[m abcdef1] x")
+    run(log, "sed -i 's/b/c/' tide/gauge.go && cp tide/gauge.go tide/feet.go")
+    assert section(body(log), "### Done") == ["Changed by commands: feet.go, gauge.go x2."]
+    run(log, "git checkout -- tide/gauge.go")
+    assert section(body(log), "### Done") == ["Changed by commands: feet.go, gauge.go."]
+
+
 def test_a_long_message_is_shortened_to_its_beginning_and_its_last_sentence() -> None:
     said = f"Look at the harbours {'and the tides ' * 80}of last year. I doubt that a new table is the solution."
     log = Log()
@@ -502,6 +534,16 @@ def test_a_long_message_is_shortened_to_its_beginning_and_its_last_sentence() ->
     assert body(log, 2000).count("I doubt that") == 1 and said in body(log, 2000)
 
 
+def test_a_long_message_that_begins_with_a_quoted_line_is_shortened_to_its_end() -> None:
+    log = Log()
+    log.user(body={"content": "Print the heights of the gauge in metres."})
+    add_edit(log, "a", "b")
+    log.user(body={"content": f"+ {'heights.append(gauge.height) ' * 30}\n\nisn't this reading the gauge twice?"})
+    log.user(body={"content": "Now sort the second table by its names."})
+    shown = next(line for line in section(body(log, 300), "## User Messages") if "twice" in line)
+    assert shown.startswith("…") and shown.endswith(" isn't this reading the gauge twice?") and len(shown) <= 240
+
+
 def test_files_of_one_name_are_told_apart() -> None:
     log = Log()
     add_edit(log, "a", "b")
@@ -511,6 +553,13 @@ def test_files_of_one_name_are_told_apart() -> None:
     run(log, "rm wind/gauge.go")
     assert section(body(log), "### Done") == ["Changed tide/gauge.go.", "Deleted wind/gauge.go."]
     run(log, "git checkout wind/gauge.go")
+    assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
+
+
+def test_a_changed_file_is_told_from_a_read_one_of_its_name() -> None:
+    log = Log()
+    log.result(log.call("Read", body={"arguments": {"file_path": "/srv/wind/gauge.go"}}), body={"content": "x"})
+    add_edit(log, "a", "b")
     assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
 
 

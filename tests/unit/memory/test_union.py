@@ -48,6 +48,13 @@ def summary(text: str, turns: tuple[int, int] = (0, 0), times: tuple[str, str] =
     )
 
 
+def test_a_file_is_marked_as_removed_if_the_newest_summary_that_lists_it_says_so() -> None:
+    there, gone = ("<modified-files>\n/srv/a.go\n/srv/b.go" + end + "\n</modified-files>" for end in ("", " (removed)"))
+    assert unite([there, gone]).sections == gone
+    assert unite([gone, there]).sections == there
+    assert unite([there, "<modified-files>\nb.go (removed)\n</modified-files>"]).sections == gone
+
+
 def test_each_section_occurs_once_and_newer_lines_replace_older_ones() -> None:
     union = unite([FIRST, SECOND])
     assert union.words == ("## Goal\n- Sort the gauge.", "## Latest Agent Messages\n- Sorted.")

@@ -60,7 +60,7 @@ _MODIFYING: Final = re.compile(
     r"write|edit|patch|create|replace|insert|append|save|delete|remove|rename|move(?!d)|notebook(?!_?read)", re.I
 )
 _READ_TOOLS: Final = re.compile(r"read|view|cat\b|open|show|get", re.I)
-_LIST_TOOLS: Final = re.compile(r"grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|exists|stat", re.I)
+_LIST_TOOLS: Final = re.compile(r"grep|search|glob|find|list|(?:^|_)(?:ls|tree|stat)(?:$|_)|exists", re.I)
 _PATCHES: Final = ("patch", "diff", "input")
 _BODIES: Final = ("content", "contents", "text", "file_text", "new_source", "new_content")
 OLD_TEXTS: Final = ("old_string", "old_str", "oldText", "old_text", "search", "old")

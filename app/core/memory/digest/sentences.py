@@ -123,6 +123,8 @@ _BREAK_OF_ITEMS: Final = re.compile(rf"{_STOP}(?<!\s\d\.)(?<!\s\d\d\.){_SPACE}")
 """The space between two sentences in a line with such items, whose numbers are no sentences."""
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
 _QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])")
+_QUOTES_FIRST: Final = re.compile(r"[+>] ")
+"""The beginning of a text whose author copied a line of a diff, or of another text, to speak about it."""
 _STRONG: Final = re.compile(
     r"\b(?:must(?! have)|(?<!is )(?<!are )(?<!was )(?<!were )never|(?<!can )(?<!could )always"
     r"|do not|(?<![^e]s )don'?t (?!we|i\b|you\b|have|know|think|see|remember|recall|actually)"
@@ -247,8 +249,11 @@ def shorten(text: str, chars: int) -> str:
 def abridge(text: str, chars: int) -> str:
     """Return the text, or its first words, an ellipsis and its last sentence, in at most `chars` characters.
 
-    Without the last sentence if that takes more than half of them.
+    Without the last sentence if that takes more than half of them. A text that begins with a quoted line ends with
+    the author's own words: of it, the last words follow the ellipsis.
     """
+    if len(text) > chars and _QUOTES_FIRST.match(text):
+        return f"…{text[1 - chars :].partition(' ')[2]}"
     last = next(reversed(list(sentences(text))), "")
     if len(text) <= chars or len(last) > chars // 2 or not text.endswith(last):
         return shorten(text, chars)

@@ -138,7 +138,7 @@ class SpanBody:
         earlier[GOAL], earlier[USERS] = requests_in(earlier[GOAL], earlier[USERS])
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
-        work = SpanWork(events, previous_text, digest.files_modified)
+        work = SpanWork(events, previous_text, (*digest.files_modified, *digest.files_read))
         has_effect = any(not (is_idle(one.text) or is_check(one.text)) for one in digest.commands)
         self._nothing = UNDECIDED if has_effect else NOTHING.rstrip(".")
         # An earlier summary's sections on current state describe the time before this span.
@@ -211,7 +211,7 @@ def extract_prefix(
     messages = _Messages(events, focus, previous)
     request = next((SectionLine(ask, e.seq) for e in messages.users if (ask := ask_of(e.text))), None)
     requests = [request] if request else previous.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
-    next_steps, work = messages.next_steps(), SpanWork(events, modified=digest.files_modified)
+    next_steps, work = messages.next_steps(), SpanWork(events, files=(*digest.files_modified, *digest.files_read))
     done = [*interleave(work.done(), messages.done()), *messages.ranked]
     early = [line for line in done if line not in next_steps] + previous.get(EARLY, [])
     suffix = [

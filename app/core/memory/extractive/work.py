@@ -68,12 +68,12 @@ class _Attempts:
 class SpanWork:
     """The calls of a span that did more than look, with their outcomes: file changes, commands and other calls."""
 
-    def __init__(self, events: Sequence[Event], previous_text: str = "", modified: Sequence[str] = ()) -> None:
+    def __init__(self, events: Sequence[Event], previous_text: str = "", files: Sequence[str] = ()) -> None:
         """Count the calls of the events, together with those and the changes in earlier summaries.
 
-        `modified` are the paths of the files that were changed in all of them.
+        `files` are the paths of the files that were changed or read in all of them.
         """
-        self._files = distinct_files([*dict.fromkeys(modified)])
+        self._files = distinct_files([*dict.fromkeys(files)])
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
@@ -128,7 +128,7 @@ class SpanWork:
         return TOLD.sub(renamed, done_lines(previous))
 
     def _name(self, path: str) -> str:
-        """Return a file's own name, with the folders that tell it from other changed files of this name."""
+        """Return a file's own name, with the folders that tell it from other known files of this name."""
         *folders, name = path.rstrip("/").split("/")
         while folders and sum(f"/{file}".endswith(f"/{name}") for file in self._files) > 1:
             name = f"{folders.pop()}/{name}"
@@ -181,7 +181,10 @@ class SpanWork:
     def _remove(self, gone: str, seq: int) -> None:
         """Note that a file was deleted, if only one changed file has its path."""
         names = [name for name, paths in self._paths.items() if all(f"/{path}".endswith(f"/{gone}") for path in paths)]
-        if len(names) == 1 and (paths := self._paths.pop(names[0])):
+        # Of the changes in earlier summaries only the names are known.
+        names = names or [name for name in self._changes if f"/{gone}".endswith(f"/{name}")]
+        if len(names) == 1:
+            paths = self._paths.pop(names[0], {gone})
             deletion = FileChange(seq=seq, is_gone=True)
             self._change(names[0], deletion)
             self._uncommitted += [(path, deletion) for path in paths]

@@ -13,7 +13,7 @@ from typing import Final
 
 from app.core.memory.digest.appendix import FORMER_REQUESTS, REMOVED, REQUESTS, TAGS
 from app.core.memory.digest.checks import Check, checks_of, covers
-from app.core.memory.digest.files import distinct_files
+from app.core.memory.digest.files import distinct_files, is_one_of
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
 from app.core.memory.digest.plans import DELETED, OPEN, open_last, parse_tasks, unite_tasks
 from app.core.plan.state.settled import FAILED_CHANGE, FAILED_COMMAND, STATE_MARK, UNRESOLVED_LINE
@@ -95,8 +95,10 @@ def _unite(texts: tuple[str, ...]) -> Union:
     for path in found["modified-files"]:
         found["read-files"].pop(path, None)
     found["commands"] = _drop_passed_failures(found["commands"])
+    removed = [path for path, line in found["modified-files"].items() if path != line]
     for tag in _SORTED:
-        found[tag] = {path: found[tag][path] for path in distinct_files(list(found[tag]))}
+        files = distinct_files(list(found[tag]))
+        found[tag] = {path: f"{path}{REMOVED}" if is_one_of(path, removed) else path for path in files}
     found["tasks"] = _united_tasks([line for tag, _, line in one.entries if tag == "tasks"] for one in parsed)
     found["identifiers"] = _drop_visible_names(found, words)
     return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
