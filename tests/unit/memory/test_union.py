@@ -1,10 +1,13 @@
 """Several summaries united into one text."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.core.memory.cover import Summary
+from app.core.plan.state.frontier import NEWER, OLDER
 from app.core.plan.state.union import unite
-from app.core.plan.state.wording import join_summaries
+from app.core.plan.state.wording import WITHOUT_FOLD, join_summaries
 
 FIRST = """## Goal
 - Sort the gauge.
@@ -179,7 +182,8 @@ def test_one_summary_says_its_turns_and_times(turns: tuple[int, int], times: tup
     shown = join_summaries((summary("## Goal", turns, times),), recall=False)
     rest = "Of that part, only messages that are still needed follow."
     age = "Failures, open tasks and plans are as of the end of each summary; messages after it are newer."
-    assert join_summaries((summary("## Goal", turns, times),), recall=False, dated=False) == shown.replace(
+    undated = replace(WITHOUT_FOLD, dated=False)
+    assert join_summaries((summary("## Goal", turns, times),), recall=False, last=undated) == shown.replace(
         f" {age}", ""
     )
     rest = f"{rest} {age}"
@@ -199,6 +203,34 @@ def test_several_summaries_have_one_header_and_no_number_of_an_event() -> None:
     assert shown.count("was compacted") == shown.count("<modified-files>") == 1
     assert "277" not in shown and "recalled" not in join_summaries((summary(FIRST), summary(SECOND)), recall=False)
     assert join_summaries((), 1) == "[1 earlier summary left out.]"
+
+
+def test_headings_mark_the_turn_in_which_the_previous_summary_ended() -> None:
+    parts = [
+        summary(f"## Goal\n- Part {n}.", turns) for n, turns in enumerate([(1, 3), (3, 3), (3, 5), (5, 6), (7, 7)])
+    ]
+    shown = join_summaries(parts, last=replace(WITHOUT_FOLD, precise=True))
+    assert [line for line in shown.split("\n") if line.startswith("[Turn")] == [
+        "[Turns 1 to 3]",
+        "[Turn 3 (continued)]",
+        "[Turns 3 (continued) to 5]",
+        "[Turns 5 (continued) to 6]",
+        "[Turn 7]",
+    ]
+    assert "continued" not in join_summaries(parts)
+
+
+@pytest.mark.parametrize(
+    ("follows", "rest"), [(OLDER, "up to a line that ends them"), (NEWER, "The messages below are newer")]
+)
+def test_the_header_mentions_states_only_if_a_summary_has_any(follows: str, rest: str) -> None:
+    last = replace(WITHOUT_FOLD, follows=follows, precise=True)
+    words = summary("## Goal\n- Sort the gauge.")
+    assert join_summaries((words,), recall=False, last=last).startswith("[The conversation was compacted: this summary")
+    assert f"{rest}.]\n\n" in join_summaries((words,), recall=False, last=last)
+    for state in ("## Next Steps\n- Print it.", "<tasks>\n#1 [pending] Print it\n</tasks>", "### Blocked\n- A gauge."):
+        shown = join_summaries((words, summary(state)), recall=False, last=last)
+        assert "Failures, open tasks and plans are as of the end of each summary" in shown
 
 
 def test_a_failure_from_before_later_edits_stays_in_the_words_of_its_part_alone() -> None:

@@ -215,7 +215,7 @@ def fold(
     newer = [item.event for item in rest if item.event.seq > to_seq]
     settled = settled_lines([summary.text for summary in cover], newer)
     follows = OLDER if any(item.shown and item.event.seq <= to_seq for item in rest) else NEWER
-    folds = (*folds[:-1], replace(folds[-1], settled=settled, follows=follows))
+    folds = (*folds[:-1], replace(folds[-1], settled=settled, follows=follows, precise=True))
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}
     drops = tuple(left for drop in state.drops if (left := _uncovered_part(drop, to_seq)) is not None)

@@ -66,9 +66,10 @@ class Fold:
     are shown (0: all); if `ordered`, the sections that must not be lost come first. `recall` is as in `Stub`. If
     `joined`, it is shown in one text with the others, else in a message of its own; if `dated`, under a line on the age
     of its states. `follows` of the last fold says which messages come after the summaries: OLDER ones that were kept,
-    up to a line that ends them, or only NEWER ones; it is empty in epochs of earlier versions. Its `settled` are
-    checksums of the lines, in any of the summaries, that newer messages settled when they were folded, and that are
-    left out.
+    up to a line that ends them, or only NEWER ones; it is empty in epochs of earlier versions. If the last fold is
+    `precise`, the line on the age of states is there only if a summary has any, and headings mark the turns that the
+    previous summary began; epochs of earlier versions are not. Its `settled` are checksums of the lines, in any of the
+    summaries, that newer messages settled when they were folded, and that are left out.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Fold:
     dated: bool = False
     settled: tuple[int, ...] = ()
     follows: str = ""
+    precise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +213,8 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
     stored["drops"] = [_row(drop) for drop in frontier.drops]
     stored["superseded"] = [_row(one) for one in frontier.superseded]
     stored["stubs"] = [_stub_row(stub) for stub in frontier.stubs]
-    stored["folds"] = [
-        _row(fold, chars=0, recall=True, ordered=False, joined=False, dated=False, settled=(), follows="")
-        for fold in frontier.folds
-    ]
+    unmarked = {"joined": False, "dated": False, "settled": (), "follows": "", "precise": False}
+    stored["folds"] = [_row(fold, chars=0, recall=True, ordered=False, **unmarked) for fold in frontier.folds]
     stored["left_out"] = _row(frontier.left_out, files=())
     return {name: stored[name] for name in stored if getattr(frontier, name) != getattr(START, name)}
 

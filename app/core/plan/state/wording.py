@@ -9,7 +9,7 @@ from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.memory.cover import Clipped, Summary
 from app.core.memory.digest.sentences import shorten
-from app.core.plan.state.frontier import NEWER, OLDER, LeftOut
+from app.core.plan.state.frontier import NEWER, OLDER, Fold, LeftOut
 from app.core.plan.state.union import TEXTS_CACHED, unite
 
 TRUNCATED: Final = "...[truncated]"
@@ -68,16 +68,18 @@ ARGUMENT_CHARS_KEPT: Final = 80
 EPOCH: Final = "1970-01-02"
 """Times before this count as unknown."""
 _REST: Final = " Of that part, only messages that are still needed follow."
-_DATED: Final = " Failures, open tasks and plans are as of the end of each summary; messages after it are newer."
+_DATED: Final = " Failures, open tasks and plans are as of the end of each summary"
 _FOLLOWS: Final = {
-    "": _REST + _DATED,
-    OLDER: (
-        " Messages of that part that are still needed follow, up to a line that ends them. Failures, open tasks and"
-        " plans are as of the end of each summary."
-    ),
-    NEWER: " Failures, open tasks and plans are as of the end of each summary; the messages below are newer.",
+    "": f"{_REST}{_DATED}; messages after it are newer.",
+    OLDER: f" Messages of that part that are still needed follow, up to a line that ends them.{_DATED}.",
+    NEWER: f"{_DATED}; the messages below are newer.",
 }
 """The end of the header of dated summaries, by the messages that follow them."""
+_STATES: Final = re.compile(
+    r"^(?:### (?:In Progress|Not Started|Blocked)|## Next Steps|<(?:tasks|errors)>|\[error\] )|Not resolved when", re.M
+)
+"""Headings and lines on failures, open tasks and plans."""
+WITHOUT_FOLD: Final = Fold("", 0, 0, 0, 0, 0, dated=True)
 RESUMED: Final = "[End of the kept messages. What follows is newer than the summaries.]"
 _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
@@ -138,14 +140,14 @@ def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:
     return f"{text[:chars]}\n[... {cut} characters left out{hint} ...]\n{text[-chars:]}"
 
 
-def join_summaries(
-    shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True, dated: bool = True, follows: str = ""
-) -> str:
+def join_summaries(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True, last: Fold = WITHOUT_FOLD) -> str:
     """Join summaries into one text under a line on the part that they replace; `hidden` older ones are not shown.
 
-    If `dated`, the line says that later messages may have changed their states. `follows` is as in `Fold`.
+    `last` is the fold of the last one; it says how the line and the headings are worded.
     """
-    rest = _FOLLOWS[follows] if dated else _REST
+    rest = _FOLLOWS[last.follows] if last.dated else _REST
+    if last.precise and not any(_STATES.search(one.text) for one in shown):
+        rest = rest.replace(f"{_DATED}; the messages", " The messages").replace(f"{_DATED}.", "")
     gap = f"[{hidden} earlier summar{'ies' if hidden != 1 else 'y'} left out.]" if hidden else ""
     if not shown:
         return gap
@@ -157,17 +159,23 @@ def join_summaries(
     parts = unite([one.text for one in shown])
     about = "these summaries stand for its earlier part, oldest first"
     lines = [f"[The conversation was compacted: {about}{hint}.{rest}]", gap]
+    before = 0
     for one, words in zip(shown, parts.words, strict=True):
         if words:
-            span = _span(one)
+            span = _span(one, before)
             lines += [f"[{span[0].upper()}{span[1:]}]\n{words}" if span else words]
+        before = one.last_turn if last.precise else 0
     return "\n\n".join(filter(None, (*lines, parts.sections)))
 
 
-def _span(summary: Summary) -> str:
-    """Return the turns that a summary covers, and their times; empty if neither is known."""
+def _span(summary: Summary, before: int = 0) -> str:
+    """Return the turns that a summary covers, and their times; empty if neither is known.
+
+    The turn `before`, in which the previous summary ended, is marked.
+    """
     first, last = max(1, summary.first_turn), summary.last_turn
-    turns = f"turn{f's {first} to {last}' if last > first else f' {last}'}" if last else ""
+    begun = f"{first} (continued)" if first == before else str(first)
+    turns = f"turn{f's {begun} to {last}' if last > first else f' {begun}'}" if last else ""
     starts, ends = (at[:16].replace("T", " ") if at > EPOCH else "" for at in (summary.starts_at, summary.ends_at))
     if starts[:10] == ends[:10]:
         ends = ends[11:] if ends != starts else ""
