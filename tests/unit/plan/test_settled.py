@@ -165,4 +165,4 @@ def test_no_line_ends_messages_if_all_are_newer_than_the_summaries() -> None:
     log.user(body={"content": "and now?"})
     done = folded(log, 2, "## Goal\n- Sort the gauge.")
     texts = [content_text(block.content) for block in arrange(done.context, done.state).blocks]
-    assert "the messages below are newer" in texts[0] and texts[1:] == ["and now?"]
+    assert "The messages below are newer" in texts[0] and texts[1:] == ["and now?"]
