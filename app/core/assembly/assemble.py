@@ -223,15 +223,19 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     """Return the part of a call's record that has no columns of its own."""
     budget, request, planned, policy = inputs.budget, inputs.request, rendered.plan, inputs.settings.policy
     points = rendered.request.breakpoints
-    seqs = [point.seq for point in points]
-    tokens = tokens_up_to(planned.context, planned.state, seqs) if points else {}
+    tokens = tokens_up_to(planned.context, planned.state, [point.seq for point in points]) if points else {}
     known, applied = budget.calibration, None
     if (known is not None and (known.version or known.samples)) or inputs.loaded.reported is not None:
         margin = inputs.counter.estimator.margin if known is None else known.margin
         applied = AppliedCalibration(round(budget.ratio, 4), margin, known.samples if known else 0)
     breakpoints = tuple(RecordedBreakpoint(p.kind, budget.shown(tokens.get(p.seq, 0)), p.at) for p in points)
     outside, by_source = budget.outside if budget.outside_by else 0, budget.parts(rendered.by_source)
-    cached = _cached_prefix(inputs, breakpoints, sum(by_source.values()) - by_source["ephemeral"], outside)
+    cached = CachedPrefix()
+    if inputs.caching and inputs.cache_known and is_time(inputs.now + inputs.cache.ttl_seconds):
+        stable = sum(by_source.values()) - by_source["ephemeral"]
+        if inputs.cache.lookback_blocks is not None:  # the provider caches up to breakpoints only
+            stable = breakpoints[-1].tokens or 0 if breakpoints else 0
+        cached = cached_prefix(inputs.cache, stable, outside, inputs.now)
     return CallManifest(
         window=budget.window,
         window_stated=(request.max_tokens or request.served_tokens or policy.window_tokens) is not None
@@ -247,7 +251,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         cached_tokens=cached.tokens,
         cache_expires_at=None if cached.expires_at is None else from_seconds(cached.expires_at),
         hour=any(point.hour for point in points),
-        unfit=shown_evictions(inputs, rendered.unfit),
+        unfit=shown_evictions(inputs, rendered.unfit) if rendered.unfit else (),
         summaries=sum(fold.shown for fold in planned.state.folds),
         calibration=applied,
         redactions=inputs.loaded.redactions,
@@ -262,21 +266,6 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         cache_last=request.cache_last,
         injections=tuple((injection.name, injection.content) for injection in request.injections),
     )
-
-
-def _cached_prefix(
-    inputs: ContextInputs, breakpoints: Sequence[RecordedBreakpoint], stable: int, outside: int
-) -> CachedPrefix:
-    """Return the part of a request that the provider's cache holds after its call.
-
-    It ends at the last breakpoint, or, if the provider caches without them, with the `stable` tokens before the
-    ephemeral ones.
-    """
-    if not (inputs.caching and inputs.cache_known and is_time(inputs.now + inputs.cache.ttl_seconds)):
-        return CachedPrefix()
-    if inputs.cache.lookback_blocks is not None:
-        stable = breakpoints[-1].tokens or 0 if breakpoints else 0
-    return cached_prefix(inputs.cache, stable, outside, inputs.now)
 
 
 def folds_more(assembled: Assembled) -> bool:

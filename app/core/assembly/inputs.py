@@ -227,9 +227,9 @@ class ContextInputs:
     """All inputs of a context.
 
     `fresh`: the view's epoch is disregarded. `layers` are the layers to show, which take `layer_tokens` of the target;
-    the tokens of injections have a reserve of their own and do not enter the plan. `keep_days` is the minimum time that
-    the call's record is kept, None for no limit. `last_context` is the epoch's last context, None if it is not in
-    memory.
+    the tokens of injections have a reserve of their own and do not enter the plan. `caching`: the provider caches, as
+    far as its reports show. `keep_days` is the minimum time that the call's record is kept, None for no limit.
+    `last_context` is the epoch's last context, None if it is not in memory.
     """
 
     events: tuple[Event, ...]
@@ -246,17 +246,13 @@ class ContextInputs:
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
     cache_known: bool = True
+    caching: bool = True
     keep_days: int | None = None
 
     @property
     def added(self) -> tuple[Event, ...]:
         """The events that the last context does not have."""
         return self.events if self.last_context is None else self.events[self.last_context.plan.count :]
-
-    @property
-    def caching(self) -> bool:
-        """Whether the provider caches, as far as its reports show."""
-        return self.loaded.learned is None or self.loaded.learned.caches is not False
 
     @property
     def from_scratch(self) -> bool:

@@ -204,6 +204,7 @@ class InputsLoader:
             now=now,
             cache=self._cache_profile(settings.model, policy.cache, otherwise=otherwise),
             cache_known=self._is_known_cache(settings.model, policy.cache, otherwise=otherwise),
+            caching=loaded.learned is None or loaded.learned.caches is not False,
             keep_days=policy.kept_days(self._calls_kept_days),
         )
 

@@ -214,16 +214,17 @@ class ViewCache:
         self._held[session_id, view] = read if held is None else replace(read, stored=held.stored)
         self._held.move_to_end((session_id, view))
         self._views.setdefault(session_id, set()).add(view)
-        self._grow(read.chars - (held.chars if held else 0))
+        self._chars += read.chars - (held.chars if held else 0)
+        while self._chars > self._chars_max:
+            self._drop(next(iter(self._held)))
 
     def add_events(self, session_id: UUID, added: AddedEvents) -> None:
         """Extend the held views of a session by events that have been appended."""
         for view in list(self._views.get(session_id, ())):
             held = self.get(session_id, view)
             longer = None if held is None else with_events(held, added)
-            if held is not None and longer is not None:
-                self._held[session_id, view] = longer
-                self._grow(longer.chars - held.chars)
+            if longer is not None:
+                self.put(view, longer)
 
     def add_report(self, session_id: UUID, report: ReportResults) -> None:
         """Add a report's results to the held views of its session."""
@@ -242,11 +243,6 @@ class ViewCache:
         """Drop the held views of a session."""
         for view in list(self._views.get(session_id, ())):
             self._drop((session_id, view))
-
-    def _grow(self, chars: int) -> None:
-        self._chars += chars
-        while self._chars > self._chars_max:
-            self._drop(next(iter(self._held)))
 
     def _drop(self, key: tuple[UUID, str]) -> None:
         held = self._held.pop(key, None)

@@ -88,23 +88,20 @@ class EconomicReducer:
         `idle` and `reduce` ask for those of one context, which are found once.
         """
         known = vars(self).get("_found")
-        if known is None or known[0] is not context or known[1] is not state:
-            known = vars(self)["_found"] = (context, state, self._queue(context, state))
-        found: tuple[Candidate, ...] = known[2]
-        return found
-
-    def _queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
-        queue = candidates(context, self.retention, before=self.keep_from)
-        if not queue or sum(candidate.saves for candidate in queue) < self.economics.least_tokens:
-            return ()
-        queue = self.waiting(queue, context, state)
-        if self.moment == "warm" and not self.called:
+        if known is not None and known[0] is context and known[1] is state:
+            found: tuple[Candidate, ...] = known[2]
+            return found
+        queue, least = candidates(context, self.retention, before=self.keep_from), self.economics.least_tokens
+        if queue and sum(candidate.saves for candidate in queue) >= least:
+            queue = self.waiting(queue, context, state)
+            if self.moment == "warm" and self.called:
+                queue = due(context, queue, self.cache, self.economics, state, self.outside, self.written_to(context))
+            elif self.moment == "warm" or (self.moment == "cold" and not self.economics.on_cold):
+                queue = ()
+        if sum(candidate.saves for candidate in queue) < least:
             queue = ()
-        elif self.moment == "warm":
-            queue = due(context, queue, self.cache, self.economics, state, self.outside, self.written_to(context))
-        elif self.moment == "cold" and not self.economics.on_cold:
-            queue = ()
-        return () if sum(candidate.saves for candidate in queue) < self.economics.least_tokens else queue
+        vars(self)["_found"] = (context, state, queue)
+        return queue
 
     def waiting(self, queue: Iterable[Candidate], context: Context, state: Frontier) -> tuple[Candidate, ...]:
         """Return those of all candidates that may be evicted at a warm or cold cache once that pays."""

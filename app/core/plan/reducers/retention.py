@@ -48,7 +48,7 @@ class Evictable:
         added = answers[len(before.answers) :]
         if not added and after.turn == before.turn:
             return self
-        results, rules = _group(added, retention, self.results), retention.rules()
+        results, rules = _group(added, retention, self.results) if added else self.results, retention.rules()
         changed = {answer.result.event.seq for answer in added}
         if added and retention.superseded:
             changed.update(after.repeats.changed)
@@ -87,17 +87,14 @@ def candidates(
     events, results of `never_evict` tools and their calls, open calls, and events that are stubs already, except
     results that are only shortened.
     """
-    found = _find(context, retention, forced=True).found if forced else _evictable(context, retention).found
-    if before is None and not stays:
-        return found
-    return tuple(c for c in found if (before is None or _seq(c) < before) and _seq(c) not in stays)
-
-
-def _evictable(context: Context, retention: Retention) -> Evictable:
     known: Evictable | None = vars(context).get(EVICTABLE)
-    if known is None or known.retention != retention:
+    if forced:
+        known = _find(context, retention, forced=True)
+    elif known is None or known.retention != retention:
         known = vars(context)[EVICTABLE] = _find(context, retention)
-    return known
+    if before is None and not stays:
+        return known.found
+    return tuple(c for c in known.found if (before is None or _seq(c) < before) and _seq(c) not in stays)
 
 
 def _find(context: Context, retention: Retention, *, forced: bool = False) -> Evictable:

@@ -33,15 +33,14 @@ from app.core.render.formats.parts import (
     Text,
     content_field,
     content_or_refusal,
-    head_of,
     is_only_reasoning,
     is_own,
     leading,
     message_events,
     message_object,
     native,
+    native_of,
     non_blank,
-    part_of,
     piece_text,
     pieces,
     plain_text,
@@ -240,7 +239,7 @@ class AnthropicWriter(MessageWriter):
     def _plain(self, block: Block) -> None:
         if block.kind is not Kind.SYSTEM:
             self._put(block, "user", message_parts(block))
-        elif (head_of(block, NAME) or {}).get("role") == "system":
+        elif (native_of(block, NAME).get("head") or {}).get("role") == "system":
             self._put(block, "system", message_parts(block))
         else:
             self._put(block, "user", [text_part(system_text(plain_text(block.content) or EMPTY))])
@@ -254,7 +253,7 @@ class AnthropicWriter(MessageWriter):
             "id": self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME)),
             "name": tool_name(block.tool, self._names),
             "input": arguments_object(block.arguments),
-            **part_of(block, NAME),
+            **native_of(block, NAME).get("part", {}),
         }
         self._put(block, "assistant", [part], joins=self._calls_are_open()).has_calls = True
 
@@ -267,12 +266,12 @@ class AnthropicWriter(MessageWriter):
         result |= result_content(block)
         if block.is_error:
             result["is_error"] = True
-        result |= part_of(block, NAME)
+        result |= native_of(block, NAME).get("part", {})
         self._put(block, "user", [result], joins=True)  # a user's message in progress holds this round's results
 
     def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> _Message:
         """Add parts to the current message, or to a new one if the role changes or a message of this format begins."""
-        head = head_of(block, NAME)
+        head = native_of(block, NAME).get("head")
         message = self._newest
         if message is None or message.role != role or (head is not None and not joins):
             plain = head is not None and isinstance(block.content, str) and block.kind is not Kind.RESULT

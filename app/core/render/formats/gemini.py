@@ -27,13 +27,12 @@ from app.core.render.formats.parts import (
     Piece,
     Text,
     content_or_refusal,
-    head_of,
     is_only_reasoning,
     is_own,
     leading,
     message_events,
     message_object,
-    part_of,
+    native_of,
     pieces,
     plain_text,
     prompt_event,
@@ -248,7 +247,7 @@ class GeminiWriter(MessageWriter):
     def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> _Content:
         """Add parts to the current content, or to a new one if the role changes or a user's content of this format
         begins."""
-        head = head_of(block, NAME)
+        head = native_of(block, NAME).get("head")
         content = self._newest
         if content is None or content.role != role or (role == "user" and head is not None and not joins):
             content = _Content(role, head or {})
@@ -257,7 +256,7 @@ class GeminiWriter(MessageWriter):
         return content
 
     def _call(self, block: Block) -> None:
-        own, kept = is_own(block, NAME), part_of(block, NAME) if is_own(block, NAME) else {}
+        own, kept = is_own(block, NAME), native_of(block, NAME).get("part", {}) if is_own(block, NAME) else {}
         name = dotted_name(block.tool, self._names)
         call_id = None if own and kept.get("no_id") else block.call_id
         call: dict[str, Json] = {} if call_id is None else {"id": call_id}
@@ -274,7 +273,7 @@ class GeminiWriter(MessageWriter):
 
     def _result(self, block: Block) -> None:
         own = is_own(block, NAME)
-        kept = part_of(block, NAME) if own else {}
+        kept = native_of(block, NAME).get("part", {}) if own else {}
         (call_id, name), *rest = self._waiting.pop(block.call_id or "", ((block.call_id, dotted_name(block.tool)),))
         if rest:
             self._waiting[block.call_id or ""] = tuple(rest)

@@ -17,15 +17,14 @@ from app.core.render.formats.parts import (
     content_field,
     content_or_refusal,
     custom_input,
-    head_of,
     is_blank,
     is_only_reasoning,
     is_own,
     leading,
     message_object,
     native,
+    native_of,
     non_blank,
-    part_of,
     pieces,
     plain_text,
     prompt_event,
@@ -142,10 +141,18 @@ class ChatWriter(MessageWriter):
         return {**super()._attributes(), "_newest": newest, "_joins": self._joins, "_ids": self._ids.copy()}
 
     def _plain(self, block: Block) -> None:
+        """Add a message with content as received, or in this provider's parts; never empty."""
         self._joins = False
-        role = "system" if block.kind is Kind.SYSTEM else "user"
-        content = _content(block, texts_only=role == "system")
-        self._write({"role": role, "content": content, **(head_of(block, NAME) or {})})
+        role, content = "system" if block.kind is Kind.SYSTEM else "user", block.content
+        if isinstance(content, str):
+            content = content if content.strip() else EMPTY
+        elif is_own(block, NAME) and not is_blank(content):
+            content = non_blank(content or ())
+        else:
+            found = pieces(content)
+            texts_only = role == "system" or not found or (len(found) == 1 and isinstance(found[0], Text))
+            content = plain_text(content) or EMPTY if texts_only else [_part(piece) for piece in found]
+        self._write({"role": role, "content": content, **(native_of(block, NAME).get("head") or {})})
 
     def _show(self, pieces: Sequence[Piece]) -> None:
         self._joins = False
@@ -155,7 +162,7 @@ class ChatWriter(MessageWriter):
         if self._joins and self._newest.get("tool_calls"):
             _append_text(self._newest, plain_text(content_or_refusal(block)))
         elif is_own(block, NAME):
-            self._begin_answer(block.content, head_of(block, NAME) or {})
+            self._begin_answer(block.content, native_of(block, NAME).get("head") or {})
         elif not is_only_reasoning(content_or_refusal(block)):
             self._begin_answer(plain_text(content_or_refusal(block)), {})
 
@@ -169,14 +176,14 @@ class ChatWriter(MessageWriter):
         self._joins = True
 
     def _call(self, block: Block) -> None:
-        head = head_of(block, NAME)
+        head = native_of(block, NAME).get("head")
         if not self._joins or (head is not None and not self._newest.get("tool_calls")):
             self._begin({"role": "assistant", **(head if head is not None else {"content": None})})
             self._joins = True
         self._newest["tool_calls"] = [*(self._newest.get("tool_calls") or ()), self._call_value(block)]
 
     def _call_value(self, block: Block) -> dict[str, Json]:
-        part = part_of(block, NAME)
+        part = native_of(block, NAME).get("part", {})
         call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
         name = tool_name(block.tool, self._names)
         if "custom" in part:
@@ -194,21 +201,9 @@ class ChatWriter(MessageWriter):
         else:
             self._images += tuple(piece for piece in pieces(block.content) if isinstance(piece, Image))
             content = result_text(block)
-        head = head_of(block, NAME) or {}
+        head = native_of(block, NAME).get("head") or {}
         call_id = self._ids.result(block.call_id or "")
         self._write({"role": "tool", "tool_call_id": call_id, "content": content, **head})
-
-
-def _content(block: Block, *, texts_only: bool) -> Json:
-    """Return content as received, or in this provider's parts; never empty."""
-    if isinstance(block.content, str):
-        return block.content if block.content.strip() else EMPTY
-    if is_own(block, NAME) and not is_blank(block.content):
-        return non_blank(block.content or ())
-    found = pieces(block.content)
-    if texts_only or not found or (len(found) == 1 and isinstance(found[0], Text)):
-        return plain_text(block.content) or EMPTY
-    return [_part(piece) for piece in found]
 
 
 def _part(piece: Piece) -> Part:

@@ -18,15 +18,14 @@ from app.core.render.formats.parts import (
     content_field,
     content_or_refusal,
     custom_input,
-    head_of,
     is_blank,
     is_only_reasoning,
     is_own,
     leading,
     message_object,
     native,
+    native_of,
     non_blank,
-    part_of,
     pieces,
     plain_text,
     prompt_event,
@@ -245,7 +244,7 @@ class ResponsesWriter(MessageWriter):
         self._begin(item)
 
     def _say(self, block: Block) -> None:
-        if is_own(block, NAME) and part_of(block, NAME).get("item") and block.content:
+        if is_own(block, NAME) and native_of(block, NAME).get("part", {}).get("item") and block.content:
             for part in block.content:
                 if not isinstance(part, str):
                     self._item(part)
@@ -253,7 +252,7 @@ class ResponsesWriter(MessageWriter):
             self._item(_message(block, "assistant"))
 
     def _call_item(self, block: Block) -> dict[str, Json]:
-        rest = part_of(block, NAME).get("item", {})
+        rest = native_of(block, NAME).get("part", {}).get("item", {})
         kind = str(rest.get("type", "function_call"))
         self._kinds[block.call_id or ""] = kind
         call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
@@ -267,7 +266,7 @@ class ResponsesWriter(MessageWriter):
     def _result_item(self, block: Block) -> dict[str, Json]:
         call_id = self._ids.result(block.call_id or "")
         kind = self._kinds.get(block.call_id or "", "function_call")
-        part = part_of(block, NAME)
+        part = native_of(block, NAME).get("part", {})
         rest = part.get("item", {})
         if not is_own(block, NAME):
             return {**rest, **output_item(kind, block), "call_id": call_id}
@@ -282,7 +281,7 @@ class ResponsesWriter(MessageWriter):
 
 
 def _message(block: Block, role: str) -> dict[str, Json]:
-    head = head_of(block, NAME) or {}
+    head = native_of(block, NAME).get("head") or {}
     if is_own(block, NAME):
         content = block.content if isinstance(block.content, str) else non_blank(block.content or ())
         return {"role": role, **head, "content": EMPTY if is_blank(content) else content}

@@ -184,6 +184,11 @@ def is_blank(content: str | Sequence[Part] | None) -> bool:
     return not content or not (content.strip() if isinstance(content, str) else non_blank(content))
 
 
+def native_of(block: Block, form: str) -> Mapping[str, Json]:
+    """Return what only this format can express of a block, its message's `head` and its own `part`; {} for others."""
+    return block.native if block.native is not None and block.native.get("format") == form else {}
+
+
 def is_own(block: Block, form: str) -> bool:
     """Return whether the block came in this format and is shown as it came."""
     return block.native is not None and block.native.get("format") == form and not block.replaced
@@ -200,22 +205,6 @@ def content_or_refusal(block: Block) -> str | Sequence[Part] | None:
 def is_only_reasoning(content: str | Sequence[Part] | None) -> bool:
     """Return whether content consists of reasoning and blanks, so that other providers get nothing of it."""
     return not isinstance(content, str) and bool(content) and not pieces(content)
-
-
-def head_of(block: Block, form: str) -> Mapping[str, Json] | None:
-    """Return the message-level fields of a block that begins a message of this format; None for any other block."""
-    if block.native is None or block.native.get("format") != form:
-        return None
-    head: Mapping[str, Json] | None = block.native.get("head")
-    return head
-
-
-def part_of(block: Block, form: str) -> Mapping[str, Json]:
-    """Return the extra fields of a call, result or item of this format; {} without any."""
-    if block.native is None or block.native.get("format") != form:
-        return {}
-    part: Mapping[str, Json] = block.native.get("part", {})
-    return part
 
 
 def arguments_text(block: Block, form: str) -> str:
