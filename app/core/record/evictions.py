@@ -163,16 +163,6 @@ def evicted_ranges(state: Frontier) -> tuple[tuple[int, int], ...]:
     whole = set(state.kept) - {stub.seq for stub in state.stubs}
     ranges = [part for run in runs for part in _without(run, whole)]
     ranges += [(s.seq, s.seq) for s in state.stubs] + [(s.seq, s.seq) for s in state.superseded]
-    return _joined(ranges)
-
-
-def _without(run: tuple[int, int], seqs: Collection[int]) -> list[tuple[int, int]]:
-    """Return the parts of a range that remain without `seqs`."""
-    ends = [run[0] - 1, *sorted(seq for seq in seqs if run[0] <= seq <= run[1]), run[1] + 1]
-    return [(a + 1, b - 1) for a, b in pairwise(ends) if a + 1 <= b - 1]
-
-
-def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:
@@ -180,6 +170,12 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         else:
             joined.append((first, last))
     return tuple(joined)
+
+
+def _without(run: tuple[int, int], seqs: Collection[int]) -> list[tuple[int, int]]:
+    """Return the parts of a range that remain without `seqs`."""
+    ends = [run[0] - 1, *sorted(seq for seq in seqs if run[0] <= seq <= run[1]), run[1] + 1]
+    return [(a + 1, b - 1) for a, b in pairwise(ends) if a + 1 <= b - 1]
 
 
 def stable_tokens(context: Context, state: Frontier, before: Frontier, changed_seq: int) -> int:

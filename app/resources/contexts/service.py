@@ -238,16 +238,26 @@ class Assembly:
         keep: KeepContext | None,
         reason: str | None = None,
     ) -> MadeContext:
-        """Read the view, make a context from it, and record it, until no other request opens an epoch meanwhile."""
+        """Read the view, make a context from it, and record it, until no other request opens an epoch meanwhile.
+
+        Under pressure it also queues a compaction.
+        """
         for attempt in range(ATTEMPTS_MAX):
             inputs = await self._loader.load(connection, asked, None if attempt else held)
             if head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
                 asked, held = replace(asked, request=replace(asked.request, at=head)), None
                 inputs = await self._loader.load(connection, asked)
-            answer = await self._answer(asked, await self._plan(inputs), reason)
-            if await self._record(connection, asked.tenant_id, answer, keep):
-                is_current = held is None or held.loaded.head == inputs.loaded.head
-                return MadeContext(answer, inputs.loaded.compaction, is_current)
+            loaded, assembled = inputs.loaded, await self._plan(inputs)
+            answer = await self._answer(asked, assembled, reason)
+            call, epoch, kept = assembled.call, assembled.epoch, await _new_answer(keep, answer)
+            if not await calls.record(connection, asked.tenant_id, call, epoch, loaded, kept):
+                continue
+            planned = assembled.rendered.plan
+            pressed = planned.moment == "pressed" and (epoch is not None or planned.stalled is not None)
+            if pressed and inputs.settings.policy.summarize.enabled:
+                await compactions.enqueue(connection, SessionRef(loaded.session_id, asked.tenant_id))
+            is_current = held is None or held.loaded.head == loaded.head
+            return MadeContext(answer, loaded.compaction, is_current)
         raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
 
     async def _plan(self, inputs: ContextInputs) -> Assembled:
@@ -282,20 +292,6 @@ class Assembly:
         elif folds_more(assembled):
             reason = None
         return ContextAnswer(asked.session, assembled, state, reason)
-
-    async def _record(
-        self, connection: Executor, tenant_id: UUID, answer: ContextAnswer, keep: KeepContext | None
-    ) -> bool:
-        """Record the call; False if another request opened an epoch of the view meanwhile, or the session is gone."""
-        assembled = answer.assembled
-        inputs, planned, loaded = assembled.inputs, assembled.rendered.plan, assembled.inputs.loaded
-        kept = await _new_answer(keep, answer)
-        if not await calls.record(connection, tenant_id, assembled.call, assembled.epoch, loaded, kept):
-            return False
-        pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
-        if pressed and inputs.settings.policy.summarize.enabled:
-            await compactions.enqueue(connection, SessionRef(loaded.session_id, tenant_id))
-        return True
 
 
 def _trace_plan(span: TraceSpan, assembled: Assembled) -> None:

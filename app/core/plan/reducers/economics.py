@@ -59,8 +59,13 @@ class EconomicReducer:
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stub the candidates that are due; under pressure all but the newest content of files."""
-        if self.moment == "pressed":
-            return self._pressed(context, budget, state)
+        if self.moment == "pressed":  # then, if necessary, small results and listings too
+            done, stays = Reduced(context, state), held_content(context, self.retention.working_set, budget.goal)
+            for forced in (False, True):
+                if not forced or done.context.tokens > budget.goal:
+                    rest = candidates(done.context, self.retention, forced=forced, before=self.keep_from, stays=stays)
+                    done = self._apply(done.context, done.state, rest)
+            return done
         queue = self.queue(context, state)
         if not queue:
             return Reduced(context, state)
@@ -68,15 +73,6 @@ class EconomicReducer:
         if self.outside + done.context.tokens < self.cache.minimum_tokens:
             return Reduced(context, state)  # the provider would cache nothing and bill it all at every call
         return done if self.moment == "cold" or self._is_covered(context, state, done) else Reduced(context, state)
-
-    def _pressed(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stub all candidates but the newest content of files, then, if necessary, small results and listings."""
-        done, stays = Reduced(context, state), held_content(context, self.retention.working_set, budget.goal)
-        for forced in (False, True):
-            if not forced or done.context.tokens > budget.goal:
-                rest = candidates(done.context, self.retention, forced=forced, before=self.keep_from, stays=stays)
-                done = self._apply(done.context, done.state, rest)
-        return done
 
     def idle(self, context: Context, state: Frontier) -> bool:
         """Return whether nothing is due."""
