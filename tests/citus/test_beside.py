@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from app.runtime.wing import find_placement
-from app.store import compactions, deletion, layers, summaries, work_counts
+from app.store import compactions, deletion, jobs, layers, summaries
 from app.store.compactions import RunOutcome
 from app.store.engine import Database, acting_for
 from app.store.ids import SessionRef, session_key
@@ -283,9 +283,9 @@ async def test_degraded_summaries_are_found_across_tenants(place: Place) -> None
         *(session_id, place.tenant_id),
     )
     assert (session_id, place.tenant_id) in await summaries.degraded(place.database, -1.0, 100)
-    day = await work_counts.reserve_tokens(place.database, place.tenant_id, 10, 15)
+    day = await jobs.reserve_tokens(place.database, place.tenant_id, 10, 15)
     assert day is not None
-    assert await work_counts.reserve_tokens(place.database, place.tenant_id, 10, 15) is None
+    assert await jobs.reserve_tokens(place.database, place.tenant_id, 10, 15) is None
     assert (session_id, place.tenant_id) not in await summaries.degraded(place.database, -1.0, 100)
-    await work_counts.settle_tokens(place.database, place.tenant_id, day, 10, 4)
-    assert await work_counts.reserve_tokens(place.database, place.tenant_id, 10, 15) == day
+    await jobs.settle_tokens(place.database, place.tenant_id, day, 10, 4)
+    assert await jobs.reserve_tokens(place.database, place.tenant_id, 10, 15) == day

@@ -34,11 +34,11 @@ from app.resources.summaries.summarizing import (
     WrittenSummary,
     written_summary,
 )
-from app.store import compactions, jobs, sessions, spans, summaries, work_counts
+from app.store import compactions, jobs, sessions, spans, summaries
 from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.ids import SessionRef, new_id
-from app.store.work_counts import WorkDone
+from app.store.jobs import WorkDone
 
 
 class Spending:
@@ -70,7 +70,7 @@ class _PaidSummarizer:
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - also the limit on the wire
         """See Summarizer. Raises StoreUnavailable, or ProviderError `spent`, without calling the model."""
         reserved = expected_tokens(ask)
-        day = await work_counts.reserve_tokens(self._database, self._tenant_id, reserved, self._most)
+        day = await jobs.reserve_tokens(self._database, self._tenant_id, reserved, self._most)
         if day is None:
             detail = f"the {self._most} tokens allowed in a day leave no room for about {reserved}"
             raise ProviderError("spent", detail, retryable=False)
@@ -85,7 +85,7 @@ class _PaidSummarizer:
     async def _settle(self, day: date, reserved: int, spent: int) -> None:
         """Settle a reservation; a failure is only logged, so that a paid response is not lost."""
         try:
-            await work_counts.settle_tokens(self._database, self._tenant_id, day, reserved, spent)
+            await jobs.settle_tokens(self._database, self._tenant_id, day, reserved, spent)
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             structlog.get_logger().warning("a summary's cost was not settled; its reservation stays", error=str(error))
 
@@ -304,7 +304,7 @@ class Compaction:
             _figure(draft.usage, "input_tokens"),
             _figure(draft.usage, "output_tokens"),
         )
-        await work_counts.add(self._database, done)
+        await jobs.count_work(self._database, done)
 
     async def _store(
         self, ref: SessionRef, step: CompactionStep, draft: WrittenSummary

@@ -11,7 +11,7 @@ from app.core.errors import StoreUnavailable
 from app.core.log.segments import is_line, session_of
 from app.core.tokens.models import UNKNOWN, profile
 from app.runtime.wing import ForwardedCall, ForwardedCalls
-from app.store import jobs, sessions, work_counts
+from app.store import jobs, sessions
 from app.store.engine import Database
 from app.store.ids import session_key
 from app.store.migrate import revisions
@@ -158,7 +158,7 @@ async def show_health(visit: Visit) -> Mapping[str, object]:
     values = {"tenant_id": visit.who.tenant_id, "prefix": visit.who.session_prefix}
     [opened] = await visit.database.fetch(_OPEN.format(named=named), **values)
     troubled = await visit.database.fetch(_TROUBLED.format(named=named), **values, limit=FAILED_RUNS)
-    counts = await work_counts.all_counts(visit.database)
+    counts = await jobs.work_counts(visit.database)
     return {
         "ready": ready,
         "queues": await jobs.queues(visit.database),

@@ -19,11 +19,11 @@ from app.core.log.events import Json
 from app.core.log.parse import check_names_values
 from app.core.log.segments import session_of
 from app.resources.sessions.service import check_metadata
-from app.store import deletion, jobs, sessions, work_counts
+from app.store import deletion, jobs, sessions
 from app.store.engine import Database
 from app.store.ids import new_id, session_key, session_ref
+from app.store.jobs import WorkDone
 from app.store.session_filter import ListPosition, SessionFilter
-from app.store.work_counts import WorkDone
 from app.wings.retention import store
 from app.wings.retention.service import find_families
 from app.wings.retention.store import ErasedSession, ErasureRow
@@ -210,7 +210,7 @@ class Erasures:
                 kept += number is None
                 erased += number or 0
         if erased:
-            await work_counts.add(self._database, WorkDone("retention", "erasure", "erased"), erased)
+            await jobs.count_work(self._database, WorkDone("retention", "erasure", "erased"), erased)
         if await store.finish(self._database, tenant_id, id, kept) is not None:
             structlog.get_logger().info(
                 "erasure done", erasure=str(id), tenant=str(tenant_id), erased=erased, kept=kept

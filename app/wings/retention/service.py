@@ -9,11 +9,11 @@ from uuid import UUID
 import structlog
 
 from app.core.log.segments import session_of
-from app.store import deletion, work_counts
+from app.store import deletion, jobs
 from app.store.engine import Database, Executor
 from app.store.ids import session_key
+from app.store.jobs import WorkDone
 from app.store.session_filter import ListPosition
-from app.store.work_counts import WorkDone
 from app.wings.retention import store
 from app.wings.retention.rules import DueSession, Life, Lifetimes, RecordRule, SessionRule, due_sessions, validate
 from app.wings.retention.store import COUNTED_MAX, RetentionRow
@@ -112,7 +112,7 @@ class RetentionRules:
             if number := await store.purge_records(self._database, tenant_id, rule, now - timedelta(days=days)):
                 erased[rule] = number
         for name, number in erased.items():
-            await work_counts.add(self._database, WorkDone("retention", name, "erased"), number)
+            await jobs.count_work(self._database, WorkDone("retention", name, "erased"), number)
             structlog.get_logger().info("retention", tenant=str(tenant_id), rule=name, erased=number)
         return erased
 

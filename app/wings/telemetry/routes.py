@@ -21,10 +21,9 @@ from app.core.errors import StoreUnavailable
 from app.core.lexicon.times import to_seconds
 from app.http.openapi import open_problems
 from app.http.query import check_query
-from app.store import jobs, work_counts
+from app.store import jobs
 from app.store.engine import Database
-from app.store.jobs import Queue
-from app.store.work_counts import BOUNDS, TokensToday, WorkCount
+from app.store.jobs import BOUNDS, Queue, TokensToday, WorkCount
 from app.wings.telemetry import SHARED_METRICS
 from app.wings.telemetry.metrics import set_pool_gauges
 
@@ -67,8 +66,8 @@ async def _workers(database: Database) -> CollectorRegistry:
     registry = CollectorRegistry()
     try:
         async with asyncio.timeout(WORKERS_SECONDS):
-            queues, today = await jobs.queues(database), await work_counts.tokens_today(database)
-            registry.register(WorkersCollector(queues, today, await work_counts.all_counts(database)))
+            queues, today = await jobs.queues(database), await jobs.tokens_today(database)
+            registry.register(WorkersCollector(queues, today, await jobs.work_counts(database)))
     except (StoreUnavailable, TimeoutError):
         pass
     return registry

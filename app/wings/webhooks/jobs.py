@@ -17,10 +17,10 @@ from pgqueuer.models import Job, Schedule
 
 from app.core.lexicon.times import to_seconds
 from app.providers.failures import may_be_secret, redacted, retry_after
-from app.store import work_counts
+from app.store import jobs
 from app.store.engine import Database
 from app.store.ids import SessionRef
-from app.store.work_counts import WorkDone
+from app.store.jobs import WorkDone
 from app.wings.webhooks import store
 from app.wings.webhooks.rules import DELAYS, is_public, next_delay, signature
 from app.worker import FORGOTTEN_CRON, job_context, returned_to_queue
@@ -195,4 +195,4 @@ class Deliveries:
         age = await store.record_attempt(self._database, session_id, id, status=status, error=error, delay=delay)
         if age is not None:
             outcome = "delivered" if error is None else "failed" if delay is None else "retried"
-            await work_counts.add(self._database, WorkDone("delivery", "", outcome, age))
+            await jobs.count_work(self._database, WorkDone("delivery", "", outcome, age))

@@ -9,7 +9,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.store import deletion, work_counts
+from app.store import deletion, jobs
 from app.store.engine import Database, acting_for
 from app.store.ids import session_key
 from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
@@ -157,7 +157,7 @@ async def test_a_preview_lists_exactly_the_erased_sessions(
     assert await apply_rules(application) == {"age": 1, "idle": 1}
     assert await named(client) == {"used", "young"}
     assert counts(await get_preview(client)) == {"age": 0, "idle": 0} and await apply_rules(application) == {}
-    done = {one.maker: one.number for one in await work_counts.all_counts(database) if one.kind == "retention"}
+    done = {one.maker: one.number for one in await jobs.work_counts(database) if one.kind == "retention"}
     assert done == {"age": 1, "idle": 1}
     if "/metrics" in PROBES:
         said = (await client.get("/metrics")).text

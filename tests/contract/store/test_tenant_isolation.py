@@ -27,20 +27,7 @@ from app.main import create_app
 from app.resources.layers import service as layers
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
-from app.store import (
-    compactions,
-    deletion,
-    event_log,
-    forks,
-    jobs,
-    keys,
-    lines,
-    sessions,
-    spans,
-    summaries,
-    warmings,
-    work_counts,
-)
+from app.store import compactions, deletion, event_log, forks, jobs, keys, lines, sessions, spans, summaries, warmings
 from app.store.driver import PARAMETER
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
@@ -294,9 +281,9 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         async with application.transaction() as tx:
             await search.lock(tx, ref, 60)
             await sessions.count(tx, tenant_id, 10)
-        day = await work_counts.reserve_tokens(application, tenant_id, 100, 1_000)
-        assert day is not None and await work_counts.reserve_tokens(application, tenant_id, 1_000, 1_000) is None
-        await work_counts.settle_tokens(application, tenant_id, day, 100, 90)
+        day = await jobs.reserve_tokens(application, tenant_id, 100, 1_000)
+        assert day is not None and await jobs.reserve_tokens(application, tenant_id, 1_000, 1_000) is None
+        await jobs.settle_tokens(application, tenant_id, day, 100, 90)
     assert await layers.sweep(application) > 0
     records = (deletion.purge_appends, deletion.purge_calls, webhooks.purge)
     for purge in (*records, deletion.purge_job_log, deletion.purge_dead_jobs):

@@ -15,7 +15,7 @@ from app.resources.summaries.service import Spending
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
-from app.store import summaries, work_counts
+from app.store import jobs, summaries
 from app.store.engine import Database, acting_for
 from app.tenants import DEFAULT_TENANT
 from tests.conformance.agent import Agent, Json
@@ -58,7 +58,7 @@ async def summarize_once(summarizer: Summarizer) -> str:
 
 async def account(database: Database) -> tuple[int, int, int]:
     """Return today's tokens spent and reserved, and the number of refused requests."""
-    today = await work_counts.tokens_today(database)
+    today = await jobs.tokens_today(database)
     return today.spent, today.reserved, today.refused
 
 
