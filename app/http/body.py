@@ -79,7 +79,7 @@ def parse(raw: bytes, limits: JsonLimits, *, strict: bool) -> Json:
     except UnicodeDecodeError:
         raise InvalidJson("the body is not valid UTF-8") from None
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite) if strict else json.loads(text)
+        value = (_STRICT if strict else _LENIENT).decode(text)
     except (ValueError, RecursionError):
         raise InvalidJson("the body is not valid JSON") from None
     check_depth(value, limits)
@@ -107,3 +107,7 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(text)
     return value
+
+
+_STRICT: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+_LENIENT: Final = json.JSONDecoder()

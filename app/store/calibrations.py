@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import starmap
@@ -15,6 +15,7 @@ from app.core.tokens.learned import Learned, Point
 from app.store.engine import Connection, Database, Executor
 from app.store.rows import Row, decode, parameters
 
+_sample_json: Final = lru_cache(4_096)(canonical_json)  # those of a calibration that was read were mostly known before
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"
 
 
@@ -50,12 +51,22 @@ _ADD: Final = (
 @dataclass(frozen=True, slots=True)
 class CalibrationSamples:
     """A calibration and its samples, oldest first, as last changed at `updated_at`. It may be saved only if it is
-    `locked`, or by a statement that checks that it has not been changed since."""
+    `locked`, or by a statement that checks that it has not been changed since. `texts` are the samples as JSON, empty
+    until they are saved."""
 
     known: Calibration
     samples: tuple[Sample, ...]
     locked: bool
     updated_at: datetime
+    texts: tuple[str, ...] = ()
+
+    def relearned(self, known: Calibration, samples: tuple[Sample, ...]) -> "CalibrationSamples":
+        """Return the calibration with other samples: mostly the same ones and a new one, which alone is encoded."""
+        if samples and samples[:-1] == self.samples[1 - len(samples) :] and self.texts:
+            texts = (*self.texts[1 - len(samples) :], canonical_json(samples[-1]))
+        else:
+            texts = tuple(map(_sample_json, samples))
+        return replace(self, known=known, samples=samples, texts=texts)
 
 
 async def lock(
@@ -96,7 +107,6 @@ def with_samples(row: Row, *, locked: bool) -> CalibrationSamples:
     return CalibrationSamples(known, tuple(starmap(Sample, json.loads(row["samples"]))), locked, row["updated_at"])
 
 
-_sample_json: Final = lru_cache(4_096)(canonical_json)  # all but one of a calibration's samples were stored before
 SAVE: Final = (
     "UPDATE calibrations c SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
     "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
@@ -110,7 +120,7 @@ def values(tenant_id: UUID, model: str, now: CalibrationSamples) -> dict[str, ob
     return {
         "tenant_id": tenant_id,
         "model": model,
-        "learned_from": f"[{','.join(map(_sample_json, now.samples))}]",
+        "learned_from": f"[{','.join(now.texts)}]",
         **parameters(now.known),
         "claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in now.known.claims]),
     }

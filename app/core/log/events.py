@@ -188,10 +188,11 @@ LAYERS: Final[tuple[str, ...]] = (SOURCES, ANNOUNCE)
 """Content shown after the conversation while an agent works, in this order; it is not part of the log."""
 
 
-encode_json: Final = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
-).encode
-"""Encode a value as JSON without whitespace; lone surrogates stay as they are."""
+json_pieces: Final = json.encoder.c_make_encoder(  # type: ignore[attr-defined]  # of no stub
+    None, json.JSONEncoder().default, json.encoder.encode_basestring, None, ":", ",", False, False, False
+)
+"""Encode a value as pieces of JSON without whitespace (second argument: 0); lone surrogates stay as they are. The
+library's encoder makes one of these for each text."""
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _UNREADABLE: Final = re.compile("[\x00\ud800-\udfff]")
 REPLACEMENT: Final = "\ufffd"
@@ -207,7 +208,7 @@ def canonical_json(value: Json) -> str:
 
     Lone surrogates are escaped. Raises ValueError for NaN and infinities.
     """
-    text = encode_json(value)
+    text = "".join(json_pieces(value, 0))
     if not text.isascii():
         try:
             text.encode()
@@ -274,7 +275,7 @@ def read_json(text: str, constants: list[str] | None = None) -> Json:
 
     value: Json = json.loads(text, parse_constant=constant, parse_float=finite)
     if "\\ud" in text.lower():
-        value = json.loads(encode_json(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        value = json.loads("".join(json_pieces(value, 0)).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return value
 
 

@@ -208,11 +208,15 @@ def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
 
 
 def as_stored(
-    before: LogEnd, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
+    before: LogEnd,
+    batch: Batch,
+    bodies: Sequence[Mapping[str, Json]],
+    stored_at: float = 0.0,
+    chars: Sequence[int] = (),
 ) -> tuple[Event, ...]:
-    """Return the rows of `batch` after it was applied to `before`; `bodies` are its stored bodies."""
+    """Return the rows of `batch` after it was applied to `before`; `bodies` are its stored bodies, of `chars` each."""
     events = []
-    for placed, body in zip(batch.placed, bodies, strict=True):
+    for placed, body, length in zip(batch.placed, bodies, chars or [0] * len(bodies), strict=True):
         draft = placed.draft
         answers = before.open_calls.get(draft.call_id or "") if draft.type is EventType.TOOL_RESULT else None
         call_seq = before.head + placed.call_offset if placed.call_offset else answers.seq if answers else None
@@ -232,6 +236,7 @@ def as_stored(
                 gist=placed.gist,
                 at=event_time(body, stored_at),
                 body=body,
+                chars=length,
             )
         )
     return tuple(events)

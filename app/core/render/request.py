@@ -225,7 +225,9 @@ class Settled:
             blocks += fitted.layout.blocks
             if fitted.losses:
                 losses += _numbered(fitted.losses, counts)
-            counts = Counter(counts) + Counter(block.kind for block in added)
+            counts = {**counts}
+            for block in added:
+                counts[block.kind] = counts.get(block.kind, 0) + 1
             chars += sum(map(len, writer.texts[known:]))
             count = upto
         return replace(

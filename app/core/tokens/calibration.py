@@ -77,7 +77,7 @@ class Sample(NamedTuple):
     @property
     def sensible(self) -> bool:
         """Whether the two counts can be about the same request."""
-        return self.counted > 0 and RATIO_LEAST <= self.ratio <= RATIO_MOST
+        return self.counted > 0 and RATIO_LEAST <= self.reported / self.counted <= RATIO_MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +144,17 @@ def learn(before: Calibration, samples: Sequence[Sample], own_margin: float) -> 
 
 
 def _are_enough(large: Sequence[Sample]) -> bool:
-    return sum(sample.counted for sample in large) >= COUNTED_MIN
+    return sum([sample.counted for sample in large]) >= COUNTED_MIN
 
 
 def _learn(before: Calibration, large: Sequence[Sample], own_margin: float) -> Calibration:
-    ratios = [sample.ratio for sample in large]
-    evidence = max(ratios[-RECENT:])
+    rated = [(sample.reported / (sample.counted or 1), sample.counted) for sample in large]
+    evidence = max(rated[-RECENT:])[0]
     if large[0].least:
-        ratio, margin = max(1.0, max(ratios)), own_margin
+        ratio, margin = max(1.0, max(rated)[0]), own_margin
     else:
-        ordered = sorted(zip(ratios, (sample.counted for sample in large), strict=True))
-        through = list(accumulate(counted for _, counted in ordered))
+        ordered = sorted(rated)
+        through = list(accumulate([counted for _, counted in ordered]))
         ratio, upper = (ordered[bisect_left(through, share * through[-1])][0] for share in (0.5, UPPER))
         spread = (max(evidence, upper) / ratio - 1) * HEADROOM
         margin = max(spread, MARGIN_LEAST if len(large) >= MANY else own_margin)
@@ -193,8 +193,12 @@ def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, n
 
 def corroborated(samples: Sequence[Sample], now: float) -> tuple[Sample, ...]:
     """Return the samples that are not too old and that another agrees with, for a refusal one of another source."""
-    fresh = [sample for sample in samples if not sample.at or now - sample.at <= SAMPLE_DAYS * DAY]
-    ratios = [sample.ratio for sample in fresh]
+    age = SAMPLE_DAYS * DAY
+    fresh = [sample for sample in samples if not sample.at or now - sample.at <= age]
+    ratios = [sample.reported / (sample.counted or 1) for sample in fresh]
+    refused = any([sample.least for sample in fresh])
+    if len(fresh) > 1 and not refused and max(ratios) <= AGREE * min(ratios):
+        return tuple(fresh)  # as most often: each agrees with any other
     confirmed = set[int]()  # whoever agrees with any agrees with the next in order
     for pair in pairwise(sorted(range(len(fresh)), key=ratios.__getitem__)):
         if ratios[pair[1]] <= AGREE * ratios[pair[0]]:
@@ -299,5 +303,6 @@ def retry_target(limit: int, counted: int, window: int, known: Calibration | Non
 
 def sizeable(samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples that are not far smaller than the largest."""
-    least = SMALL_SHARE * max((sample.counted for sample in samples), default=0)
-    return [sample for sample in samples if sample.counted >= least]
+    counts = [sample.counted for sample in samples]
+    least = SMALL_SHARE * max(counts, default=0)
+    return [sample for sample, counted in zip(samples, counts, strict=True) if counted >= least]

@@ -15,6 +15,7 @@ way and covered by the margin.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -35,6 +36,9 @@ OUTSIDE_LEAST: Final = 256
 """Fewer tokens are attributed to the provider's wrapping of a request, and are part of the ratio."""
 SPREAD_SHARE: Final = 0.25
 """The largest spread of the calls' remainders, as a share of `outside`."""
+
+SAMPLES_CACHED: Final = 256
+"""Views whose samples are remembered: three kilobytes each."""
 
 
 class Point(NamedTuple):
@@ -66,12 +70,22 @@ class Learned:
 
     def samples(self, source: str = "") -> tuple[Sample, ...]:
         """Return the calls as samples, less the tokens sent outside the requests."""
-        samples = [Sample(p.counted, p.reported - self.tokens_outside(p), p.least, p.at, source) for p in self.points]
-        return tuple([sample for sample in samples if sample.sensible])
+        return _samples(self.points, self.outside, source)
 
     def tokens_outside(self, point: Point) -> int:
         """Return the tokens sent outside a call's request, as far as known."""
         return point.outside if point.outside is not None else self.outside or 0
+
+
+@lru_cache(SAMPLES_CACHED)
+def _samples(points: Sequence[Point], outside: int | None, source: str) -> tuple[Sample, ...]:
+    """Return calls as samples; a report needs those of the same points three times."""
+    learned = outside or 0
+    samples = [
+        Sample(p.counted, p.reported - (learned if p.outside is None else p.outside), p.least, p.at, source)
+        for p in points
+    ]
+    return tuple([sample for sample in samples if sample.sensible])
 
 
 def initial_state(model: str | None, estimator: str, own_margin: float) -> Learned:
@@ -99,13 +113,12 @@ def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
     outside = fit_outside(points)
     if outside is None and before.outside is not None and _fits(before.outside, points):
         outside = before.outside
-    after = replace(before, points=points, outside=outside)
-    samples = after.samples()
-    if not samples:
-        return after
-    fresh = replace(before.known, ratio=1.0, margin=own_margin) if after.outside != before.outside else before.known
-    known, reports = learn(fresh, samples, own_margin), sum(not other.least for other in samples)
-    return replace(after, known=known if known.samples == reports else replace(known, samples=reports))
+    samples, known = _samples(points, outside, ""), before.known
+    if samples:
+        fresh = known if outside == before.outside else replace(known, ratio=1.0, margin=own_margin)
+        known, reports = learn(fresh, samples, own_margin), len([one for one in samples if not one.least])
+        known = known if known.samples == reports else replace(known, samples=reports)
+    return replace(before, points=points, outside=outside, known=known)
 
 
 def fit_outside(points: Sequence[Point]) -> int | None:

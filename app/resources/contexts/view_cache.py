@@ -148,8 +148,8 @@ def with_events(held: CachedView, added: AddedEvents) -> CachedView | None:
     before, batch = added.applied.before, added.batch
     if held.loaded.head != before.head:
         return None
-    stored = as_stored(before, batch, [placed.draft.body() for placed in batch.placed], added.applied.stored_at)
-    events = tuple(replace(event, chars=len(body)) for event, body in zip(stored, added.bodies, strict=True))
+    bodies, chars = [placed.draft.body() for placed in batch.placed], [*map(len, added.bodies)]
+    events = as_stored(before, batch, bodies, added.applied.stored_at, chars)
     loaded = replace(
         held.loaded,
         log_tokens=before.tokens + batch.tokens,
@@ -159,7 +159,7 @@ def with_events(held: CachedView, added: AddedEvents) -> CachedView | None:
         events=held.loaded.events + events,
         compaction="scheduled" if added.applied.compaction_enqueued else held.loaded.compaction,
     )
-    return replace(held, loaded=loaded, chars=held.chars + sum(len(body) + EVENT_CHARS for body in added.bodies))
+    return replace(held, loaded=loaded, chars=held.chars + sum(chars) + EVENT_CHARS * len(chars))
 
 
 def with_report(held: CachedView, view: str, report: ReportResults) -> CachedView:
@@ -171,9 +171,11 @@ def with_report(held: CachedView, view: str, report: ReportResults) -> CachedVie
     if report.learned is not None and report.view == view:
         changes["learned"], changes["learned_version"] = report.learned
     if known is not None and loaded.view is not None and loaded.view.model == report.model:
-        others = tuple(one for one in loaded.calibrations if one.estimator != known.estimator)
+        others = [one for one in loaded.calibrations if one.estimator != known.estimator]
         changes["calibrations"] = (*others, known)
     stored = (report.stored if report.view == view else None) or held.stored
+    if loaded.learned is not None and loaded.learned is changes.get("learned"):
+        return replace(held, stored=stored)  # a step has planned with these results, and learns from no other call
     return replace(held, loaded=replace(loaded, **changes), stored=stored)
 
 

@@ -260,7 +260,7 @@ def shared_lessons(
     sent = None if overflow is None else overflow.tokens
     borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
     known = with_window_evidence(known, claim, point, overflow, believed=borne_out)
-    return replace(taken, known=known, samples=samples)
+    return taken.relearned(known, samples)
 
 
 def budget_after(

@@ -39,6 +39,7 @@ router = Resource("feedback", schemas=(OutcomeIn,))
 
 
 Service = Annotated[Feedback, Depends(service(Feedback))]
+NOTHING_TO_DO: Final = OutcomeOut(overflow=False, action="none")
 _CALL_ID: Final[dict[str, Any]] = {
     "name": "call_id",
     "in": "path",
@@ -177,7 +178,7 @@ def outcome_out(session: str, verdict: Verdict) -> OutcomeOut:
     """Return the response to a report."""
     call, outcome = verdict.call, verdict.outcome
     if not outcome.overflow:
-        return OutcomeOut(overflow=False, action="none")
+        return NOTHING_TO_DO
     pattern = (outcome.error or {}).get("overflow")
     matched = None if pattern is None else MatchedOut.model_validate(pattern)
     if call.retry_of is not None or call.view == OBSERVED_VIEW:

@@ -49,7 +49,7 @@ from app.store.outcomes import ReportedOutcome, ReportedView
 
 REASON: Final = "overflow"
 MODELS_KNOWN_MAX: Final = 200
-"""Models of tenants whose calibration is known as the last report has left it: ten kilobytes each."""
+"""Models of tenants whose calibration is known as the last report has left it: twenty kilobytes each."""
 RETRY_WAIT_MS: Final = 10_000
 """Default time, in milliseconds, for which a retry waits for a summary."""
 
@@ -204,15 +204,14 @@ class Feedback:
         stored = await outcomes.store(on, ref, call.call_id, outcome, made.changed, made.taught, before=found.view)
         if stored is None:
             return None
-        made = replace(made, call=replace(call, created_at=stored.created_at), previous=stored.previous)
-        if made.taught is None or made.lessons is None or taken is None:
-            return made
-        if stored.taught:
-            model, samples = made.taught
-            return replace(made, taught=(model, replace(samples, updated_at=stored.at)))
-        if self._models.get(key := _model_key(ref, call)) is taken:
-            del self._models[key]
-        return replace(made, taught=None, lessons=made.lessons._replace(shared=taken.known))
+        call, taught, lessons = replace(call, created_at=stored.created_at), made.taught, made.lessons
+        if taught is not None and stored.taught:
+            taught = taught[0], replace(taught[1], updated_at=stored.at)
+        elif taught is not None and lessons is not None and taken is not None:
+            taught, lessons = None, lessons._replace(shared=taken.known)
+            if self._models.get(key := _model_key(ref, call)) is taken:
+                del self._models[key]
+        return replace(made, call=call, previous=stored.previous, taught=taught, lessons=lessons)
 
     async def finish(self, reporting: Reporting) -> Verdict:
         """Do what follows the commit of a report, and return the next action.
@@ -223,8 +222,8 @@ class Feedback:
         ref, call, outcome, overflow = reporting.ref, reporting.call, reporting.outcome, reporting.overflow
         if reporting.repeated:
             return self._observe(reporting.verdict)
-        if reporting.results is not None:
-            self._view_cache.add_report(ref.session_id, reporting.results)
+        if (results := reporting.results) is not None:
+            self._view_cache.add_report(ref.session_id, results)
         if reporting.taught is not None:
             if len(self._models) >= MODELS_KNOWN_MAX:
                 self._models.clear()

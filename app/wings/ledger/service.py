@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache, partial
 from statistics import median
 from typing import Final
 from uuid import UUID
@@ -33,6 +34,8 @@ from app.wings.ledger.cache_use import (
 )
 from app.wings.ledger.totals import POTENTIAL_CALLS_MAX, Account, PotentialBill, Totals, accounts, totals
 
+CACHES_KEPT: Final = 256
+"""The profiles of providers' caches that are remembered, by model, policy and format."""
 CALLS_MAX: Final = 5_000
 """Most calls of a view in a ledger: the newest. Each takes about 0.1 ms of CPU."""
 DAYS_MAX: Final = 31
@@ -132,6 +135,7 @@ class Ledger:
         self._database = database
         self._policies = policies
         self._caches = caches
+        self._cache_profile = lru_cache(CACHES_KEPT)(partial(cache_profile, table=caches))
         self._followed: OrderedDict[tuple[UUID, str], _Followed] = OrderedDict()
 
     async def view_ledger(
@@ -267,7 +271,7 @@ class Ledger:
         )
 
     def _rules(self, model: str | None, format: str, policy: Policy) -> CacheProfile:
-        return cache_profile(model, policy.cache, self._caches, FORMATS[format].cache)
+        return self._cache_profile(model, policy.cache, otherwise=FORMATS[format].cache)
 
     async def tenant_ledger(
         self, tenant_id: UUID, since: datetime, until: datetime | None, model: str | None, prefix: str = ""

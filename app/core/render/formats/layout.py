@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
 from app.core.log.event import Block, Kind
-from app.core.log.events import REPLACEMENT, SURROGATE, Json, encode_json
+from app.core.log.events import REPLACEMENT, SURROGATE, Json, json_pieces
 from app.core.render.formats.parts import BEGINNING, IMAGES_ABOVE, Image, Piece, Text
 
 
@@ -225,7 +225,7 @@ def _filled(fields: Mapping[str, Json]) -> dict[str, Json]:
 
 def sendable(value: Json) -> bytes:
     """Return canonical JSON in which lone surrogates, which no provider accepts, are replaced."""
-    text = encode_json(value)
+    text = "".join(json_pieces(value, 0))
     try:
         return text.encode()
     except UnicodeEncodeError:
