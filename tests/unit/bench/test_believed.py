@@ -14,6 +14,8 @@ from bench.believed.downloads import UnknownData
 from bench.believed.evidence import ARMS, BM25, CONTEXT, NEWEST, NEWEST_BM25, Baselines, Found
 from bench.believed.shares import cell, wilson
 
+pytestmark = pytest.mark.wing("recall")
+
 DIALOGUE = {
     "sample_id": "conv-1",
     "conversation": {

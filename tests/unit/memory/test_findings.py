@@ -192,7 +192,7 @@ def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on()
     text = extract([], f"{first}\n\n{second}\n\n{third}", Digest(), 600, COUNTER)
     assert "## Critical Context\n- I found the bug. The report converts each height twice." in text
     assert "### Done\n- I fixed the report of heights for every harbour." in text
-    assert text.endswith("## Agent Messages at the End\n- All tests of the estuary pass.")
+    assert text.endswith("## Agent Messages at the End of This Part\n- All tests of the estuary pass.")
 
 
 def test_a_span_that_concludes_nothing_names_the_called_tools() -> None:

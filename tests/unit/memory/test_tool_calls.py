@@ -111,7 +111,9 @@ def test_a_merged_summary_says_which_calls_were_made() -> None:
 def test_words_that_look_like_a_call_or_a_change_are_not_counted() -> None:
     words = "## User Messages\n- Called get.\n- Changed gauge.py.\n"
     done = "## Progress\n### Done\n- Changed gauge.py.\n- Called get x2: id 4; id 9.\n"
-    merged = extract([], f"{words}{done}## Agent Messages at the End\n- Called get.", digest_of([]), 300, COUNTER)
+    merged = extract(
+        [], f"{words}{done}## Agent Messages at the End of This Part\n- Called get.", digest_of([]), 300, COUNTER
+    )
     assert "- Called get x2: id 4; id 9." in merged
     assert "x3" not in merged and "gauge.py x" not in merged
 

@@ -144,6 +144,20 @@ def test_a_fold_leaves_out_what_the_messages_behind_it_settle_and_says_the_same_
     assert from_json(to_json(done.state)) == done.state
 
 
+def test_a_next_step_is_left_out_once_a_later_turn_has_ended() -> None:
+    log = Log()
+    log.user()
+    log.assistant(3_000)
+    text = "## Goal\n- Sort the gauge.\n\n## Next Steps\n- I'll write the report."
+    log.user(body={"content": "go on"})
+    log.result(log.call("Read", body={"arguments": {"path": "gauge.py"}}), body={"content": "x"})
+    shown = content_text(folded(log, 2, text).context.summaries[0].content)
+    assert shown.endswith("## Next Steps\n- I'll write the report.")
+    log.user(body={"content": "now print it"})
+    shown = content_text(folded(log, 2, text).context.summaries[0].content)
+    assert shown.endswith("## Goal\n- Sort the gauge.")
+
+
 def test_a_line_ends_the_messages_that_are_kept_from_the_summarized_part() -> None:
     log = log_of(edited("/srv/gauge.py"))
     log.add(log.events[-1].type, 3_000, call_id="c9", tool="read", call_seq=None)

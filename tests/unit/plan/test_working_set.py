@@ -215,7 +215,7 @@ def test_the_output_of_a_check_that_still_fails_is_held_first() -> None:
     run(log, "go build ./...", "")
     failure = run(log, "go test ./...", RED)
     assert held_content(log.plan(1_000_000).context, 16, 10_000) == (failure, 3)
-    run(log, "git status", "clean")
+    run(log, "git commit -m x", "")
     run(log, "go vet ./...", "")
     assert held_content(log.plan(1_000_000).context, 16, 10_000) == (failure, 3)
     assert held_content(log.plan(1_000_000).context, 0, 10_000) == ()
@@ -223,6 +223,28 @@ def test_the_output_of_a_check_that_still_fails_is_held_first() -> None:
     assert held_content(log.plan(1_000_000).context, 16, 10_000) == (newer, 3)
     run(log, "go test ./...", GREEN)
     assert held_content(log.plan(1_000_000).context, 16, 10_000) == (3,)
+
+
+def test_short_results_of_the_newest_searches_are_held_last_as_far_as_their_share_allows() -> None:
+    log = Log()
+    log.user()
+    add_search(log, 300)
+    file = read(log, "a.py", 300)
+    newer, newest = add_search(log, 500), add_search(log, 400)
+    add_search(log, 900)
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (file, newest, newer)
+    assert held_content(log.plan(1_000_000).context, 2, 10_000) == (file, newest)
+    log.user()
+    assert newest not in held_content(log.plan(1_000_000).context, 16, 10_000)
+
+
+def test_a_refused_edit_shows_no_content_of_its_file() -> None:
+    log = Log()
+    log.user()
+    file = read(log, "a.py", 300)
+    arguments = {"file_path": "a.py", "old_string": "a", "new_string": "b"}
+    log.result(log.call("Edit", 80, body={"arguments": arguments}), gist="<tool_use_error>File has not been read yet.")
+    assert held_content(log.plan(1_000_000).context, 16, 10_000) == (file,)
 
 
 @pytest.mark.parametrize("tokens", [400, 2_000])
@@ -306,7 +328,7 @@ def test_a_fold_keeps_the_rounds_of_the_working_set_next_to_its_summary() -> Non
     log = Log()
     log.user()
     file = read(log, "a.py", 900)
-    search = add_search(log, 200)
+    search = add_search(log, 900)
     for _ in range(20):
         log.assistant(400)
     add_edit(log, "a.py")

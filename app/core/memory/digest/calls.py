@@ -13,8 +13,8 @@ from app.core.memory.digest.files import (
     is_temporary,
     shows_own_change,
 )
-from app.core.memory.digest.outcomes import is_refused, state_of
-from app.core.memory.digest.sentences import is_rejected
+from app.core.memory.digest.outcomes import state_of
+from app.core.memory.digest.sentences import is_refused, is_rejected
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from app.core.log.event import Event
 from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is_same
 from app.core.memory.digest.commands import Step, programs, steps, written_paths
-from app.core.memory.digest.sentences import is_rejected, shorten
+from app.core.memory.digest.sentences import is_refused, is_rejected, shorten
 
 OK, ERROR, REJECTED, UNKNOWN = "ok", "error", "rejected", "unknown"
 
@@ -153,14 +153,6 @@ def state_of(result: Event | None, command: str | None = None) -> str:
     if _BROKEN.search(sample):
         return ERROR
     return OK if shows_status(command) else UNKNOWN
-
-
-def is_refused(result: Event | None) -> bool:
-    """Return whether a harness refused a call."""
-    if result is None:
-        return False
-    # Judged by the first line; see `is_rejected`.
-    return (result.text if result.gist is None else result.gist).lstrip().startswith("<tool_use_error>")
 
 
 def is_check(command: str) -> bool:

@@ -36,6 +36,12 @@ def is_rejected(result: Event | None) -> bool:
     return _REJECTED.match(result.text if result.gist is None else result.gist) is not None
 
 
+def is_refused(result: Event | None) -> bool:
+    """Return whether a harness refused a call, judged by the first line as in `is_rejected`."""
+    first_line = "" if result is None else result.text if result.gist is None else result.gist
+    return first_line.lstrip().startswith("<tool_use_error>")
+
+
 def words_of(rejection: str) -> str:
     """Return the user's words in the text of a rejection on one line; empty without any."""
     found = _SAID.search(rejection)

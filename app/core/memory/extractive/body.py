@@ -44,6 +44,7 @@ from app.core.memory.extractive.sections import (
     CONTEXT,
     DECISIONS,
     DONE,
+    EARLIER_BEFORE_LAST,
     EARLY,
     GOAL,
     HEADINGS,
@@ -90,7 +91,7 @@ CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
     GOAL: 0.1,
-    USERS: 0.51,
+    USERS: 0.52,
     CONSTRAINTS: 0.04,
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
@@ -146,7 +147,7 @@ class SpanBody:
         earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
         # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
         told = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
-        past = [(line.seq, line.text.removeprefix(BEFORE_LAST)) for line in told]
+        past = [(line.seq, line.text.removeprefix(BEFORE_LAST).removeprefix(EARLIER_BEFORE_LAST)) for line in told]
         finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
         new, old = messages.decisions(), decisions(past, ())
         observed = [] if messages.is_talk else [one for one in interleave(new, old) if is_observation(one.text)]

@@ -238,10 +238,10 @@ REQUEST_WORDS: Final = 3
 CORRECTED: Final = 0.6
 """The share of common words from which the next message, if it begins alike, corrects a first one."""
 
-_ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(rejected: |^Rejected: |^/|^(?:[A-H]|\d{1,2})[.)]")
+_ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(reject(?:ing|ed): |^Rejected\b|^/|^(?:[A-H]|\d{1,2})[.)]")
 """Marks of a reply, of a rejected call, of a command, and of one entry of a list."""
 _MARK: Final = re.compile(f"^(?:{FIRST_REQUEST}|{LATEST_REQUEST}|{EARLIER_MARK})")
-_REJECTED: Final = re.compile(r"\(rejected: |^Rejected: ")
+_REJECTED: Final = re.compile(r"\(reject(?:ing|ed): |^Rejected\b.{0,20}: ")
 _WONDERS: Final = re.compile(
     r"[-=+>~|<{[]|(?:(?:and|but|also|so|ok|okay|hmm+|q:?|question:?|wondering:?)\b[ ,:]{0,3})*"
     r"(?:why|what|how|where|when|who|which|is|are|does|do|did|has|have|was|were|wondering)\b",

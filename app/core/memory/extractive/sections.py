@@ -15,8 +15,10 @@ NONE: Final = "(none)"
 GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Progress"
 DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
-USERS, LATEST = "## User Messages", "## Agent Messages at the End"
-_EARLIER_LATEST: Final = frozenset({"## Latest Agent Messages", "## Closing Agent Messages"})
+USERS, LATEST = "## User Messages", "## Agent Messages at the End of This Part"
+_EARLIER_LATEST: Final = frozenset(
+    {"## Latest Agent Messages", "## Closing Agent Messages", "## Agent Messages at the End"}
+)
 """LATEST in older summaries."""
 PAST: Final = "## Past Agent Messages"
 """The heading under which `parse_sections` returns the latest messages of all summaries but the last."""
@@ -50,8 +52,10 @@ EARLIER_MARK: Final = "Latest request: "
 """LATEST_REQUEST in older summaries."""
 _MARKS: Final = ('(asked: "', '(about: "', '(answered: "')
 """The beginnings of what is told of a user's message besides its words."""
-BEFORE_LAST: Final = "Before the user's last message: "
+BEFORE_LAST: Final = "Before its last user message: "
 """The mark of an agent's message that is not about the user's last message in its part."""
+EARLIER_BEFORE_LAST: Final = "Before the user's last message: "
+"""BEFORE_LAST in older summaries."""
 UNRESOLVED: Final = "Not resolved when this part ended: "
 """The mark of a problem in the assistant's words."""
 LEAST_SHARE: Final = 0.1

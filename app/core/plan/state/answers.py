@@ -24,7 +24,7 @@ from app.core.memory.digest.files import (
 )
 from app.core.memory.digest.names import is_missing
 from app.core.memory.digest.outcomes import ERROR, OK, is_idle, outcomes_of
-from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_rejected, own_messages
+from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_refused, is_rejected, own_messages
 from app.core.plan.state.items import Item
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ ARGUMENTS_TIMES: Final = 4
 """The factor by which arguments of calls stay in the working set longer than results."""
 FOUND_TOKENS_MAX: Final = 800
 """The size above which a result of a search or a listing leaves the working set."""
+FOUND_SHARE: Final = 0.1
+"""The maximum share of what a forced reduction's goal leaves after the prefix that these results may take."""
 DELETED: Final = 5
 """The factor by which the old text of an edit is longer than the new one from which it only deletes."""
 SHARE: Final = 0.7
@@ -127,7 +129,7 @@ class WorkedFiles:
                 continue
             result, call = answer.result.event, answer.call.event
             first_line = result.text if result.gist is None else result.gist
-            if result.is_error or is_rejected(result) or is_missing(first_line):
+            if result.is_error or is_refused(result) or is_rejected(result) or is_missing(first_line):
                 continue
             use = use_of(call)
             for path in map(normpath, use.read):
@@ -205,11 +207,12 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     """Return the seqs of the content that a forced reduction leaves whole, the most valuable first.
 
     This is the report that the newest request follows and the plan that the user gave before, then the output of a
-    check that still fails and the newest content of all files, worked on or not, as far as these two fit into their
-    share of what `goal` leaves after the prefix: an error to mend and text that an edit may quote are worth more than
-    anything else that could stay. Empty if the policy keeps no working set (`calls` is 0).
+    check that still fails, the newest content of all files, worked on or not, and short results of the newest searches,
+    as far as these fit into their shares of what `goal` leaves after the prefix: an error to mend and text that an edit
+    may quote are worth more than anything else that could stay. Empty if no working set is kept (`calls` is 0).
     """
-    room = int(SHARE * _free(context, goal))
+    free = _free(context, goal)
+    room, listed = int(SHARE * free), int(FOUND_SHARE * free)
     held = list(held_messages(context, goal)) if calls else []
     failure = open_failure(context) if calls else None
     content = map(context.item, ranked(context) if calls else ())
@@ -217,6 +220,10 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
         if item.stub is None and item.tokens <= room:
             held.append(item.event.seq)
             room -= item.tokens
+    for item in filter(None, map(context.item, found(context, calls))):
+        if item.stub is None and item.tokens <= listed and item.event.seq not in held:
+            held.append(item.event.seq)
+            listed -= item.tokens
     return tuple(held)
 
 

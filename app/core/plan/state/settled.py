@@ -1,4 +1,4 @@
-"""Lines of summaries that messages after them settle: failures, runs of checks, tasks and steps of a plan.
+"""Lines of summaries that messages after them settle: failures, runs of checks, tasks, steps of a plan, next steps.
 
 The lines are left out as long as these messages are shown with the summary. They are kept as checksums, so that they
 quote nothing of a log and stay the same if the summary is shortened.
@@ -25,15 +25,18 @@ _HEADING: Final = re.compile(r"#{1,3} |<")
 _DETAILS: Final = re.compile(r" # [^#\n]*$")
 _PLANS: Final = frozenset({"### In Progress", "### Not Started"})
 _EMPTY: Final = re.compile(
-    r"^(?:### (?:In Progress|Not Started|Blocked)\n(?=#|<|\n|\Z)|<(commands|tasks)>\n</\1>\n?)", re.M
+    r"^(?:(?:### (?:In Progress|Not Started|Blocked)|## Next Steps)(?:\n(?=#|<|\n|\Z)|\Z)"
+    r"|<(commands|tasks)>\n</\1>\n?)",
+    re.M,
 )
 _NO_PROGRESS: Final = re.compile(r"^## Progress\n(?=## |<|\n|\Z)", re.M)
 
 
 class _Later:
-    """The states that the calls of later messages show."""
+    """The states that the calls of later messages show, and whether a turn ended in them."""
 
-    def __init__(self, calls: Sequence[AnsweredCall]) -> None:
+    def __init__(self, calls: Sequence[AnsweredCall], *, ended_turn: bool) -> None:
+        self._ended_turn = ended_turn
         done = [call for call in calls if call.result is not None and call.result.body is not None]
         ran = [(call.command, call) for call in done if call.command and not call.is_rejected]
         found = (outcome for text, call in ran for outcome in outcomes_of(text, call.result))
@@ -64,6 +67,8 @@ class _Later:
             return self._ran(command, has_failed=line.startswith(f"[{ERROR}] "))
         if heading == "<tasks>":
             return any(task.id in self._closed for task in parse_tasks(line))
+        if heading == "## Next Steps":
+            return self._ended_turn
         return heading in _PLANS and self._has_plan
 
     def _ran(self, command: str, *, has_failed: bool) -> bool:
@@ -87,7 +92,7 @@ def settled_lines(texts: Iterable[str], events: Sequence[Event]) -> tuple[int, .
     calls = answered_calls(events)
     if not calls:
         return ()
-    later = _Later(calls)
+    later = _Later(calls, ended_turn=events[0].turn < events[-1].turn)
     lines = (line for text in texts for heading, line in _lines(text) if later.settles(line, heading))
     return tuple(dict.fromkeys(map(_checksum, lines)))
 
@@ -97,7 +102,7 @@ def without_lines(text: str, checksums: Collection[int]) -> str:
     if not checksums:
         return text
     kept = "\n".join(line for line in text.split("\n") if not line or _checksum(line) not in checksums)
-    return _NO_PROGRESS.sub("", _EMPTY.sub("", kept))
+    return _NO_PROGRESS.sub("", _EMPTY.sub("", kept)).rstrip("\n")
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
