@@ -337,9 +337,10 @@ def test_only_successful_changes_are_counted_with_their_definitions() -> None:
     add_edit(more, "", "func Ebb() {")
     assert section(body(more, previous=first), "### Done") == [
         "Wrote run.sh.",
-        "Changed gauge.go x3: removed Low, added High, Ebb.",
-    ]
-    assert set(section(extract([], first, Digest(), 400, COUNTER), "### Done")) == set(section(first, "### Done"))
+        "Changed gauge.go: removed Low, added High, Ebb.",
+    ]  # without a number, since an earlier summary may have had no room for a line
+    merged = section(extract([], first, Digest(), 400, COUNTER), "### Done")
+    assert set(merged) == {"Changed gauge.go: removed Low, added High.", "Wrote run.sh."}
 
 
 CYCLE = "I've hit an **import cycle**:\n\n```\ngauge → report → gauge\n```\n\nIf the report loads the gauge, both wait."
@@ -449,7 +450,7 @@ def test_a_deleted_file_is_no_longer_listed_as_written() -> None:
     first = body(log)
     later = Log()
     add_edit(later, "b", "c")
-    assert section(body(later, previous=first), "### Done") == ["Deleted feet.go.", "Changed gauge.go x2."]
+    assert section(body(later, previous=first), "### Done") == ["Deleted feet.go.", "Changed gauge.go."]
     add_edit(later, "b", "c", path="/srv/tide/feet.go")
     assert "Deleted" not in body(later, previous=first)
 
@@ -507,7 +508,7 @@ def test_files_that_commands_wrote_are_listed_apart_from_edited_ones() -> None:
     run(later, "rm tide/feet.go")
     assert section(body(later, previous=first), "### Done") == [
         "Changed gauge.go.",
-        "Changed by commands: gauge.go x2.",
+        "Changed by commands: gauge.go.",
         "Deleted feet.go.",
     ]
 
@@ -571,8 +572,8 @@ def test_files_of_one_name_are_told_apart_once_summaries_are_merged() -> None:
     digest = Digest(files_modified=("/srv/tide/h", "/srv/wind/h"))
     text = extract([], "\n\n".join(parts), digest, 400, COUNTER)
     assert section(text, "### Done") == [
-        "Changed wind/h x3.",
-        "Changed tide/h x6.",
+        "Changed wind/h.",
+        "Changed tide/h.",
     ]
 
 

@@ -83,12 +83,12 @@ class FileChange:
             self.commands = max(0, self.commands - change.commands)
             self.names = {name: done for name, done in self.names.items() if name not in change.names}
 
-    def line(self, name: str) -> SectionLine:
-        """Describe the changes of the file in one line."""
+    def line(self, name: str, *, counted: bool) -> SectionLine:
+        """Describe the changes of the file in one line, with their number if they are all `counted`."""
         if self.is_gone:
             return SectionLine(f"Deleted {name}.", self.seq)
         verb = "Wrote" if self.is_new else "Changed"
-        times = f" x{self.times}" if self.times > 1 else ""
+        times = f" x{self.times}" if self.times > 1 and counted else ""
         shown = list(self.names.items())[-NAMES_MAX:]
         parts = [
             f"{done} {', '.join(one for one, what in shown if what == done)}"
@@ -98,12 +98,15 @@ class FileChange:
         return SectionLine(f"{verb} {name}{times}{': ' if parts else ''}{', '.join(parts)}.", self.seq)
 
 
-def by_commands(changes: Mapping[str, FileChange]) -> Sequence[SectionLine]:
-    """Return the line on the newest files that shell commands changed; none without any. `changes` are by file."""
+def by_commands(changes: Mapping[str, FileChange], *, counted: bool) -> Sequence[SectionLine]:
+    """Return the line on the newest files that shell commands changed; none without any. `changes` are by file.
+
+    If they are all `counted`, with the number of commands.
+    """
     written = sorted((one.seq, name, one.commands) for name, one in changes.items() if one.commands and not one.is_gone)
     if not written:
         return ()
-    files = [f"{name} x{times}" if times > 1 else name for _, name, times in written[-FILES_MAX:]]
+    files = [f"{name} x{times}" if times > 1 and counted else name for _, name, times in written[-FILES_MAX:]]
     return (SectionLine(f"Changed by commands: {', '.join(files)}.", written[-1][0]),)
 
 

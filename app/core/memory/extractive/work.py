@@ -74,6 +74,8 @@ class SpanWork:
         `files` are the paths of the files that were changed or read in all of them.
         """
         self._files = distinct_files([*dict.fromkeys(files)])
+        # An earlier summary may have had no room for the line on a file.
+        self._counts_all = not previous_text
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
@@ -203,12 +205,14 @@ class SpanWork:
 
     def done(self) -> Sequence[SectionLine]:
         """Return lines on files changed and tools called, in this order."""
-        changed = [change.line(name) for name, change in self._changes.items() if change.times > 0 or change.is_gone]
+        counted = self._counts_all
+        changes = {name: change for name, change in self._changes.items() if change.times > 0 or change.is_gone}
+        changed = [change.line(name, counted=counted) for name, change in changes.items()]
         did, asked = (
             [calls.line(tool) for tool, calls in self._called.items() if bool(_ASKING.search(tool)) is asks]
             for asks in (False, True)
         )
-        changed += by_commands(self._changes)
+        changed += by_commands(self._changes, counted=counted)
         return [line for lines in (changed, did, asked) for line in sorted(lines, key=lambda line: -line.seq)]
 
     def failing(self) -> Sequence[SectionLine]:
