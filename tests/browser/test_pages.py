@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 import pytest
 
-from app.wings.pages.render import assets
+from app.wings.pages.page import assets
 from tests.browser.looks import Look, look
 from tests.browser.sites import HOSTILE, RECORDED, SCRIPT, Site
 from tests.support.crawl import Page, crawl, declared, route_of, targets

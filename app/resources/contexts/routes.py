@@ -16,12 +16,11 @@ from app.core.audit.holdout import is_held_out
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.log.segments import session_of
-from app.http.body import read_model
 from app.http.errors import Forbidden
 from app.http.fields import QUERY
-from app.http.idempotency import Idempotency, idempotency_key
 from app.http.openapi import body_of_model, parameters_of
-from app.http.operation import Resource, Who
+from app.http.operation import Idempotency, Resource, Who, idempotency_key
+from app.http.requests import read_model
 from app.resources.contexts.json import ContextBody, context_body, reconciled_body
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.schemas import ContextIn, ContextOut, ContextQuery

@@ -12,11 +12,10 @@ from app.core.log.events import EVENTS_PER_BATCH_MAX, NAME_CHARS_MAX, EventType,
 from app.core.log.segments import session_of
 from app.core.render.formats.tools import NativeFormat
 from app.http import paging
-from app.http.body import read_json
 from app.http.fields import Cursor, Limit, Sid
-from app.http.idempotency import idempotency_key
 from app.http.openapi import body_of_model
-from app.http.operation import Resource, Who, service
+from app.http.operation import Resource, Who, idempotency_key, service
+from app.http.requests import read_json
 from app.resources.events.appends import Appended, AppendRequest, events_request, messages_request
 from app.resources.events.reading import Reading, Redaction
 from app.resources.events.schemas import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn

@@ -11,11 +11,10 @@ from app.core.errors import InvalidRequest
 from app.core.log.segments import line_of, session_of
 from app.http import paging
 from app.http.auth import PrefixAccess
-from app.http.body import read_model
 from app.http.fields import Cursor, Limit, Sid, answer_of
-from app.http.idempotency import Idempotency, Idempotent, idempotency_key
 from app.http.openapi import body_of_model
-from app.http.operation import Resource, Who, service
+from app.http.operation import Idempotency, Idempotent, Resource, Who, idempotency_key, service
+from app.http.requests import read_model
 from app.resources.contexts.schemas import ContextIn
 from app.resources.feedback.measurements import Verdict
 from app.resources.feedback.schemas import (

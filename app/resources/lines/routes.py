@@ -10,8 +10,7 @@ from app.core.errors import OutsidePrefix
 from app.core.log.segments import line_of, session_of
 from app.http import paging
 from app.http.fields import CreatedAt, Cursor, Head, Limit, NextCursor, Seq, SessionId, Sid, StrictRequest, answer_of
-from app.http.idempotency import Idempotent
-from app.http.operation import Resource, Who, service
+from app.http.operation import Idempotent, Resource, Who, service
 from app.resources.lines.service import Forked, Forks, Lines
 from app.resources.sessions.routes import SessionOut, parent_of, session_out
 from app.store.answers import ResponseToStore

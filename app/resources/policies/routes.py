@@ -14,9 +14,9 @@ from app.core.log.events import Json
 from app.core.policy.policy import json_schema
 from app.http import paging
 from app.http.auth import PrefixAccess
-from app.http.body import read_json
 from app.http.fields import Cursor, Limit, NextCursor
 from app.http.operation import Resource, Who, service
+from app.http.requests import read_json
 from app.resources.policies.service import NAME_PATTERN, STORED_NAME_PATTERN, VERSION_MAX, Policies
 from app.store.policies import PolicyRow
 

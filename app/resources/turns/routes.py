@@ -8,8 +8,7 @@ from pydantic import BaseModel, Field
 
 from app.http import paging
 from app.http.fields import Cursor, Limit, NextCursor, Sid, StrictRequest
-from app.http.idempotency import Key
-from app.http.operation import Resource, Who, service
+from app.http.operation import Key, Resource, Who, service
 from app.resources.events.schemas import LoggedEvent, LogGrown
 from app.resources.sessions.service import EventRates
 from app.resources.turns.service import TurnEnded, Turns

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 def _services(settings: Any, kernel: "Services") -> Iterable[object]:
     from app.core.tokens.models import parse_table
-    from app.wings.audit.moments import Moments
     from app.wings.audit.previews import Preview
     from app.wings.audit.search import CallSearch
-    from app.wings.audit.service import Audit
+    from app.wings.audit.service import Audit, Moments
 
     yield CallSearch(kernel.database)
     moments = Moments(kernel.database, kernel.policies, kernel.counting, parse_table(settings.cache_table))

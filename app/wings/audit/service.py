@@ -1,4 +1,4 @@
-"""Recorded calls: listed, explained and compared."""
+"""Recorded calls: listed, explained and compared, with the moments in which they were made."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,17 +8,22 @@ from typing import Final
 from uuid import UUID
 
 from app.core.audit.call_blocks import CallBlock, call_blocks
-from app.core.audit.declined import Declined, declined
+from app.core.audit.declined import Declined, PlannedMoment, declined
+from app.core.audit.moment import RecordedMoment, planned_moment
 from app.core.audit.replay_call import NO_COUNT, ReplayedCall
-from app.core.errors import NotFound, NotReproducible
+from app.core.errors import ContextError, NotFound, NotReproducible
 from app.core.lexicon.times import from_seconds
 from app.core.log.event import Event
 from app.core.log.segments import is_line
-from app.core.plan.state.frontier import Frontier
+from app.core.memory.cover import cover_id
+from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
 from app.core.record.evictions import disposition_runs, dispositions
-from app.resources.contexts.recordings import Recordings
+from app.core.render.formats import FORMATS
+from app.core.tokens.models import CacheProfile, cache_profile
+from app.resources.contexts.recordings import Recordings, Reproduced
+from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.store import audit, event_log, lines, sessions
 from app.store.audit import CallRow, StoredEpoch
@@ -36,8 +41,78 @@ from app.wings.audit.answers import (
     differing_seqs,
     first_difference,
 )
-from app.wings.audit.moments import Moments
 from app.wings.audit.schemas import DiffOut, HistoryItem, Manifest
+
+_DECIDED: Final = """
+SELECT DISTINCT ON (seq, action IN ('pin', 'unpin')) seq, action FROM visibility
+WHERE session_id = :session_id AND created_at <= :before
+ORDER BY seq, action IN ('pin', 'unpin'), decision DESC, action
+"""
+_FOLDABLE: Final = """
+SELECT EXISTS (SELECT FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id AND created_at <= :before
+               AND to_seq <= :head AND to_seq > :folded_to) AS foldable
+"""
+
+
+@dataclass(eq=False)
+class Moments:
+    """Loads the moments of recorded calls. `caches` are the profiles of providers' caches by model."""
+
+    _database: Database
+    _policies: Policies
+    _counting: Counting
+    _caches: Mapping[str, CacheProfile]
+
+    async def of_call(self, tenant_id: UUID, external_id: str, done: Reproduced) -> PlannedMoment | None:
+        """Return the moment of a call; None if it is unknown: of an early record, a retry, or a call with erased
+        events."""
+        call, ref = done.call, session_ref(tenant_id, external_id)
+        if call.manifest.moment is None or call.retry_of is not None or not done.is_exact:
+            return None
+        policy = await self._policies.get(tenant_id, call.policy)
+        session = await sessions.get(self._database, tenant_id, external_id)
+        own = self._counting.session_counter(session.estimator, session.model)
+        counter = self._counting.counter(call.model, policy)
+        if call.manifest.estimator not in (counter.estimator.name, own.estimator.name):
+            return None  # the estimator of the call is not known here any more
+        shown = done.replayed.context
+        events = (*(item.event for item in shown.items), *shown.prefix)
+        if counter != own:
+            events = await self._counting.recount(events, counter)
+        facts = await self._facts(ref, call, done.epoch, policy)
+        by_seq = {event.seq: event for event in events}
+        derive = partial(planned_moment, done.replayed, by_seq, done.epoch.frontier, call, facts, counter)
+        try:
+            return await asyncio.to_thread(derive)
+        except ContextError:
+            return None  # the server's settings no longer allow such a budget
+
+    async def _facts(self, ref: SessionRef, call: CallRow, epoch: StoredEpoch, policy: Policy) -> RecordedMoment:
+        """Return the facts of a call; it opened its epoch if both were stored at the same time."""
+        opened, before, state = epoch.created_at == call.created_at, START, epoch.frontier
+        if opened:
+            place = (epoch.head, epoch.epoch)
+            found = await audit.epochs_before(self._database, ref.session_id, call.view, place, 1)
+            before = found[0].frontier if found else START
+        decided = await self._database.fetch(_DECIDED, session_id=ref.session_id, before=call.created_at)
+        row = await self._database.fetchrow(
+            _FOLDABLE,
+            session_id=ref.session_id,
+            cover_id=cover_id(ref.session_id, policy.shows),
+            before=call.created_at,
+            head=call.head,
+            folded_to=state.folded_to,
+        )
+        return RecordedMoment(
+            policy=policy,
+            cache=cache_profile(call.model, policy.cache, self._caches, FORMATS[call.format].cache),
+            cause=epoch.cause if opened else None,
+            before=before if opened else None,
+            foldable=bool(row and row["foldable"]),
+            shown_again=frozenset(one["seq"] for one in decided if one["action"] == "show"),
+            pins={one["seq"]: one["action"] == "pin" for one in decided if one["action"] in ("pin", "unpin")},
+        )
+
 
 EPOCHS_AT_ONCE: Final = 16
 RESETTING_CAUSES: Final = ("start", "policy")

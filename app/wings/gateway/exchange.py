@@ -19,10 +19,18 @@ from app.core.wire.providers import Endpoint, Provider
 from app.core.wire.replies import Reply, error_of
 from app.runtime.wing import ForwardedCall
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
-from app.wings.gateway.headers import request_fields, response_fields, secrets
 from app.wings.gateway.pinging import HeldRequest
 from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall
-from app.wings.gateway.upstream import ERROR_BYTES_MAX, Reader, UpstreamError, raw_pieces, unpack
+from app.wings.gateway.upstream import (
+    ERROR_BYTES_MAX,
+    Reader,
+    UpstreamError,
+    raw_pieces,
+    request_fields,
+    response_fields,
+    secrets,
+    unpack,
+)
 
 SEND_SECONDS: Final = 60.0
 """The time after which a client that reads nothing of a response is dropped."""

@@ -31,19 +31,18 @@ from app.core.wire.calls import (
 from app.core.wire.compacted import CompactedPlace, find_item, is_triggered, without_trigger
 from app.core.wire.providers import PROVIDERS, Endpoint, Provider
 from app.http.auth import authenticate, check_session
-from app.http.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, find_problem
 from app.http.middleware import EXCHANGE
 from app.http.operation import TemplateRoute
+from app.http.requests import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
 from app.resources.reconcile.continuation import Compactions
 from app.store.texts import ContentCiphers, seal_with
 from app.tenants import Caller, RecentCallers, digest
 from app.wings.gateway import PREFIX
 from app.wings.gateway.exchange import GatewayExchange
-from app.wings.gateway.headers import KEY_HEADER, identify, legal_name
 from app.wings.gateway.lists import NOT_SENT, check_sendable, item_response, paused_response
 from app.wings.gateway.service import Gateway
-from app.wings.gateway.upstream import UpstreamError
+from app.wings.gateway.upstream import KEY_HEADER, UpstreamError, identify, legal_name
 
 SIGNED: Final = (
     "the request is signed for this address (AWS Signature Version 4), so the provider would refuse it: use an API key"

@@ -17,8 +17,7 @@ from app.core.audit.strata import HEIGHT, SOURCES, WIDTH, draw_strata
 from app.core.errors import NotFound
 from app.core.log.events import canonical_json
 from app.http import paging
-from app.wings.pages.page import Pages, Visit
-from app.wings.pages.render import address, assets, environment
+from app.wings.pages.page import Pages, Visit, address, assets, environment
 from app.wings.pages.store import call_place, epoch_causes, epoch_starts, find_call, read_columns
 
 pages = Pages()

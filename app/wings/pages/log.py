@@ -15,8 +15,7 @@ from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EventType
 from app.core.memory.digest.appendix import TAGS
 from app.http import paging
-from app.wings.pages.page import Pages, Visit
-from app.wings.pages.render import address
+from app.wings.pages.page import Pages, Visit, address
 from app.wings.pages.store import PlacedCall, counterpart, placed_call, state_runs
 
 pages = Pages()

@@ -11,10 +11,9 @@ from starlette.types import Receive, Scope, Send
 from app.http.auth import authenticate
 from app.http.errors import PROBLEM, Forbidden, Unauthorized
 from app.http.operation import TemplateRoute
-from app.wings.pages import calls, log, overview, session
+from app.wings.pages import calls, log, sessions
 from app.wings.pages.access import HOME, check_origin, log_in, log_out, safe_target
-from app.wings.pages.page import HEADERS, admit, html, read_form
-from app.wings.pages.render import assets, render
+from app.wings.pages.page import HEADERS, admit, assets, html, read_form, render
 
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _KEPT: Final = {"Cache-Control": "max-age=31536000, immutable", "Vary": "Accept-Encoding"}
@@ -101,8 +100,7 @@ ROUTES: Final[list[BaseRoute]] = [
     TemplateRoute("/ui/logout", leave, methods=["POST"]),
     TemplateRoute("/ui/static/{name}", asset, methods=["GET"]),
     TemplateRoute("/ui/sessions/{sid}/live", Live(), methods=["GET"]),
-    *overview.pages.routes,
-    *session.pages.routes,
+    *sessions.pages.routes,
     *calls.pages.routes,
     *log.pages.routes,
     Route("/ui/{path:path}", unknown, include_in_schema=False),  # any other page: tried last, logged without a route

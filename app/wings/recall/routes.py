@@ -15,10 +15,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.core.render.formats.tools import NativeFormat
 from app.http.auth import PrefixAccess, check_session, session_of_client
-from app.http.body import read_json
 from app.http.fields import Sid
 from app.http.middleware import EXCHANGE
 from app.http.operation import Operation, Resource, TemplateRoute, Who, service
+from app.http.requests import read_json
 from app.resources.lines.service import Lines
 from app.resources.summaries.routes import ToolsOut
 from app.wings.recall.schemas import RecallIn, RecallOut, definition

@@ -12,8 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, SessionName, StrictRequest, answer_of
-from app.http.idempotency import Key
-from app.http.operation import Resource, Who, service
+from app.http.operation import Key, Resource, Who, service
 from app.wings.retention.erasures import UNEXPECTED_MAX, ErasureRequest, Erasures
 from app.wings.retention.rules import DAYS_MAX, DELIVERY_DAYS_MAX, Lifetimes
 from app.wings.retention.service import RetentionRules

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from app.core.errors import StoreUnavailable
 from app.core.lexicon.times import to_seconds
 from app.http.openapi import open_problems
-from app.http.query import check_query
+from app.http.requests import check_query
 from app.store import jobs
 from app.store.engine import Database
 from app.store.jobs import BOUNDS, Queue, TokensToday, WorkCount

@@ -22,7 +22,7 @@ from app.store.engine import Database
 from app.store.ids import SessionRef
 from app.store.jobs import WorkDone
 from app.wings.webhooks import store
-from app.wings.webhooks.rules import DELAYS, is_public, next_delay, signature
+from app.wings.webhooks.service import DELAYS, is_public, next_delay, signature
 from app.worker import FORGOTTEN_CRON, job_context, returned_to_queue
 
 USER_AGENT: Final = "palimpsest-webhooks"

@@ -12,8 +12,7 @@ from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, NextCursor, SessionName, StrictRequest, UpdatedAt, answer_of
 from app.http.operation import Resource, Who, service
-from app.wings.webhooks.rules import URL_CHARS_MAX, WebhookEvent
-from app.wings.webhooks.service import Webhooks
+from app.wings.webhooks.service import URL_CHARS_MAX, WebhookEvent, Webhooks
 from app.wings.webhooks.store import DeliveryRow, WebhookRow
 
 DeliveryState = Literal["pending", "delivered", "failed"]

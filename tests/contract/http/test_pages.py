@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from app.http import errors
-from app.http.operations import ASSETS, BUNDLE
 from app.http.problems import TEXTS
+from app.main import ASSETS, BUNDLE
 from app.runtime.settings import Settings
 from tests.conftest import serving
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.http.body import JsonLimits, parse
 from app.http.errors import BodyTooLarge, InvalidJson
+from app.http.requests import JsonLimits, parse
 from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.tenants import Tenants

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.store.engine import Database
-from app.wings.pages import overview
+from app.wings.pages import sessions
 from tests.contract.pages.test_access import new_key
 
 EVENT = {"events": [{"type": "user.message", "content": "hi"}]}
@@ -101,7 +101,7 @@ async def test_forks_and_sub_agents_name_their_parents(client: httpx.AsyncClient
 async def test_pages_follow_each_other_without_a_gap(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "PAGE", 2)
+    monkeypatch.setattr(sessions, "PAGE", 2)
     await append(client, "a", "b", "c", "d", "e")
     page = (await client.get("/ui/")).text
     names = await shown(client)

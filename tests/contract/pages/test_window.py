@@ -132,7 +132,7 @@ async def test_other_views_and_lines_are_linked(client: httpx.AsyncClient, calls
 async def test_the_next_reduction_of_a_long_log_is_named_without_a_preview(
     client: httpx.AsyncClient, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.wings.pages.session.PLANNED_MAX", 0)
+    monkeypatch.setattr("app.wings.pages.sessions.PLANNED_MAX", 0)
     text = await page(client, PAGE)
     found = (await client.get("/v1/sessions/s/next-evictions")).json()
     assert "A call made now would send" not in text
@@ -145,5 +145,5 @@ async def test_the_next_reduction_of_a_long_log_is_named_without_a_preview(
 async def test_a_log_that_takes_long_to_plan_names_the_operation_that_plans_it(
     client: httpx.AsyncClient, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.wings.pages.session.REDUCED_MAX", 0)
+    monkeypatch.setattr("app.wings.pages.sessions.REDUCED_MAX", 0)
     assert "GET /v1/sessions/s/next-evictions does" in await page(client, PAGE)

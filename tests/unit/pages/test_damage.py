@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.core.audit.event_life import Damage, by_rule, recalled_seqs, repeated_calls
-from app.wings.pages.session import BAR, bar_scale, summary_spend
+from app.wings.pages.sessions import BAR, bar_scale, summary_spend
 
 
 def call(seq: int, tool: str, **arguments: object) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.wings.pages.overview import spark, starter_of
+from app.wings.pages.sessions import spark, starter_of
 
 
 @pytest.mark.parametrize(

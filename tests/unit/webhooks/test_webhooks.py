@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.wings.webhooks.rules import DELAYS, check_secret, is_public, next_delay, secret_of, signature
+from app.wings.webhooks.service import DELAYS, check_secret, is_public, next_delay, secret_of, signature
 
 
 def test_the_signature_of_the_specifications_example() -> None:
