@@ -70,7 +70,7 @@ def log_of(*calls: tuple[str, dict[str, Any], str, dict[str, Any]]) -> Log:
 
 def gone(*calls: tuple[str, dict[str, Any], str, dict[str, Any]]) -> list[str]:
     """Return the lines of the summary that are left out after the calls."""
-    text = without_lines(SUMMARY, settled_lines([SUMMARY], log_of(*calls).events))
+    text = without_lines(SUMMARY, settled_lines([SUMMARY], log_of(*calls).events), precise=True)
     return [line for line in SUMMARY.splitlines() if line not in text.splitlines()]
 
 
@@ -116,7 +116,7 @@ def test_a_call_without_a_result_or_that_the_user_rejected_settles_nothing() -> 
 def test_headings_and_sections_without_lines_are_left_out() -> None:
     calls = (ran("pytest -q", "42 passed"), ran("git rebase --abort"), edited("/srv/gauge.py"), planned("completed"))
     log = log_of(*calls, task(1, "completed"), task(2, "deleted"))
-    text = without_lines(SUMMARY, settled_lines([SUMMARY], log.events))
+    text = without_lines(SUMMARY, settled_lines([SUMMARY], log.events), precise=True)
     assert text == (
         "## Goal\n- Sort the gauge.\n## Key Decisions\n- Rows are sorted in the store.\n\n"
         "<commands>\n[ok] make lint\n[ok] npm install tide\n</commands>"
@@ -156,6 +156,8 @@ def test_a_next_step_is_left_out_once_a_later_turn_has_ended() -> None:
     log.user(body={"content": "now print it"})
     shown = content_text(folded(log, 2, text).context.summaries[0].content)
     assert shown.endswith("## Goal\n- Sort the gauge.")
+    planned = text.replace("I'll write", "Write")
+    assert content_text(folded(log, 2, planned).context.summaries[0].content).endswith("- Write the report.")
 
 
 def test_a_line_ends_the_messages_that_are_kept_from_the_summarized_part() -> None:

@@ -89,7 +89,9 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
     hidden = sum(summary.id not in shown for summary in cover)
     if all(fold.joined for fold in folds):
         last = replace(folds[-1], dated=all(fold.dated for fold in folds))
-        joined = [replace(s, text=without_lines(s.text, last.settled)) for s in cover if s.id in shown]
+        joined = [
+            replace(s, text=without_lines(s.text, last.settled, precise=last.precise)) for s in cover if s.id in shown
+        ]
         text = wording.join_summaries(joined, hidden, recall=not unrecallable, last=last)
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     texts = {s.to_seq: wording.summary(s, recall=s.id not in unrecallable) for s in cover if s.id in shown}

@@ -19,6 +19,8 @@ from app.core.memory.digest.plans import OPEN, parse_tasks, plan_of, tasks_in, u
 FAILED_COMMAND: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
 FAILED_CHANGE: Final = re.compile(r"^- The last attempt to change (\S+) in this part failed\.\n?", re.M)
 UNRESOLVED_LINE: Final = re.compile(r"^- Not resolved when this part ended: [^\n]*\n?", re.M)
+_ANNOUNCED: Final = re.compile(r"- (?:(?:Next|Now|Then),? )?(?:I['’]ll|I will|I['’]m going to|Let me|Let['’]s) ", re.I)
+"""A next step in the agent's own words, as opposed to a plan that a model wrote."""
 STATE_MARK: Final = re.compile(r"^\[(\w+)\] ")
 """Forms of lines on states, in the words and in the commands of a summary without a model."""
 _HEADING: Final = re.compile(r"#{1,3} |<")
@@ -29,6 +31,10 @@ _EMPTY: Final = re.compile(
     r"|<(commands|tasks)>\n</\1>\n?)",
     re.M,
 )
+_EMPTY_BEFORE: Final = re.compile(
+    r"^(?:### (?:In Progress|Not Started|Blocked)\n(?=#|<|\n|\Z)|<(commands|tasks)>\n</\1>\n?)", re.M
+)
+"""The headings that were left out in epochs of earlier versions."""
 _NO_PROGRESS: Final = re.compile(r"^## Progress\n(?=## |<|\n|\Z)", re.M)
 
 
@@ -68,7 +74,7 @@ class _Later:
         if heading == "<tasks>":
             return any(task.id in self._closed for task in parse_tasks(line))
         if heading == "## Next Steps":
-            return self._ended_turn
+            return self._ended_turn and _ANNOUNCED.match(line) is not None
         return heading in _PLANS and self._has_plan
 
     def _ran(self, command: str, *, has_failed: bool) -> bool:
@@ -97,11 +103,16 @@ def settled_lines(texts: Iterable[str], events: Sequence[Event]) -> tuple[int, .
     return tuple(dict.fromkeys(map(_checksum, lines)))
 
 
-def without_lines(text: str, checksums: Collection[int]) -> str:
-    """Return a summary's text without lines, given by their checksums, and without headings that are left empty."""
+def without_lines(text: str, checksums: Collection[int], *, precise: bool) -> str:
+    """Return a summary's text without lines, given by their checksums, and without headings that are left empty.
+
+    `precise` is as in `Fold`.
+    """
     if not checksums:
         return text
     kept = "\n".join(line for line in text.split("\n") if not line or _checksum(line) not in checksums)
+    if not precise:
+        return _NO_PROGRESS.sub("", _EMPTY_BEFORE.sub("", kept))
     return _NO_PROGRESS.sub("", _EMPTY.sub("", kept)).rstrip("\n")
 
 
