@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from app.core.log.appends import body_text
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Draft, EventType
-from app.core.log.parse import body_text
 from app.core.policy.policy import DEFAULT, Policy
 from app.core.tokens.budget import Budget, own_budget
 from app.core.tokens.counter import Counter, Estimator, estimator_for, estimator_named

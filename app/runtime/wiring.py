@@ -17,9 +17,9 @@ from app.resources.contexts.service import Assembly
 from app.resources.contexts.steps import Steps
 from app.resources.contexts.view_cache import ViewCache
 from app.resources.counting import Counting
+from app.resources.events.appends import SessionSnapshots
 from app.resources.events.reading import Reading, Redaction
 from app.resources.events.service import Ingest
-from app.resources.events.snapshots import SessionSnapshots
 from app.resources.feedback.service import Feedback
 from app.resources.feedback.warmings import Warmings
 from app.resources.layers.service import Layers
@@ -27,12 +27,11 @@ from app.resources.lines.service import Forks, Lines
 from app.resources.policies.service import Policies
 from app.resources.reconcile.service import Reconcile
 from app.resources.sessions.service import EventRates, SessionQuota, Sessions
-from app.resources.summaries.coverage import Coverage
-from app.resources.summaries.requests import CompactionQueries
+from app.resources.summaries.requests import CompactionQueries, Coverage
 from app.resources.summaries.service import Compaction, Spending
 from app.resources.summaries.summarizing import Summarizing
-from app.resources.turns.service import Turns
-from app.resources.visibility.service import Visibility
+from app.resources.turns.routes import Turns
+from app.resources.visibility.routes import Visibility
 from app.runtime.settings import Settings
 from app.runtime.wing import ForwardedCalls, Observers, ciphers, find_placement, installed, observers
 from app.store.engine import Database

@@ -13,9 +13,9 @@ from uuid import UUID
 
 import asyncpg
 
+from app.core.log.appends import TurnMark
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.log.placement import TurnMark
 from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, clip, log_segments, shared_to
 from app.store.engine import Executor
 from app.store.rows import (

@@ -13,9 +13,9 @@ from uuid import UUID
 import asyncpg
 
 from app.core.errors import InvalidRequest
+from app.core.log.appends import SessionState
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json, canonical_json
-from app.core.log.placement import SessionState
 from app.core.log.segments import (
     SEQ_MAX,
     AsOf,

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from app.core.compaction.next_span import Readiness
+from app.core.log.appends import Batch, LogEnd, TurnState, moves_state
 from app.core.log.event import tombstone
 from app.core.log.events import EventType
-from app.core.log.placement import Batch, LogEnd, TurnState, moves_state
 from app.store import jobs, texts
 from app.store.engine import Connection, Executor
 from app.store.ids import SessionRef

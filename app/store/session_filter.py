@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from app.core.log.appends import has_values
 from app.core.log.events import Json, canonical_json
-from app.core.log.parse import has_values
 from app.core.log.segments import row_name
 
 SCAN_MAX: Final = 2_000

@@ -10,9 +10,9 @@ from uuid import UUID
 import asyncpg
 
 from app.core.errors import InvalidRequest, NotFound
+from app.core.log.appends import OpenCall, SessionState, TurnState
 from app.core.log.conversation import START, Tip
 from app.core.log.events import Json, canonical_json
-from app.core.log.placement import OpenCall, SessionState, TurnState
 from app.core.log.segments import is_line, session_of
 from app.store.engine import Connection, Database, Executor
 from app.store.event_log import SessionLog, log_of

@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from app.core.log.appends import OpenCall, SessionState, as_stored, body_text, parse_batch, place
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.log.parse import body_text, parse_batch
-from app.core.log.placement import OpenCall, SessionState, as_stored, place
 from app.core.tokens.counter import Counter
 from app.resources.counting import Counting
 from bench.cost.runs import runs

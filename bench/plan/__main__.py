@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from app.core.log.appends import OpenCall, SessionState, as_stored, body_text, parse_batch, place
 from app.core.log.event import Event
 from app.core.log.events import canonical_json
-from app.core.log.parse import body_text, parse_batch
-from app.core.log.placement import OpenCall, SessionState, as_stored, place
 from app.core.plan.pipeline import Plan, begin, finish, finish_unchanged
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import EarlierPlan, PlanInputs

@@ -6,8 +6,8 @@ import tiktoken
 import uvicorn
 from sqlalchemy.engine import make_url
 
+from app.cli import options
 from app.main import create_app
-from app.runtime import logs
 from app.runtime.serve import run_worker
 from app.runtime.settings import Settings
 from bench.speed import floor
@@ -21,7 +21,7 @@ def serve(kind: str, url: str, port: int, cache_dir: str) -> None:
     """Serve `floor` or `ours`, or run our `worker`, until killed."""
     os.environ["TIKTOKEN_CACHE_DIR"] = cache_dir
     settings = Settings(pool_size=16, log_level="warning")
-    logs.configure(settings)
+    options.configure(settings)
     if kind == "worker":
         run_worker(settings, url, quiet=True)
         return

@@ -23,8 +23,8 @@ from unittest.mock import patch
 import httpx
 
 from app import tenants
+from app.cli import options
 from app.main import create_app
-from app.runtime import logs
 from app.runtime.settings import Settings
 from app.store import embedded, migrate
 from app.wings.sealing import service as sealing
@@ -180,7 +180,7 @@ async def _walk(send: Callable[[], Awaitable[httpx.Response]]) -> tuple[Walk, An
 async def _client(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this process; each request carries the state of its lifespan, as a server's do."""
     settings = Settings(log_level="error")
-    logs.configure(settings)
+    options.configure(settings)
     app = create_app(settings, url)
     async with app.router.lifespan_context(app) as state:
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.core.audit.replay_call import ReplayedCall, ReplayInputs, breakpoints_of, replay_call
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.cover import Summary
@@ -17,6 +16,7 @@ from app.core.plan.state.frontier import from_json
 from app.core.plan.state.wording import RENDER_VERSION
 from app.core.policy.policy import parse_policy
 from app.core.record import manifest
+from app.core.record.manifest import ReplayedCall, ReplayInputs, breakpoints_of, replay_call
 
 FOLDER = Path(__file__).parent
 HASHES = ("sha256", "prefix_sha256")

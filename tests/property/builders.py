@@ -8,10 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from app.core.log.appends import OpenCall, SessionState, as_stored, body_text, check, parse_batch, place
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.log.parse import body_text, parse_batch
-from app.core.log.placement import OpenCall, SessionState, as_stored, check, place
 from app.core.memory.cover import Summary
 from app.core.plan.state.context import NOTHING_UNREAD, Unit, Unread
 from app.core.plan.state.frontier import START, Frontier

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.core.log.parse import parse_batch
+from app.core.log.appends import parse_batch
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
 from app.core.tokens.counter import FORMULAS, HEURISTIC, REQUEST_TOKENS, Counter, Estimator

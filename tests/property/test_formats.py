@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.core.errors import InvalidEvent
+from app.core.log.appends import parse_batch
 from app.core.log.event import REASONING_PARTS, Block, Kind
 from app.core.log.events import canonical_json
-from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS, check_native
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout

@@ -5,10 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.log.appends import FIRST, parse_event, place
 from app.core.log.conversation import ADDED, pair_calls
 from app.core.log.events import Draft, EventType
-from app.core.log.parse import parse_event
-from app.core.log.placement import FIRST, place
 from app.core.render.formats import check_native
 
 Event = dict[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from app.core.log.parse import parse_batch
+from app.core.log.appends import parse_batch
 from app.core.render.formats import FORMATS
 from app.core.tokens.counter import HEURISTIC, REQUEST_TOKENS, Counter
 from app.core.tokens.scales import AREA

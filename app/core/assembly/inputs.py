@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from app.core.lexicon.identifiers import is_recall_tool
+from app.core.log.appends import tool_definitions
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
-from app.core.log.parse import tool_definitions
 from app.core.memory.cover import Summary, cover_id
 from app.core.plan.reducers.fold import FoldReducer
 from app.core.plan.reducers.visibility import NewestDecision

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from app.core.assembly.assemble import CallRecord
-from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.event import Block, Event, Kind, lazy
 from app.core.log.events import LAYERS, TOOL_USE, Draft, EventType, canonical_json
 from app.core.plan.reducers.earnings import last_unit_seq
@@ -19,7 +18,7 @@ from app.core.plan.state.items import Item
 from app.core.plan.state.stubs import STUB_TOKENS
 from app.core.policy.groups import Retention
 from app.core.record.evictions import FORMAT, loss_reason
-from app.core.record.manifest import CallManifest
+from app.core.record.manifest import NO_COUNT, CallManifest, ReplayedCall
 from app.core.render.formats.layout import Layout
 from app.core.tokens.budget import provider_tokens
 from app.core.tokens.counter import REQUEST_TOKENS

@@ -12,7 +12,6 @@ from typing import Final, cast
 from app.core.assembly.assemble import CallRecord
 from app.core.assembly.inputs import ContextInputs, has_recall_tool, plan_inputs
 from app.core.audit.declined import Declined, PlannedMoment, declined
-from app.core.audit.replay_call import ReplayedCall
 from app.core.errors import CannotFit
 from app.core.log.event import Event
 from app.core.plan.pipeline import PlanStart, begin, finish
@@ -22,6 +21,7 @@ from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
 from app.core.record.evictions import Eviction, evictions, newly_left_out
+from app.core.record.manifest import ReplayedCall
 from app.core.tokens.budget import Budget, budget_for
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 from app.core.tokens.models import CacheProfile

@@ -16,9 +16,9 @@ from itertools import count
 from types import MappingProxyType
 from typing import Final
 
+from app.core.log.appends import OpenCall
 from app.core.log.event import REASONING_PARTS, TEXT_PARTS
 from app.core.log.events import ID_CHARS_MAX, Draft, EventType, Json, arguments_object
-from app.core.log.placement import OpenCall
 
 CHAINED: Final = frozenset(
     {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from app.core.log.appends import FIRST, TURN_MARKS, OpenCall, SessionState, count_turns
 from app.core.log.events import SESSION_ID_PATTERN, Draft, EventType
-from app.core.log.placement import FIRST, TURN_MARKS, OpenCall, SessionState, count_turns
 
 _LINE: Final = r"@line\.([1-9][0-9]{0,8})"
 ADDRESS_PATTERN: Final = SESSION_ID_PATTERN.removesuffix("$") + rf"({_LINE.replace('(', '(?:', 1)})?$"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from app.core.log.appends import parse_event
 from app.core.log.events import LAYERS, Draft, EventType, Json, Part, canonical_json
-from app.core.log.parse import parse_event
 from app.core.render.formats.parts import is_blank
 from app.core.tokens.counter import Counter
 

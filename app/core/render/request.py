@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from app.core.log.appends import tool_definitions
 from app.core.log.event import Block, Event, Kind
 from app.core.log.events import EventType
-from app.core.log.parse import tool_definitions
 from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Unit
 from app.core.plan.state.frontier import Frontier

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from app.core.audit.replay_call import (
+from app.core.errors import NotFound, NotReproducible
+from app.core.plan.state.frontier import Frontier
+from app.core.record.manifest import (
     ReplayedCall,
     ReplayInputs,
+    UnknownVersion,
     breakpoints_of,
     replay_call,
     seqs_in_request,
 )
-from app.core.errors import NotFound, NotReproducible
-from app.core.plan.state.frontier import Frontier
-from app.core.record.manifest import UnknownVersion
 from app.resources.policies.service import Policies
 from app.store import audit
 from app.store.audit import CallRow, StoredEpoch

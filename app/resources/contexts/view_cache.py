@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 
 from app.core.assembly.assemble import Assembled, NewCall
 from app.core.assembly.inputs import LastContext, LoadedView, ViewSettings
+from app.core.log.appends import Batch, as_stored
 from app.core.log.event import Event
-from app.core.log.placement import Batch, as_stored
 from app.core.memory.cover import Summary
 from app.core.plan.pipeline import Plan
 from app.core.plan.state.context import NOTHING_UNREAD

@@ -14,9 +14,9 @@ import asyncpg
 
 from app.core.compaction.next_span import readiness
 from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, LineChanged
+from app.core.log.appends import Batch, SessionState, check, depends_on_state, moves_state, place
 from app.core.log.conversation import name_unnamed
 from app.core.log.events import Draft, EventType
-from app.core.log.placement import Batch, SessionState, check, depends_on_state, moves_state, place
 from app.core.log.segments import is_line
 from app.core.policy.policy import Policy
 from app.resources.contexts.view_cache import AddedEvents, ViewCache
@@ -26,13 +26,15 @@ from app.resources.events.appends import (
     AppendFacts,
     AppendRequest,
     EventReceipt,
+    SessionSnapshot,
+    SessionSnapshots,
+    WaitingLists,
     event_id,
     find_original,
     measure_pressure,
     order_receipts,
     receipt,
 )
-from app.resources.events.snapshots import SessionSnapshot, SessionSnapshots, WaitingLists
 from app.resources.lines.service import Lines, lock_or_create
 from app.resources.policies.service import Policies
 from app.resources.sessions.service import SessionQuota

@@ -5,9 +5,8 @@ from typing import Final
 from uuid import UUID
 
 from app.core.errors import InvalidEvent, InvalidRequest
+from app.core.log.appends import body_text, turn_of
 from app.core.log.events import Draft, EventType, Json, unreadable
-from app.core.log.parse import body_text
-from app.core.log.placement import turn_of
 from app.core.render.layers import Content, Layer, parse_content, visible_layers
 from app.core.tokens.counter import Counter
 from app.resources.contexts.view_cache import ViewCache

@@ -15,16 +15,14 @@ from uuid import UUID
 
 from app.core.assembly.inputs import ContextRequest
 from app.core.errors import DuplicateCall, InvalidRequest, UnknownCall
+from app.core.log.appends import check, place, tool_definitions
 from app.core.log.conversation import Link, canonical_prompt, canonical_tool_list, links
 from app.core.log.events import NO_PROMPT, Draft, EventType, Json
-from app.core.log.parse import tool_definitions
-from app.core.log.placement import check, place
 from app.core.log.segments import is_line, line_of, session_of
 from app.resources.contexts.service import Assembly, ContextAnswer
 from app.resources.counting import Counting
-from app.resources.events.appends import AppendRequest, EventReceipt
+from app.resources.events.appends import AppendRequest, EventReceipt, SessionSnapshot, WaitingLists
 from app.resources.events.service import Appending, Ingest
-from app.resources.events.snapshots import SessionSnapshot, WaitingLists
 from app.resources.lines.service import Lines, current_row, lock_or_create
 from app.resources.policies.service import Policies
 from app.resources.reconcile.messages import (

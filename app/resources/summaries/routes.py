@@ -30,8 +30,7 @@ from app.http.fields import (
     ViewParameter,
 )
 from app.http.operation import Resource, Who, service
-from app.resources.summaries.coverage import Coverage, CoverageProof
-from app.resources.summaries.requests import END_STATES, CompactionQueries
+from app.resources.summaries.requests import END_STATES, CompactionQueries, Coverage, CoverageProof
 from app.store.compactions import CompactionRow
 
 

@@ -1,17 +1,197 @@
 """Turns: list them, and end the running one."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from fastapi import Body, Depends, Response
 from pydantic import BaseModel, Field
 
+from app.core.errors import Conflict
+from app.core.log.appends import Turn, place, turn_of
+from app.core.log.events import ANNOUNCE, Draft, EventType
+from app.core.policy.policy import Policy
+from app.core.render.layers import visible_layers
 from app.http import paging
 from app.http.fields import Cursor, Limit, NextCursor, Sid, StrictRequest
 from app.http.operation import Key, Resource, Who, service
+from app.resources.contexts.view_cache import ViewCache
+from app.resources.counting import Counting
+from app.resources.events.appends import (
+    Appended,
+    AppendFacts,
+    AppendRequest,
+    EventReceipt,
+    SessionSnapshot,
+    find_original,
+    measure_pressure,
+    receipt,
+)
 from app.resources.events.schemas import LoggedEvent, LogGrown
+from app.resources.events.service import Ingest
+from app.resources.policies.service import Policies
 from app.resources.sessions.service import EventRates
-from app.resources.turns.service import TurnEnded, Turns
+from app.store import answers, event_log, layers, sessions
+from app.store.engine import Connection, Database
+from app.store.ids import session_ref
+from app.store.sessions import SessionRow
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSpan:
+    """One turn in a list of turns."""
+
+    turn: int
+    turn_id: str | None
+    from_seq: int
+    to_seq: int
+    state: str
+    tokens: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded(Appended):
+    """The result of ending a turn, with the event of its announcement if it had one."""
+
+    turn: int = 0
+    turn_id: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether this request ended the turn."""
+        return bool(self.events)
+
+    @property
+    def announce(self) -> EventReceipt | None:
+        """The event of the announcement; None without one."""
+        return self.events[0] if len(self.events) > 1 else None
+
+
+@dataclass(eq=False)
+class Turns:
+    """Lists and ends turns."""
+
+    _database: Database
+    _counting: Counting
+    _policies: Policies
+    _view_cache: ViewCache
+    _ingest: Ingest
+
+    async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[TurnSpan]:
+        """Return up to `limit` turns after number `after`, in order. Raises NotFound."""
+        row = await sessions.get(self._database, tenant_id, external_id)
+        found = await event_log.turn_marks(self._database, row.log, after + 1, after + limit + 1, row.state.head)
+        known = {turn: turn_of(marks) for turn, marks in found.items()}
+        ends = {turn: known[turn + 1].from_seq - 1 if turn + 1 in known else row.state.head for turn in known}
+        shown = [turn for turn in known if turn <= after + limit]
+        seqs = {seq for turn in shown for seq in (known[turn].from_seq - 1, ends[turn])}
+        through = {0: 0, **await event_log.tokens_by_seq(self._database, row.log, seqs)}
+        return [
+            TurnSpan(
+                turn,
+                known[turn].turn_id,
+                known[turn].from_seq,
+                ends[turn],
+                known[turn].state(running=turn == row.state.turns),
+                through[ends[turn]] - through[known[turn].from_seq - 1],
+                ends[turn] - known[turn].from_seq + 1,
+            )
+            for turn in shown
+        ]
+
+    async def end(
+        self, tenant_id: UUID, external_id: str, turn_id: str | None, key: str | None, request_bytes: bytes
+    ) -> TurnEnded:
+        """End the running turn: append its announcement and its end, and clear the layers.
+
+        A turn that has ended stays as it is. Raises NotFound, IdempotencyConflict, or Conflict if no turn has begun or
+        `turn_id` names another one.
+        """
+        ref = session_ref(tenant_id, external_id)
+        request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())
+        async with self._database.transaction() as tx:
+            session = await sessions.get_locked(tx, tenant_id, external_id)
+            state, hint = session.state, SessionSnapshot.of(session)
+            policy = await self._policies.get(tenant_id, session.policy, tx)
+            if (before := await find_original(tx, ref.session_id, request)) is not None:
+                return await self._original_answer(tx, session, before, hint, policy)
+            turn = await _last_turn(tx, session, turn_id)
+            if turn.ended:
+                return await self._already_ended(tx, session, request, turn, hint, policy)
+            current_layers = await layers.current(tx, ref.session_id)
+            shown = visible_layers([one.layer for one in current_layers], state.turns)
+            drafts = [Draft(EventType.ANNOUNCE, content=one.content) for one in shown if one.kind == ANNOUNCE]
+            drafts.append(Draft(EventType.TURN_END))
+            drafts = [replace(draft, turn_id=turn.turn_id) for draft in drafts]
+            counter = self._counting.session_counter(hint.estimator, hint.model)
+            bodies, tokens = await self._counting.prepare(drafts, counter)
+            batch = place(drafts, tokens, state.turn)
+            appending = await self._ingest.apply(tx, external_id, ref, request, state, batch, bodies, hint, policy)
+            versions = [await layers.put(tx, ref, one.layer.kind, None, tokens=0, turn=None) for one in current_layers]
+        answer = self._ingest.finish(appending)
+        if versions:
+            self._view_cache.set_layers(ref.session_id, versions[0] - 1, versions[-1], ())
+        return TurnEnded(
+            answer.session,
+            answer.head,
+            answer.epoch,
+            answer.events,
+            answer.pressure,
+            turn=state.turns,
+            turn_id=turn.turn_id,
+        )
+
+    async def _original_answer(
+        self, tx: Connection, session: SessionRow, facts: AppendFacts, hint: SessionSnapshot, policy: Policy
+    ) -> TurnEnded:
+        stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
+        marks = await event_log.turn_marks(tx, session.log, facts.turns, facts.turns)
+        rows = [receipt(session.session_id, one) for one in stored]
+        return self._turn_ended(session.external_id, facts, rows, turn_of(marks[facts.turns]).turn_id, hint, policy)
+
+    async def _already_ended(
+        self,
+        tx: Connection,
+        session: SessionRow,
+        request: AppendRequest,
+        turn: Turn,
+        hint: SessionSnapshot,
+        policy: Policy,
+    ) -> TurnEnded:
+        """Return the response for a turn that has already ended, and store it for repetitions under its key."""
+        facts = AppendFacts.without_new_events(session, session.state.head, session.state.tokens)
+        if request.key is not None:
+            await answers.store(tx, session.ref, request.key, request.request_sha256, asdict(facts))
+        return self._turn_ended(session.external_id, facts, (), turn.turn_id, hint, policy)
+
+    def _turn_ended(
+        self,
+        external_id: str,
+        facts: AppendFacts,
+        rows: Sequence[EventReceipt],
+        turn_id: str | None,
+        hint: SessionSnapshot,
+        policy: Policy,
+    ) -> TurnEnded:
+        level = measure_pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        return TurnEnded(
+            external_id, facts.head, facts.epoch, tuple(rows), level, created=False, turn=facts.turns, turn_id=turn_id
+        )
+
+
+async def _last_turn(tx: Connection, session: SessionRow, turn_id: str | None) -> Turn:
+    """Return the last turn. Raises Conflict when there is none, or `turn_id` is another turn's."""
+    number = session.state.turns
+    marks = (await event_log.turn_marks(tx, session.log, number, number)).get(number)
+    if not marks:
+        raise Conflict("no turn has begun in this session", turn=0)
+    turn = turn_of(marks)
+    if turn_id is not None and turn_id != turn.turn_id:
+        raise Conflict(f"turn_id {turn_id!r} is not that of the last turn", turn=number, turn_id=turn.turn_id)
+    return turn
 
 
 class TurnOut(BaseModel):

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from app.core.audit.call_blocks import kind_of, request_blocks
 from app.core.audit.declined import Declined
-from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.log.event import Block, Event, Kind, content_text
 from app.core.log.events import BOOKKEEPING, Json, canonical_json
 from app.core.log.segments import line_of
@@ -15,6 +14,7 @@ from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
 from app.core.record.evictions import HiddenEvents, dispositions, eviction_row, fold_eviction, without_shown
+from app.core.record.manifest import NO_COUNT, ReplayedCall
 from app.core.render.formats.parts import plain_text
 from app.core.tokens.budget import provider_tokens
 from app.http.fields import Answer, answer_of

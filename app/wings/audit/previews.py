@@ -11,11 +11,11 @@ from fastapi import Body, Depends, Query, Response
 from app.core.assembly.assemble import Assembled, CallRecord, NewCall, reason_not_shown, shown_evictions
 from app.core.assembly.inputs import ContextRequest
 from app.core.audit.moment import next_reduction
-from app.core.audit.replay_call import ReplayedCall
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.log.segments import line_of
 from app.core.record.evictions import eviction_row
+from app.core.record.manifest import ReplayedCall
 from app.http.fields import Sid, ViewParameter, answer_of
 from app.http.operation import Resource, Who, service
 from app.resources.contexts.json import ContextBody, body_of

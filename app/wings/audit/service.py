@@ -10,7 +10,6 @@ from uuid import UUID
 from app.core.audit.call_blocks import CallBlock, call_blocks
 from app.core.audit.declined import Declined, PlannedMoment, declined
 from app.core.audit.moment import RecordedMoment, planned_moment
-from app.core.audit.replay_call import NO_COUNT, ReplayedCall
 from app.core.errors import ContextError, NotFound, NotReproducible
 from app.core.lexicon.times import from_seconds
 from app.core.log.event import Event
@@ -20,6 +19,7 @@ from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
 from app.core.record.evictions import disposition_runs, dispositions
+from app.core.record.manifest import NO_COUNT, ReplayedCall
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile, cache_profile
 from app.resources.contexts.recordings import Recordings, Reproduced

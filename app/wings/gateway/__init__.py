@@ -174,7 +174,7 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
 def _pings(settings: GatewaySettings, kernel: "Services") -> "Pings | None":
     if settings.gateway_pings == "off":
         return None
-    from app.core.tokens.pings import PingRules
+    from app.core.tokens.models import PingRules
     from app.wings.gateway.pinging import Pings
 
     short, most = settings.gateway_pings == "all", settings.gateway_ping_spend_tokens

@@ -14,7 +14,7 @@ from uuid import UUID
 import structlog
 
 from app.core.errors import ContextError
-from app.core.tokens.pings import KeptCache, PingRules, PingsEnded, can_keep, can_ping, next_ping, ping_body
+from app.core.tokens.models import KeptCache, PingRules, PingsEnded, can_keep, can_ping, next_ping, ping_body
 from app.core.wire.bodies import JSON_BYTES_MAX, object_or_none, parse
 from app.core.wire.replies import AnthropicReply
 from app.resources.feedback.warmings import warming_bill

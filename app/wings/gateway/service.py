@@ -18,8 +18,8 @@ import structlog
 from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest
 from app.core.audit.holdout import is_held_out
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
+from app.core.log.appends import parse_batch
 from app.core.log.events import Draft, Json
-from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile
 from app.core.wire.bodies import parse

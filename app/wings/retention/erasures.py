@@ -17,8 +17,8 @@ from pgqueuer.models import Job, Schedule
 
 from app.core.errors import ErasureCountConflict, IdempotencyConflict, NotFound
 from app.core.lexicon.times import parse_time
+from app.core.log.appends import check_names_values
 from app.core.log.events import Json
-from app.core.log.parse import check_names_values
 from app.core.log.segments import session_of
 from app.resources.sessions.service import check_metadata
 from app.store import deletion, jobs, sessions

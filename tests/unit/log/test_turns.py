@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.core.log.appends import FIRST, TurnMark, TurnState, count_turns, depends_on_state, moves_state, turn_of
 from app.core.log.events import Draft, EventType
-from app.core.log.placement import FIRST, TurnMark, TurnState, count_turns, depends_on_state, moves_state, turn_of
 
 U, A, S = EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE, EventType.TURN_START
 E = EventType.TURN_END

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import logging, sys, structlog
-from app.runtime import logs as telemetry
+from app.cli import options as telemetry
 from app.runtime.settings import Settings
 
 telemetry.configure(Settings(log_json=sys.argv[1] == "json"))
@@ -34,7 +34,7 @@ def test_a_traceback_shows_no_values(form: str) -> None:
 
 UNWRITABLE = """
 import logging, structlog
-from app.runtime import logs as telemetry
+from app.cli import options as telemetry
 from app.runtime.settings import Settings
 
 telemetry.configure(Settings())
@@ -53,7 +53,7 @@ def test_a_line_that_cannot_be_written_fails_nothing() -> None:
 
 REPEATED = """
 import logging
-from app.runtime import logs as telemetry
+from app.cli import options as telemetry
 from app.runtime.settings import Settings
 
 telemetry.configure(Settings())

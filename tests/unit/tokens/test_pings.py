@@ -5,8 +5,18 @@ from typing import Any
 
 import pytest
 
-from app.core.tokens.models import ANTHROPIC, ANTHROPIC_HOUR, CacheProfile
-from app.core.tokens.pings import KeptCache, PingRules, PingsEnded, can_keep, can_ping, next_ping, ping_body
+from app.core.tokens.models import (
+    ANTHROPIC,
+    ANTHROPIC_HOUR,
+    CacheProfile,
+    KeptCache,
+    PingRules,
+    PingsEnded,
+    can_keep,
+    can_ping,
+    next_ping,
+    ping_body,
+)
 from app.core.wire.bodies import parse
 
 RULES = PingRules(short=False, idle_seconds=4 * 3600, spend_tokens=200_000)

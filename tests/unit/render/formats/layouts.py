@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from app.core.log.appends import parse_batch
 from app.core.log.event import Block, Event, Kind
 from app.core.log.events import Draft, EventType
-from app.core.log.parse import parse_batch
 from app.core.plan.state.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from app.core.errors import InvalidEvent, InvalidMessage
-from app.core.log.parse import parse_batch
+from app.core.log.appends import parse_batch
 from app.core.render.formats import FORMATS, check_native
 from app.core.render.formats.fit import prepare
 from tests.support.written_requests import write_in

@@ -1,4 +1,4 @@
-"""Write the API's OpenAPI document: `python -m app.export FILE`."""
+"""Write the API's OpenAPI document: `python .ci/openapi.py FILE`."""
 
 import json
 import sys
