@@ -487,6 +487,7 @@ def test_a_removal_that_failed_or_of_another_file_deletes_nothing() -> None:
     add_edit(log, "a", "b")
     run(log, "rm tide/gauge.go", "rm: cannot remove 'tide/gauge.go': Permission denied", is_error=True)
     run(log, "cd /tmp/copy && rm gauge.go")
+    run(log, "rm wind/gauge.go")
     run(log, "git rm --cached tide/gauge.go")
     assert section(body(log), "### Done") == ["Changed tide/gauge.go."]
 

@@ -184,7 +184,8 @@ class SpanWork:
         """Note that a file was deleted, if only one changed file has its path."""
         names = [name for name, paths in self._paths.items() if all(f"/{path}".endswith(f"/{gone}") for path in paths)]
         # Of the changes in earlier summaries only the names are known.
-        names = names or [name for name in self._changes if f"/{gone}".endswith(f"/{name}")]
+        earlier = [name for name in self._changes if name not in self._paths]
+        names = names or [name for name in earlier if f"/{gone}".endswith(f"/{name}")]
         if len(names) == 1:
             paths = self._paths.pop(names[0], {gone})
             deletion = FileChange(seq=seq, is_gone=True)
