@@ -1,4 +1,4 @@
-"""Write the API's OpenAPI document: `python .ci/openapi.py FILE`."""
+"""Write the API's OpenAPI document: `python -m app.export FILE`."""
 
 import json
 import sys
