@@ -31,7 +31,7 @@ def _after_compaction(_: Any) -> Sequence[MakeFollowUp]:
 
 
 def _jobs(settings: Any) -> Sequence[MakeJobs]:
-    from app.wings.recall.service import IndexJobs
+    from app.wings.recall.jobs import IndexJobs
 
     return [lambda database: IndexJobs(database, ciphers(settings, database))]
 

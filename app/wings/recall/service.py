@@ -1,4 +1,4 @@
-"""Recall: the originals of events that a context left out, by seq, path or query; and the job that indexes them."""
+"""Recall: the originals of events that a context left out, by seq, by path, or by a query."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,7 @@ from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from pgqueuer import PgQueuer
-from pgqueuer.models import Job
-
-from app.core.errors import ContentsErased, NotFound
+from app.core.errors import NotFound
 from app.core.lexicon.times import from_seconds
 from app.core.log.event import Event
 from app.core.log.events import EventType
@@ -22,11 +19,9 @@ from app.store import event_log, jobs, sessions
 from app.store.engine import Database
 from app.store.ids import SessionRef
 from app.store.sessions import SessionRow
-from app.store.texts import ContentCiphers
 from app.wings.recall import answer, store
 from app.wings.recall.schemas import RecallIn, RecallItem, RecallOut
 from app.wings.recall.search import IndexEntry, entry, files, path_term, query_terms, rank
-from app.worker import job_context, returned_to_queue
 
 BATCH_EVENTS: Final = 200
 BATCH_TOKENS: Final = 50_000
@@ -284,29 +279,3 @@ class Indexing:
 
 def _entries(events: Sequence[Event]) -> list[IndexEntry]:
     return [found for found in map(entry, events) if found is not None]
-
-
-class IndexJobs:
-    """The job that indexes events of a session."""
-
-    def __init__(self, database: Database, ciphers: ContentCiphers) -> None:
-        self._database = database
-        self._ciphers = ciphers
-        self._indexing = Indexing(database)
-
-    async def aclose(self) -> None:
-        """Release nothing; the database stays open."""
-
-    def register(self, queue: PgQueuer) -> None:
-        """Register the job with a worker's queue."""
-
-        @queue.entrypoint("index")
-        async def index(job: Job) -> None:
-            session_id, tenant_id, first, last = (job.payload or b"").decode().split()
-            ref = SessionRef(UUID(session_id), UUID(tenant_id))
-            try:
-                with returned_to_queue():
-                    async with job_context("index", self._database, ref, self._ciphers, job=int(job.id)):
-                        await self._indexing.index(ref, int(first), int(last))
-            except ContentsErased:
-                return

@@ -27,7 +27,7 @@ def _routes(_: object) -> "Sequence[Resource]":
 
 
 def _jobs(_: object) -> Sequence[MakeJobs]:
-    from app.wings.retention.erasures import RetentionJobs
+    from app.wings.retention.jobs import RetentionJobs
 
     return [RetentionJobs]
 

@@ -1,7 +1,7 @@
 """Erasures: a worker erases all sessions that a filter matches, one after the other, and writes a receipt.
 
 An erasure is a row of its own, so that it survives a lost connection and a crash: each session is noted in the
-transaction that erases it, and a worker that resumes finds the rest. The jobs of rules and erasures are here, too.
+transaction that erases it, and a worker that resumes finds the rest.
 """
 
 import json
@@ -12,8 +12,6 @@ from typing import Final
 from uuid import UUID
 
 import structlog
-from pgqueuer import PgQueuer
-from pgqueuer.models import Job, Schedule
 
 from app.core.errors import ErasureCountConflict, IdempotencyConflict, NotFound
 from app.core.lexicon.times import parse_time
@@ -22,14 +20,13 @@ from app.core.log.events import Json
 from app.core.log.segments import session_of
 from app.resources.sessions.service import check_metadata
 from app.store import deletion, jobs, sessions
-from app.store.engine import Database, acting_for
+from app.store.engine import Database
 from app.store.ids import new_id, session_key, session_ref
 from app.store.jobs import WorkDone
 from app.store.session_filter import ListPosition, SessionFilter
 from app.wings.retention import store
-from app.wings.retention.service import RetentionRules, find_families
+from app.wings.retention.service import find_families
 from app.wings.retention.store import ErasedSession, ErasureRow
-from app.worker import FORGOTTEN_CRON, returned_to_queue
 
 PAGE: Final = 200
 PREVIEWED_MAX: Final = 10_000
@@ -254,41 +251,3 @@ def _read(text: str, *, forks: bool) -> ErasureRequest:
     given = json.loads(text)
     moments = {name: parse_time(given[name]) for name in ("since", "until") if name in given}
     return ErasureRequest(given["metadata"], given.get("model"), moments.get("since"), moments.get("until"), forks)
-
-
-RETENTION_CRON: Final = "17 * * * *"
-
-
-class RetentionJobs:
-    """The schedules that apply each tenant's retention rules, and the jobs that carry out erasures."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def aclose(self) -> None:
-        """Release nothing; the database stays open."""
-
-    def register(self, queue: PgQueuer) -> None:
-        """Register the job and the schedules with a worker's queue."""
-        database = self._database
-
-        @queue.schedule("apply_retention", RETENTION_CRON)
-        async def apply(_: Schedule) -> None:
-            await apply_all(database)
-
-        @queue.entrypoint("erase")
-        async def erase(job: Job) -> None:
-            tenant_id, id = (UUID(part) for part in (job.payload or b"").decode().split())
-            with returned_to_queue(), acting_for(tenant_id):
-                await Erasures(database).work(tenant_id, id)
-
-        @queue.schedule("find_forgotten_erasures", FORGOTTEN_CRON)
-        async def find(_: Schedule) -> None:
-            await store.enqueue_unfinished(database)
-
-
-async def apply_all(database: Database) -> None:
-    """Erase every tenant's data that is due."""
-    for tenant_id in await store.tenants_with_rules(database):
-        with acting_for(tenant_id):
-            await RetentionRules(database).apply(tenant_id)

@@ -13,7 +13,7 @@ from app.store import deletion, jobs
 from app.store.engine import Database, acting_for
 from app.store.ids import session_key
 from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.wings.retention.erasures import apply_all
+from app.wings.retention.jobs import apply_all
 from app.wings.retention.service import RetentionRules
 from tests.contract.contexts.test_context import append, rounds
 from tests.support.backdating import moved_back

@@ -36,7 +36,7 @@ from app.store.ids import session_key, session_ref
 from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.recall import store as search
 from app.wings.replica.service import Replica
-from app.wings.retention import erasures as worker_retention
+from app.wings.retention import jobs as worker_retention
 from app.wings.retention import store as erasures
 from app.wings.retention.erasures import ErasureRequest, Erasures
 from app.wings.retention.service import RetentionRules
