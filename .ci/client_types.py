@@ -85,7 +85,8 @@ class Writer:
         if homeless := sorted(set(names) - self._module.keys()):
             raise SystemExit(
                 f"no group of types for {', '.join(homeless)}: declare schemas in `routes.py`, `schemas.py` or a "
-                "folder `schemas` of their resource or wing, or name their group in ELSEWHERE in .ci/client_types.py"
+                "folder `schemas` of their resource or wing, or in a resource's one module, or name their group in "
+                "ELSEWHERE in .ci/client_types.py"
             )
         rooms: dict[str, list[str]] = defaultdict(list)
         for name in names:
@@ -219,7 +220,7 @@ def _modules() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((ROOT / "app").rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        if path.stem in ("routes", "schemas", "fields") or "schemas" in parts:
+        if path.stem in ("routes", "schemas", "fields") or "schemas" in parts or parts[1:-1] == ("resources",):
             module = importlib.import_module(".".join(parts))
             room = parts[2] if parts[1] in ("resources", "wings") else parts[-1]
             found |= {

@@ -124,7 +124,7 @@ def restated_fields(paths: list[Path]) -> int:
     """Keys of dictionaries that repeat the name of a field of an answer, which its schema already declares."""
     fields = set()
     for path in paths:
-        if "schemas" in path.parts or path.name in ("routes.py", "schemas.py"):
+        if "schemas" in path.parts or path.name in ("routes.py", "schemas.py") or path.parent.name == "resources":
             for node in ast.walk(tree(path)):
                 if isinstance(node, ast.ClassDef):
                     fields |= {

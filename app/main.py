@@ -31,18 +31,16 @@ from app.http.operation import Resource
 from app.http.past_reads import past_reads
 from app.http.problems import TEXTS, with_problem_schemas
 from app.http.requests import JsonLimits, check_query
+from app.resources import keys, turns, visibility
 from app.resources.contexts import routes as context
 from app.resources.events import routes as events
 from app.resources.feedback import routes as feedback
-from app.resources.keys import routes as keys
 from app.resources.layers import routes as layers
 from app.resources.lines import routes as lines
 from app.resources.policies import routes as policies
 from app.resources.policies.routes import POLICY_SCHEMA
 from app.resources.sessions import routes as sessions
 from app.resources.summaries import routes as summaries
-from app.resources.turns import routes as turns
-from app.resources.visibility import routes as visibility
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement, installed, observers

@@ -16,7 +16,6 @@ from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.service import Assembly
 from app.resources.contexts.steps import Steps
 from app.resources.contexts.view_cache import ViewCache
-from app.resources.counting import Counting
 from app.resources.events.appends import SessionSnapshots
 from app.resources.events.reading import Reading, Redaction
 from app.resources.events.service import Ingest
@@ -30,13 +29,14 @@ from app.resources.sessions.service import EventRates, SessionQuota, Sessions
 from app.resources.summaries.requests import CompactionQueries, Coverage
 from app.resources.summaries.service import Compaction, Spending
 from app.resources.summaries.summarizing import Summarizing
-from app.resources.turns.routes import Turns
-from app.resources.visibility.routes import Visibility
+from app.resources.turns import Turns
+from app.resources.visibility import Visibility
 from app.runtime.settings import Settings
 from app.runtime.wing import ForwardedCalls, Observers, ciphers, find_placement, installed, observers
 from app.store.engine import Database
 from app.store.texts import ContentCiphers
 from app.tenants import Tenants
+from app.tokenizers import Counting
 
 if TYPE_CHECKING:
     from app.worker import Work

@@ -10,7 +10,7 @@ from app.core.log.appends import OpenCall, SessionState, as_stored, body_text, p
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter
-from app.resources.counting import Counting
+from app.tokenizers import Counting
 from bench.cost.runs import runs
 from bench.edits import quoted, strings, unnumbered
 from palimpsest_tools.bench.sessions import CallMade, LoggedSession, Value

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import unite
-from app.core.memory.extractive.summary import write_summary
+from app.core.memory.extractive import write_summary
 from app.core.tokens.counter import TextKind
 from bench.cost.sessions import COUNTER
 from bench.retention import dialogue, truth

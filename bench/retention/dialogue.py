@@ -13,8 +13,8 @@ from app.core.compaction.next_span import boundary, next_span, sizes
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event, content_text
 from app.core.memory.cover import Summary
-from app.core.memory.digest.digest import digest_of
-from app.core.memory.extractive.summary import write_summary
+from app.core.memory.digest import digest_of
+from app.core.memory.extractive import write_summary
 from app.core.plan.pipeline import plan
 from app.core.plan.state.frontier import START
 from app.core.plan.state.projection import project

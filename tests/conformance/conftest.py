@@ -11,12 +11,12 @@ import pytest
 from app import tokenizers
 from app.providers.openai import OpenAI
 from app.providers.summarizer import GuardedSummarizer, load_prompts
-from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.resources.summaries.service import Compaction, Spending
 from app.resources.summaries.summarizing import Summarizing
 from app.runtime import wing
 from app.runtime.wing import find_placement
+from app.tokenizers import Counting
 from app.worker import Work, run
 from tests.conformance.agent import WAIT_MS, Json
 from tests.conftest import DEFAULTS

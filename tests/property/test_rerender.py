@@ -14,13 +14,13 @@ import httpx
 import pytest
 
 from app import tokenizers
-from app.resources.counting import Counting
 from app.resources.summaries.service import Compaction
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.store.ids import session_ref
 from app.tenants import DEFAULT_TENANT
+from app.tokenizers import Counting
 from tests.conftest import serving
 from tests.property.histories import HISTORIES, policy
 from tests.support.examples import examples

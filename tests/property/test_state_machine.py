@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from app import tokenizers
-from app.resources.counting import Counting
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database
+from app.tokenizers import Counting
 from tests.conftest import Servers
 from tests.support.machine import Machine, Program, programs
 

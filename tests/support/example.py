@@ -8,8 +8,8 @@ from typing import Any
 from app.core.lexicon.times import from_seconds, time_text
 from app.core.log.event import Event
 from app.core.memory.cover import Summary
-from app.core.memory.digest.digest import digest_of
-from app.core.memory.extractive.summary import write_summary
+from app.core.memory.digest import digest_of
+from app.core.memory.extractive import write_summary
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.state.frontier import START
 from app.core.plan.update import PlanInputs

@@ -34,12 +34,12 @@ from app.core.render.layers import visible_layers
 from app.core.tokens.counter import Counter
 from app.core.tokens.models import CacheProfile, cache_profile, is_known_cache
 from app.resources.contexts.view_cache import CachedView
-from app.resources.counting import Counting
 from app.resources.layers.service import count_tokens
 from app.resources.policies.service import ChosenPolicy, Policies
 from app.store import spans, summaries, views
 from app.store.engine import Connection, Executor
 from app.store.ids import SessionRef, session_ref
+from app.tokenizers import Counting
 
 BOUND_FACTOR: Final = 2
 """Tokens of the log read at first after an epoch, in windows of the request: stubs make room for more than one."""

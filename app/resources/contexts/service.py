@@ -26,7 +26,6 @@ from app.core.plan.pipeline import finish, finish_unchanged
 from app.core.tokens.models import CacheProfile
 from app.resources.contexts.loading import Asked, InputsLoader, run_off_loop
 from app.resources.contexts.view_cache import CachedView, ViewCache, after_context
-from app.resources.counting import Counting
 from app.resources.lines.service import Lines
 from app.resources.policies.service import Policies
 from app.resources.summaries.requests import SummaryRequests
@@ -36,6 +35,7 @@ from app.store.answers import ResponseToStore
 from app.store.calls import NewAnswer
 from app.store.engine import Connection, Database, Executor
 from app.store.ids import SessionRef, new_id
+from app.tokenizers import Counting
 from app.tracing import TraceSpan, tracer
 
 ATTEMPTS_MAX: Final = 64

@@ -20,13 +20,13 @@ from app.core.log.events import Draft, Json
 from app.core.log.segments import line_of
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS, check_native
-from app.resources.counting import Counting
 from app.store import answers, sessions
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.ids import SessionRef
 from app.store.rows import StoredEvent
 from app.store.sessions import SessionRow
+from app.tokenizers import Counting
 
 
 @dataclass(frozen=True, slots=True)

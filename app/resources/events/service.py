@@ -20,7 +20,6 @@ from app.core.log.events import Draft, EventType
 from app.core.log.segments import is_line
 from app.core.policy.policy import Policy
 from app.resources.contexts.view_cache import AddedEvents, ViewCache
-from app.resources.counting import Counting
 from app.resources.events.appends import (
     Appended,
     AppendFacts,
@@ -45,6 +44,7 @@ from app.store.ids import SessionRef, session_ref
 from app.store.log import NO_TRIGGER, AppendSettings, CompactionTrigger
 from app.store.rows import StoredEvent
 from app.store.sessions import SessionRow
+from app.tokenizers import Counting
 
 PREPARE_RATIO: Final = 0.5
 """Share of the trigger at which summaries are prepared when a turn ends."""

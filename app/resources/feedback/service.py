@@ -20,7 +20,6 @@ from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Point, initial_state, with_cache
 from app.core.tokens.models import CacheProfile, profile_name
 from app.resources.contexts.view_cache import ReportResults, ViewCache
-from app.resources.counting import Counting
 from app.resources.feedback.measurements import (
     CacheReads,
     Lessons,
@@ -46,6 +45,7 @@ from app.store.compactions import WaitingContext
 from app.store.engine import Connection, Database, Executor
 from app.store.ids import SessionRef, overflow_run, session_ref
 from app.store.outcomes import ReportedOutcome, ReportedView
+from app.tokenizers import Counting
 
 REASON: Final = "overflow"
 MODELS_KNOWN_MAX: Final = 200

@@ -10,12 +10,12 @@ from app.core.log.events import Draft, EventType, Json, unreadable
 from app.core.render.layers import Content, Layer, parse_content, visible_layers
 from app.core.tokens.counter import Counter
 from app.resources.contexts.view_cache import ViewCache
-from app.resources.counting import Counting, off_loop
 from app.store import event_log, layers, sessions, texts
 from app.store.engine import Connection, Database, acting_for
 from app.store.ids import first_id, last_id, session_ref
 from app.store.layers import StoredLayer
 from app.store.sessions import SessionRow
+from app.tokenizers import Counting, off_loop
 
 SWEEP_PAGE: Final = 1000
 

@@ -20,7 +20,6 @@ from app.core.log.conversation import Link, canonical_prompt, canonical_tool_lis
 from app.core.log.events import NO_PROMPT, Draft, EventType, Json
 from app.core.log.segments import is_line, line_of, session_of
 from app.resources.contexts.service import Assembly, ContextAnswer
-from app.resources.counting import Counting
 from app.resources.events.appends import AppendRequest, EventReceipt, SessionSnapshot, WaitingLists
 from app.resources.events.service import Appending, Ingest
 from app.resources.lines.service import Lines, current_row, lock_or_create
@@ -42,6 +41,7 @@ from app.store.answers import KeyClaim, ResponseToStore
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, session_key
 from app.store.sessions import SessionRow
+from app.tokenizers import Counting
 
 KEPT_MAX: Final = 2_000
 """Lines whose prompts, tools and chained seqs a process keeps."""

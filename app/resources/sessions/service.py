@@ -15,7 +15,6 @@ from app.core.log.events import EVENTS_PER_BATCH_MAX, Json, canonical_json
 from app.core.log.segments import is_line, session_of
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import own_budget
-from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.store import deletion, sessions, views
 from app.store.engine import Connection, Database
@@ -25,6 +24,7 @@ from app.store.session_filter import ListPosition, SessionFilter
 from app.store.sessions import SessionRow, SessionSettings, ViewBudget
 from app.store.spans import MAIN
 from app.store.views import ListedEpoch
+from app.tokenizers import Counting
 
 ROUNDING: Final = 1e-6
 """Shortfall that is ignored: after the seconds that `take` returned, rounding may leave the bucket that much short."""

@@ -28,7 +28,6 @@ from app.core.plan.state.projection import project
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.resources.contexts.view_cache import CHARS_MAX, events_chars
-from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.resources.summaries.summarizing import Basis, CompactionStep, plan_merge, plan_span
 from app.store import calibrations, event_log, spans, summaries, visibility
@@ -36,6 +35,7 @@ from app.store.compactions import WaitingContext
 from app.store.engine import Database
 from app.store.ids import SessionRef
 from app.store.spans import MAIN, SessionFacts, ViewFacts
+from app.tokenizers import Counting
 
 Recount = Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
 

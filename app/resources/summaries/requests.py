@@ -26,7 +26,6 @@ from app.core.plan.state.projection import project
 from app.core.policy.groups import ViewFilter
 from app.core.record.evictions import disposition_runs, dispositions
 from app.core.tokens.counter import Counter
-from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.resources.summaries.service import Compaction
 from app.store import audit, compactions, event_log, sessions, summaries, views
@@ -35,6 +34,7 @@ from app.store.engine import Database
 from app.store.ids import SessionRef, new_id, overflow_run
 from app.store.spans import MAIN
 from app.store.views import CurrentEpoch
+from app.tokenizers import Counting
 
 END_STATES: Final = ("succeeded", "skipped", "failed")
 POLL_SECONDS: Final = 0.05

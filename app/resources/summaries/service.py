@@ -23,7 +23,6 @@ from app.core.memory.cover import StoredSummary
 from app.core.policy.groups import SHOW_ALL
 from app.providers.failures import ProviderError
 from app.providers.summarizer import Summarizer, cost, expected_tokens
-from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.resources.summaries.next_step import NotDue, StepPlanner
 from app.resources.summaries.summarizing import (
@@ -39,6 +38,7 @@ from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.ids import SessionRef, new_id
 from app.store.jobs import WorkDone
+from app.tokenizers import Counting
 
 
 class Spending:

@@ -18,7 +18,7 @@ from app.core.log.event import Event
 from app.core.log.events import Json, readable
 from app.core.memory.cover import COVER_SHARE, Clipped, StoredSummary, Summary, clip, contiguous
 from app.core.memory.digest.record import Digest, from_json, to_json
-from app.core.memory.extractive.summary import write_summary
+from app.core.memory.extractive import write_summary
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.plan.state import wording
 from app.core.policy.policy import Policy

@@ -26,11 +26,11 @@ from app.core.compaction.transcript import Paragraph, paragraphs
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.cover import Summary
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.appendix import Appendix, prose_measure
-from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest, unite
 from app.core.memory.digest.sentences import request_of
-from app.core.memory.extractive.summary import SPLIT_HEADING, with_appendix
+from app.core.memory.extractive import SPLIT_HEADING, with_appendix
 from app.core.policy.policy import Policy
 from app.core.tokens.counter import Counter, TextKind
 from app.providers.failures import Kind, ProviderError

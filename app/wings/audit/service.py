@@ -23,13 +23,13 @@ from app.core.record.manifest import NO_COUNT, ReplayedCall
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile, cache_profile
 from app.resources.contexts.recordings import Recordings, Reproduced
-from app.resources.counting import Counting
 from app.resources.policies.service import Policies
 from app.store import audit, event_log, lines, sessions
 from app.store.audit import CallRow, StoredEpoch
 from app.store.engine import Database
 from app.store.event_log import SessionLog
 from app.store.ids import SessionRef, first_id, session_key, session_ref
+from app.tokenizers import Counting
 from app.wings.audit import answers
 from app.wings.audit.answers import (
     ABSENT,

@@ -13,8 +13,8 @@ from app.core.assembly.assemble import Assembled
 from app.core.assembly.inputs import ContextInputs, ContextRequest
 from app.core.errors import CannotFit, InvalidPolicy, InvalidRequest, StoreUnavailable
 from app.core.log.events import PREFIX, Json, canonical_json
-from app.core.memory.digest.digest import digest_of
-from app.core.memory.extractive.summary import write_summary
+from app.core.memory.digest import digest_of
+from app.core.memory.extractive import write_summary
 from app.core.wire.bodies import Body
 from app.core.wire.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, holds_results
 from app.core.wire.compacted import (

@@ -12,8 +12,8 @@ from fastapi import Response
 from fastapi.responses import RedirectResponse
 from markupsafe import Markup
 
+from app.core.audit.over_time import HEIGHT, SOURCES, WIDTH, draw_strata
 from app.core.audit.reading import compare, curl_command, expected_read, first_difference, left_out
-from app.core.audit.strata import HEIGHT, SOURCES, WIDTH, draw_strata
 from app.core.errors import NotFound
 from app.core.log.events import canonical_json
 from app.http import paging

@@ -10,7 +10,7 @@ from uuid import UUID
 from fastapi import Response
 from fastapi.responses import RedirectResponse
 
-from app.core.audit.event_life import event_text, holders, life_of, pattern, pieces, run_at
+from app.core.audit.over_time import event_text, holders, life_of, pattern, pieces, run_at
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EventType
 from app.core.memory.digest.appendix import TAGS

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.audit.event_life import Need, by_rule, recalled_seqs, repeated_calls
 from app.core.audit.moment import new_evictions
+from app.core.audit.over_time import Need, by_rule, recalled_seqs, repeated_calls
 from app.core.audit.reading import window_figures
 from app.core.errors import ContextError, StoreUnavailable
 from app.core.lexicon.identifiers import is_recall_tool

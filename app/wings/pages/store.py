@@ -10,8 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from app.core.assembly.inputs import OBSERVED_VIEW
-from app.core.audit.event_life import Damage, Need, StateRun
-from app.core.audit.strata import CallColumn, EpochStart
+from app.core.audit.over_time import CallColumn, Damage, EpochStart, Need, StateRun
 from app.core.record.manifest import CallManifest, UnknownVersion, from_json
 from app.store import event_log, texts
 from app.store.engine import Database

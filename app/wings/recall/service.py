@@ -13,12 +13,12 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter
 from app.http.fields import answer_of
-from app.resources.counting import Counting, bytes_of, off_loop
 from app.resources.policies.service import Policies
 from app.store import event_log, jobs, sessions
 from app.store.engine import Database
 from app.store.ids import SessionRef
 from app.store.sessions import SessionRow
+from app.tokenizers import Counting, bytes_of, off_loop
 from app.wings.recall import answer, store
 from app.wings.recall.schemas import RecallIn, RecallItem, RecallOut
 from app.wings.recall.search import IndexEntry, entry, files, path_term, query_terms, rank

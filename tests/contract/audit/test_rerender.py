@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from app import tokenizers
-from app.resources.counting import Counting
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.store.ids import session_key, session_ref
 from app.tenants import DEFAULT_TENANT
+from app.tokenizers import Counting
 
 pytestmark = pytest.mark.wing("audit")
 

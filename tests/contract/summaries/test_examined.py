@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from app import tokenizers
-from app.resources.counting import Counting
 from app.resources.summaries.next_step import StepPlanner
 from app.resources.summaries.service import Compaction
 from app.runtime import wiring
@@ -16,6 +15,7 @@ from app.runtime.settings import Settings
 from app.store.engine import Database
 from app.store.ids import session_ref
 from app.tenants import DEFAULT_TENANT
+from app.tokenizers import Counting
 
 POLICY: Final = {
     "window_tokens": 6_000,

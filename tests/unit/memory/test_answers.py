@@ -2,10 +2,10 @@
 
 import pytest
 
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.answers import answered_question, user_lines, with_question
-from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.sentences import ask_of, constraints_of, request_of
-from app.core.memory.extractive.summary import write_summary
+from app.core.memory.extractive import write_summary
 from tests.unit.builders import COUNTER, Log
 
 OPTIONS = "Where should heights go?\n\n1. **The gauge** - near the data\n2. The report\n\nWhich one do you prefer?"

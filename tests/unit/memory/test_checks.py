@@ -4,8 +4,8 @@ import pytest
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.checks import checks_of
-from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.outcomes import CheckRun, newest_runs, outcomes_of, state_of
 from app.core.memory.digest.record import Command, Digest, from_json, to_json, unite
 from tests.unit.builders import COUNTER, Log

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest import digest_of
 from app.core.memory.extractive.changes import commits_of
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract

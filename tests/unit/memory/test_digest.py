@@ -8,9 +8,9 @@ import pytest
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.appendix import Packing
 from app.core.memory.digest.commands import programs, written_paths
-from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.files import FileUse, diffed_paths, files_of
 from app.core.memory.digest.names import IDENTIFIERS_MAX, names_in, weigh
 from app.core.memory.digest.record import Artifact, Command, Digest, Output, Search, complete, from_json, to_json, unite

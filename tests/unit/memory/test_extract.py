@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from app.core.log.events import EventType
-from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import own_words
+from app.core.memory.extractive import write_summary
 from app.core.memory.extractive.quotes import central, quotes, sentences_of
 from app.core.memory.extractive.sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
-from app.core.memory.extractive.summary import write_summary
 from app.core.tokens.counter import TextKind
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract, extract_prefix

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import sentences
 from app.core.memory.extractive.quotes import condense

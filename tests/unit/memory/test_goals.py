@@ -1,6 +1,6 @@
 """The goal of a summary: the first request and the newest one."""
 
-from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.changes import goals
 from app.core.memory.extractive.sections import SectionLine

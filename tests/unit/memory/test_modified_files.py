@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.calls import modifications
 from app.core.memory.digest.commands import written_paths
-from app.core.memory.digest.digest import digest_of
 from app.core.plan.state.drops import FILES_MAX, files_named
 from tests.support.examples import examples
 from tests.unit.builders import Log

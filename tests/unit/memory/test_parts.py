@@ -5,8 +5,8 @@ from typing import Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.appendix import Appendix, Packing, prose_measure
-from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.plans import PlanStep
 from app.core.memory.digest.record import Command, Digest, Search
 from app.core.memory.extractive.body import SpanBody

@@ -4,8 +4,8 @@ import pytest
 
 from app.core.log.event import content_text
 from app.core.memory.cover import Summary
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.answers import answered_question, asking_part, user_lines
-from app.core.memory.digest.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.questions import BEGINNING

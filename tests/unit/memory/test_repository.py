@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.files import repository_lines, undone_changes, unite_lines
 from app.core.memory.digest.record import from_json, to_json, unite
 from tests.unit.builders import COUNTER, Log

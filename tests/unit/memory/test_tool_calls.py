@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest import digest_of
+from app.core.memory.extractive import write_summary
 from app.core.memory.extractive.sections import NOTHING
-from app.core.memory.extractive.summary import write_summary
 from app.core.memory.extractive.tool_calls import LINE_CHARS_MAX, ToolCalls, parse_calls, plain_arguments
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract

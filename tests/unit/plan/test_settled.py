@@ -7,8 +7,8 @@ import pytest
 
 from app.core.log.event import content_text
 from app.core.memory.cover import Summary
-from app.core.memory.digest.digest import digest_of
-from app.core.memory.extractive.summary import write_summary
+from app.core.memory.digest import digest_of
+from app.core.memory.extractive import write_summary
 from app.core.plan.pipeline import Plan, PlanInputs, plan
 from app.core.plan.state.frontier import START, from_json, to_json
 from app.core.plan.state.settled import settled_lines, without_lines

@@ -5,7 +5,7 @@ import pytest
 from app.core.lexicon.words import stem, terms
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
-from app.core.memory.digest.digest import digest_of
+from app.core.memory.digest import digest_of
 from app.wings.recall.search import (
     NEARBY,
     QUESTION_MARK,

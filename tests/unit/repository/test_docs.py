@@ -212,7 +212,7 @@ def test_the_routes_of_the_guide_exist() -> None:
     guide = (DOCS / "guides" / "add-an-endpoint.md").read_text(encoding="utf-8")
     resources = DOCS.parent / "app" / "resources"
     read, write = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert read in (resources / "turns" / "routes.py").read_text(encoding="utf-8")
+    assert read in (resources / "turns.py").read_text(encoding="utf-8")
     assert write in (resources / "lines" / "routes.py").read_text(encoding="utf-8")
 
 

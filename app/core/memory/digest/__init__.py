@@ -1,1 +1,210 @@
-"""Digest: the facts of a span that rules find, such as files, commands, checks, names and the words of users."""
+"""The digest of a span: facts that are extracted mechanically and never left to a model."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from app.core.log.event import Event
+from app.core.log.events import EventType, Json
+from app.core.memory.digest.calls import AnsweredCall, answered_calls
+from app.core.memory.digest.commands import moved_paths, programs, removed_paths
+from app.core.memory.digest.files import files_of, is_one_of, repository_lines
+from app.core.memory.digest.names import names_in, weigh
+from app.core.memory.digest.outcomes import OK, CheckRun, outcomes_of, reads_only, run_of
+from app.core.memory.digest.plans import PlanStep, Task, plan_of, tasks_in
+from app.core.memory.digest.record import FOUND_MAX, Artifact, Command, Digest, Output, Search, unite
+from app.core.memory.digest.sentences import ask_of, own_messages, promises_in, rules_with_reversals, shorten
+
+COMMAND_CHARS_MAX: Final = 200
+ERROR_CHARS_MAX: Final = 200
+QUERY_CHARS_MAX: Final = 200
+SOURCE_CHARS_MAX: Final = 200
+SOURCES_MAX: Final = 50
+SCANNED_CHARS: Final = 20_000
+DIRECTIVE_CHARS_MAX: Final = 2_000
+
+_QUERIES: Final = ("query", "pattern", "q", "search", "search_query", "queries", "keywords", "regex", "term")
+_SEARCHES: Final = re.compile(r"search|grep|glob|find|query|lookup|recall", re.I)
+_FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
+
+
+def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) -> Digest:
+    """Return the digest of a span. `hidden` maps seqs of hidden events to replacement texts; other seqs are ignored.
+
+    A call's result is found only within the span. Takes time linear in the events' text.
+    """
+    replacements = hidden or {}
+    calls = answered_calls(events)
+    user_messages = list(own_messages(events))
+    read, modified = _files(calls)
+    found = Digest(
+        events=len(events),
+        files_read=read,
+        files_modified=modified,
+        files_removed=tuple(_removed(calls)),
+        artifacts=tuple(_artifacts(events)),
+        outputs=tuple(Output(e.tool or "", 1, int(e.is_error)) for e in events if e.type is EventType.TOOL_RESULT),
+        searches=tuple(_searches(calls)),
+        commands=tuple(_commands(calls)),
+        checks=tuple(_checks(calls)),
+        edits=sum(call.edits for call in calls),
+        made=tuple(_made(calls)),
+        errors=tuple(_errors(calls)),
+        hidden=tuple((event.seq, replacements[event.seq]) for event in events if event.seq in replacements),
+        identifiers=tuple(weigh(events).items()),
+        constraints=(*rules_with_reversals([event.text for event in user_messages]), *_promises(events)),
+        asks=tuple(ask for event in user_messages if (ask := ask_of(event.text))),
+        directives=tuple(_directives(events)),
+        plan=_plan(calls),
+        tasks=tuple(_tasks(calls)),
+    )
+    return unite((found,))  # to remove repeats and bring every list within its bounds
+
+
+def _promises(events: Iterable[Event]) -> Iterator[str]:
+    """Yield the promises in the agent's messages."""
+    for event in events:
+        if event.type is EventType.ASSISTANT_MESSAGE:
+            yield from promises_in(event.text)
+
+
+def _directives(events: Iterable[Event]) -> Iterable[str]:
+    """Yield the system messages among the events, each on one line."""
+    for event in events:
+        if event.type is EventType.SYSTEM_MESSAGE and (text := " ".join(event.text.split())):
+            yield shorten(text, DIRECTIVE_CHARS_MAX)
+
+
+def _plan(calls: Sequence[AnsweredCall]) -> tuple[PlanStep, ...]:
+    """Return the newest plan whose call did not fail."""
+    accepted = (
+        call.event for call in reversed(calls) if call.result is None or not (call.result.is_error or call.is_rejected)
+    )
+    return next((plan for call in accepted if (plan := plan_of(call.arguments))), ())
+
+
+def _tasks(calls: Sequence[AnsweredCall]) -> Iterator[Task]:
+    """Yield the tasks of calls that did not fail, in order; one may be named several times."""
+    for call in calls:
+        if call.result is not None and not (call.result.is_error or call.is_rejected):
+            yield from tasks_in(call.tool, call.event.arguments, call.result.text)
+
+
+def _files(calls: Iterable[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the paths that the calls read and modified, in order."""
+    read: list[str] = []
+    modified: list[str] = []
+    diffed: list[str] = []
+    for call in calls:
+        read += call.use.read
+        modified += call.use.modified
+        diffed += call.diffed
+    if diffed:
+        # A diff names a file from the root of its repository; a call may name the same file by its full path.
+        full = {ending: path for path in (*read, *modified) for ending in _endings(path)}
+        modified += [full.get(path, path) for path in diffed]
+    return tuple(read), tuple(modified)
+
+
+def _removed(calls: Iterable[AnsweredCall]) -> Iterable[str]:
+    """Return the paths that commands removed or moved away, and that no later call wrote."""
+    removed: list[str] = []
+    for call in calls:
+        removed = [path for path in removed if not any(is_one_of(one, (path,)) for one in call.use.modified)]
+        if call.command is not None and call.state == OK:
+            removed += removed_paths(call.command)
+            removed += (source for source, _ in moved_paths(call.command))
+    return removed
+
+
+def _endings(path: str) -> Iterable[str]:
+    """Yield the path, the path without its first folder, without its first two folders, and so on."""
+    parts = path.split("/")
+    return ("/".join(parts[at:]) for at in range(len(parts)))
+
+
+def _artifacts(events: Iterable[Event]) -> Iterable[Artifact]:
+    for event in events:
+        body = event.body or {}
+        if body.get("path") and event.type is not EventType.TOOL_CALL:
+            visibility, used = _provenance(body.get("metadata") or {})
+            yield Artifact(
+                body["path"], body.get("mime"), event.seq, event.turn, event.tool, event.call_id, visibility, used
+            )
+
+
+def _provenance(metadata: Mapping[str, Json]) -> tuple[str | None, tuple[str | int, ...]]:
+    """Return the valid parts of `visibility` and `sources_used` in an event's metadata."""
+    visibility, used = metadata.get("visibility"), metadata.get("sources_used")
+    names = used if isinstance(used, list) else ()
+    found = (shorten(name, SOURCE_CHARS_MAX) if isinstance(name, str) else name for name in names[:SOURCES_MAX])
+    return (
+        shorten(visibility, SOURCE_CHARS_MAX) if isinstance(visibility, str) else None,
+        tuple(name for name in found if isinstance(name, str | int) and not isinstance(name, bool)),
+    )
+
+
+def _searches(calls: Iterable[AnsweredCall]) -> Iterator[Search]:
+    for call in calls:
+        query = _query(call.event.arguments)
+        if query is None or not _SEARCHES.search(call.tool):
+            continue
+        text = "" if call.result is None or call.result.is_error else call.result.text
+        found = [name for name in names_in(text[:SCANNED_CHARS]) if "/" in name]
+        words = shorten(query, QUERY_CHARS_MAX)
+        hits = _hits(text)
+        yield Search(call.tool, words, hits, tuple(found[:FOUND_MAX]), call.event.call_id, call.seq, call.result_seq)
+
+
+def _query(arguments: Mapping[str, Json]) -> str | None:
+    found = next((arguments[name] for name in _QUERIES if arguments.get(name)), None)
+    if isinstance(found, list) and all(isinstance(item, str) for item in found):
+        return ", ".join(found)
+    return found if isinstance(found, str) else None
+
+
+def _hits(text: str) -> int:
+    """Return the number of lines that are not blank; 0 for a tool's only line if it reports no hits."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return 0 if len(lines) == 1 and re.match(r"no (?:files|matches|results)\b", lines[0], re.I) else len(lines)
+
+
+def _commands(calls: Iterable[AnsweredCall]) -> Iterator[Command]:
+    for call in calls:
+        if call.command and call.command.strip():
+            words = shorten(" ".join(call.command.split()), COMMAND_CHARS_MAX)
+            yield Command(words, call.state, call.event.call_id, call.seq, call.result_seq)
+
+
+def _checks(calls: Sequence[AnsweredCall]) -> Iterator[CheckRun]:
+    edited = max((call.seq for call in calls if call.edits), default=0)
+    for call in calls:
+        if call.command and not call.is_rejected:
+            for outcome in outcomes_of(call.command, call.result):
+                yield run_of(outcome, call.seq, is_before_edits=call.seq < edited)
+
+
+def _made(calls: Iterable[AnsweredCall]) -> Iterator[str]:
+    """Yield the lines on work that commands made or undid."""
+    for call in calls:
+        if call.command and call.result is not None and not (call.is_rejected or call.is_refused):
+            yield from repository_lines(call.command, call.state, call.result.text)
+
+
+def _errors(calls: Iterable[AnsweredCall]) -> Iterator[str]:
+    """Yield the first lines of errors after which no call of the same kind succeeded."""
+    found: dict[str, str] = {}
+    for call in calls:
+        result, command = call.result, call.command
+        if result is None or call.is_rejected or call.is_refused or (command is not None and reads_only(command)):
+            continue
+        modified = files_of(call.tool, call.event.arguments).modified if command is None else ()
+        kind = f"{call.event.tool} {' '.join(modified) if command is None else next(programs(command), '')}"
+        found.pop(kind, None)
+        failed = result.is_error or _FAILED.match(result.gist or "")
+        text = result.text if failed else ""
+        line = next((line for raw in text[:4096].splitlines() if (line := " ".join(raw.split()))), "")
+        if line:
+            line = shorten(line, ERROR_CHARS_MAX)
+            found[kind] = f"{result.tool}: {line}" if result.tool else line
+    yield from found.values()

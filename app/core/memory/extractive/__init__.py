@@ -1,1 +1,81 @@
-"""Extractive summaries: prose made of the log's own sentences."""
+"""A whole summary without a model: the body, then the digest as its appendix."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.memory.digest import digest_of
+from app.core.memory.digest.appendix import Appendix, Measure, prose_measure
+from app.core.memory.digest.record import Digest
+from app.core.memory.extractive.body import SpanBody, extract_prefix
+from app.core.tokens.counter import MESSAGE_TOKENS, Counter
+
+BODY_SHARE: Final = 0.22
+BODY_TOKENS: Final = 64
+"""The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
+its files, commands and names."""
+CASES_SHARE: Final = 0.5
+"""The body's share in a summary of tool calls that used neither files nor a shell, where the words and the calls matter
+more than the names in results."""
+ROUNDS: Final = 2
+SPARE_SHARE: Final = 0.1
+"""The share of the room from which unused tokens of the appendix are given to the body, once."""
+TALK_SHARE: Final = 0.9
+"""The body's share in a summary of talk, where whole quoted messages are used later."""
+PREFIX_SHARE: Final = 0.25
+"""The share of the body for the first part of a split turn."""
+REQUESTS_SHARE: Final = 1 / 3
+"""The maximum share of a summary that is reserved for the user's requests in its appendix."""
+SPLIT_HEADING: Final = "\n\n---\n\n**Turn Context (split turn):**\n\n"
+
+
+def write_summary(
+    events: Sequence[Event],
+    late: Sequence[Event],
+    previous: str,
+    digest: Digest,
+    tokens: int,
+    counter: Counter,
+    focus: str = "",
+) -> str:
+    """Write a summary in at most `tokens` tokens of prose.
+
+    `late` are the first events of a split turn, which get a heading of their own. `previous` is the text of the
+    summaries that this one replaces. `digest` covers the events and these summaries.
+    """
+    measure = prose_measure(counter)
+    appendix = Appendix(digest, measure)
+    tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
+    room = int(tokens * (CASES_SHARE if tools else TALK_SHARE))
+    if tools and digest.is_on_files:
+        room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens * 2 // 5)
+    room = min(room, tokens - _least_appendix(appendix, tokens))
+    split_part = ""
+    if late:
+        part_tokens = int(room * PREFIX_SHARE) if events or previous else room
+        split_part = SPLIT_HEADING + extract_prefix(late, "", digest_of(late), part_tokens, measure, focus)
+        room -= part_tokens
+    body = SpanBody(events, previous, digest, measure, focus)
+    text = ""
+    for _ in range(ROUNDS):
+        text = with_appendix(body.write(room) + split_part, appendix, tokens, measure)
+        left = tokens + MESSAGE_TOKENS - counter.message(text)  # a cached count, which the stored summary uses too
+        if left <= tokens * SPARE_SHARE:
+            break
+        room += left
+    return text
+
+
+def with_appendix(body: str, appendix: Appendix, tokens: int, measure: Measure, at_least: int = 0) -> str:
+    """Return the body with the appendix, which gets the tokens that the body leaves, at least `at_least`.
+
+    It gets more if the user's requests need more, up to their share of the summary.
+    """
+    room = max(tokens - measure(body) - 1, at_least, _least_appendix(appendix, tokens, body))
+    appended = appendix.write(room, body) if room > 0 else ""
+    return f"{body.rstrip()}\n\n{appended}" if appended else body.rstrip()
+
+
+def _least_appendix(appendix: Appendix, tokens: int, body: str = "") -> int:
+    return min(appendix.requests_tokens(body), int(tokens * REQUESTS_SHARE))

@@ -10,8 +10,7 @@ from app.core.log.events import ASSISTANT_SIDE, EventType
 from app.core.plan.state import wording
 from app.core.plan.state.answers import PairedResult, Repeats, WorkedFiles
 from app.core.plan.state.frontier import Frontier, Stub
-from app.core.plan.state.items import Item
-from app.core.plan.state.rounds import Rounds, UnitSize
+from app.core.plan.state.items import Item, Rounds, UnitSize
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
 _Value = TypeVar("_Value")

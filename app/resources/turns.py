@@ -18,7 +18,6 @@ from app.http import paging
 from app.http.fields import Cursor, Limit, NextCursor, Sid, StrictRequest
 from app.http.operation import Key, Resource, Who, service
 from app.resources.contexts.view_cache import ViewCache
-from app.resources.counting import Counting
 from app.resources.events.appends import (
     Appended,
     AppendFacts,
@@ -37,6 +36,7 @@ from app.store import answers, event_log, layers, sessions
 from app.store.engine import Connection, Database
 from app.store.ids import session_ref
 from app.store.sessions import SessionRow
+from app.tokenizers import Counting
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Visibility of events."""
