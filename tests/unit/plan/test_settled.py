@@ -9,6 +9,7 @@ from app.core.log.event import content_text
 from app.core.memory.cover import Summary
 from app.core.memory.digest import digest_of
 from app.core.memory.extractive import write_summary
+from app.core.memory.extractive.sections import LATEST
 from app.core.plan.pipeline import Plan, PlanInputs, plan
 from app.core.plan.state.frontier import START, from_json, to_json
 from app.core.plan.state.settled import settled_lines, without_lines
@@ -121,6 +122,18 @@ def test_headings_and_sections_without_lines_are_left_out() -> None:
         "## Goal\n- Sort the gauge.\n## Key Decisions\n- Rows are sorted in the store.\n\n"
         "<commands>\n[ok] make lint\n[ok] npm install tide\n</commands>"
     )
+
+
+def test_messages_that_only_announce_are_left_out_where_another_summary_follows() -> None:
+    told = "- The gauge counts twice. Let me fix that:"
+    announced = "- Let me sort the gauge first. Now print the table:"
+    text = f"## Goal\n- Sort the gauge.\n{LATEST}\n{told}\n{announced}\n\n<commands>\n[ok] make lint\n</commands>"
+    assert not settled_lines([SUMMARY, text], [])
+    shown = without_lines(text, settled_lines([text, SUMMARY], []), precise=True)
+    assert shown == text.replace(f"{announced}\n", "")
+    alone = text.replace(f"{told}\n", "")
+    shown = without_lines(alone, settled_lines([alone, SUMMARY], []), precise=True)
+    assert shown == "## Goal\n- Sort the gauge.\n\n<commands>\n[ok] make lint\n</commands>"
 
 
 def folded(log: Log, to_seq: int, text: str) -> Plan:

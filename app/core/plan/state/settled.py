@@ -1,11 +1,12 @@
 """Lines of summaries that messages after them settle: failures, runs of checks, tasks, steps of a plan, next steps.
 
-The lines are left out as long as these messages are shown with the summary. They are kept as checksums, so that they
+Where another summary follows, messages that only announce what the agent did next are settled too. The lines are left
+out as long as what settles them is shown with the summary. They are kept as checksums, so that they
 quote nothing of a log and stay the same if the summary is shortened.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -15,6 +16,9 @@ from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is
 from app.core.memory.digest.commands import programs
 from app.core.memory.digest.outcomes import ERROR, OK, bare_command, outcomes_of
 from app.core.memory.digest.plans import OPEN, parse_tasks, plan_of, tasks_in, unite_tasks
+from app.core.memory.digest.sentences import sentences
+from app.core.memory.extractive.sections import LATEST
+from app.core.memory.extractive.statements import is_narration
 
 FAILED_COMMAND: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
 FAILED_CHANGE: Final = re.compile(r"^- The last attempt to change (\S+) in this part failed\.\n?", re.M)
@@ -23,11 +27,13 @@ _ANNOUNCED: Final = re.compile(r"- (?:(?:Next|Now|Then),? )?(?:I['’]ll|I will|
 """A next step in the agent's own words, as opposed to a plan that a model wrote."""
 STATE_MARK: Final = re.compile(r"^\[(\w+)\] ")
 """Forms of lines on states, in the words and in the commands of a summary without a model."""
+_NOW: Final = re.compile(r"(?:Now|Next|First|Then),? [a-z]")
+"""The beginning of an announcement without a pronoun."""
 _HEADING: Final = re.compile(r"#{1,3} |<")
 _DETAILS: Final = re.compile(r" # [^#\n]*$")
 _PLANS: Final = frozenset({"### In Progress", "### Not Started"})
 _EMPTY: Final = re.compile(
-    r"^(?:(?:### (?:In Progress|Not Started|Blocked)|## Next Steps)(?:\n(?=#|<|\n|\Z)|\Z)"
+    rf"^(?:(?:### (?:In Progress|Not Started|Blocked)|## Next Steps|{LATEST})(?:\n(?=#|<|\n|\Z)|\Z)"
     r"|<(commands|tasks)>\n</\1>\n?)",
     re.M,
 )
@@ -93,14 +99,22 @@ class _Later:
         return (state == OK and covers(later, check)) or (state in (OK, ERROR) and is_same(later, check))
 
 
-def settled_lines(texts: Iterable[str], events: Sequence[Event]) -> tuple[int, ...]:
-    """Return the checksums of the lines in summaries that `events`, which are newer and shown, settle."""
-    calls = answered_calls(events)
-    if not calls:
-        return ()
-    later = _Later(calls, ended_turn=events[0].turn < events[-1].turn)
-    lines = (line for text in texts for heading, line in _lines(text) if later.settles(line, heading))
+def settled_lines(texts: Sequence[str], events: Sequence[Event]) -> tuple[int, ...]:
+    """Return the checksums of the lines in summaries, given oldest first, that later ones or `events` settle.
+
+    The events are newer than the summaries, and shown.
+    """
+    lines = [line for text in texts[:-1] for heading, line in _lines(text) if heading == LATEST and _announces(line)]
+    if calls := answered_calls(events):
+        later = _Later(calls, ended_turn=events[0].turn < events[-1].turn)
+        lines += [line for text in texts for heading, line in _lines(text) if later.settles(line, heading)]
     return tuple(dict.fromkeys(map(_checksum, lines)))
+
+
+def _announces(line: str) -> bool:
+    """Return whether a message of the agent only announces its next actions, without a reason."""
+    said = list(sentences(line.removeprefix("- ")))
+    return all(is_narration(one) or _NOW.match(one) for one in said)
 
 
 def without_lines(text: str, checksums: Collection[int], *, precise: bool) -> str:
