@@ -20,7 +20,8 @@ _STOP_WORDS: Final = (
     "yourself"
 )
 _CONVERSATION: Final = (
-    "done i'd i'll i'm i've isn't it's let's like need ok one see that's there's us we'll we're yes you're"
+    "ah done hm hmm i'd i'll i'm i've isn't it's let's like need oh ok okay one see that's there's uh uhm um us we'll "
+    "we're yeah yes you're"
 )
 STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 """Words that no search uses."""
@@ -68,7 +69,7 @@ _PIECE: Final = re.compile(r"[^\W_]+")
 _CAMEL: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
 """Scripts without spaces between words: each pair of adjacent characters is a term."""
-_WORD: Final = re.compile(r"[^\W_][\w'./-]*[^\W_]|[^\W_]")
+_WORD: Final = re.compile(r"[^\W_](?:[\w'/-]|\.(?!\.))*[^\W_]|[^\W_]")
 _EDGES: Final = ".,:;!?…·&-/=\\"
 
 

@@ -168,6 +168,9 @@ def test_an_intent_is_a_next_step_in_the_newest_text_alone() -> None:
     text = body(log, 120)
     assert "I'll convert the harbour table now." in text
     assert "before that" not in text
+    rows = "The table has forty rows. " * 30
+    log.assistant(body={"content": f"{rows}The old table remains as a backup. {rows}"})
+    assert "## Next Steps" not in body(log, 120)
 
 
 def test_tool_output_and_code_are_never_quoted() -> None:
@@ -414,6 +417,17 @@ def test_a_definition_removed_in_pieces_is_not_listed_as_added() -> None:
     add_edit(log, "Low", "tide.Low")
     add_edit(log, "x\nfunc tide.Low() {\n}", "x")
     assert section(body(log), "### Done") == ["Changed gauge.go x3: added High."]
+
+
+@pytest.mark.parametrize("quote", ["`", "```", '"""'])
+def test_code_in_a_string_defines_nothing(quote: str) -> None:
+    log = Log()
+    add_edit(
+        log,
+        "a",
+        f"func Low() {{\n\tname := `low`\n\tcode := {quote}x\nfunc hello() {{\n}}\n{quote}\n}}\nfunc High() {{\n}}",
+    )
+    assert section(body(log), "### Done") == ["Changed gauge.go: added Low, High."]
 
 
 def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> None:

@@ -83,3 +83,27 @@ def test_a_message_that_was_interrupted_and_sent_again_corrected_is_no_goal() ->
     first = "have a look at tide ticket 108 please"
     later = "have a look at tide ticket 109 please"
     assert goals_of(f"{first} (the user then interrupted the agent)", later) == [later]
+
+
+def test_one_message_in_two_shortened_forms_is_given_once_in_the_longer_one() -> None:
+    words = "Look at the harbours and at the tides of last year, then at the table of the gauges"
+    for goal, message in (
+        (f"{words[:60]}…", f"{words}… Why is it empty?"),
+        (f"{words} and of the wind… Why is it empty?", f"{words}…"),
+        (f"…{words}", f"…the wind. {words}"),
+    ):
+        earlier = f"## Goal\n- {goal}\n## User Messages\n- Print the third table, too, please.\n- {message}"
+        text = extract([], earlier, Digest(), 400, COUNTER)
+        longer = max(goal, message, key=len)
+        assert longer in text and text.count("at the tides of last year") == 1
+
+
+def test_two_messages_that_begin_alike_are_both_given() -> None:
+    begin = "Look at the harbours and at the tides of last year, "
+    earlier = f"## Goal\n- {begin}and print them…\n## User Messages\n- {begin}then sort them.\n- {begin}then draw them."
+    text = extract([], earlier, Digest(), 400, COUNTER)
+    assert text.count(begin) == 3
+
+
+def test_a_complaint_is_no_goal() -> None:
+    assert goals_of("uh...you got blatted again it looks like...", FIRST) == [FIRST]

@@ -117,7 +117,7 @@ _GREETING: Final = re.compile(
 )
 """A message without content, also with a mark of the conversation's end."""
 _NEXT: Final = re.compile(
-    rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|pending)\b", re.I
+    rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains?(?= to\b|:)|still (?:need|have|to)|pending)\b", re.I
 )
 
 

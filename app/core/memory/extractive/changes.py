@@ -14,7 +14,7 @@ from app.core.memory.digest.answers import INTERRUPTED
 from app.core.memory.digest.calls import answered_calls
 from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS
 from app.core.memory.digest.outcomes import OK
-from app.core.memory.digest.sentences import shorten
+from app.core.memory.digest.sentences import abridge
 from app.core.memory.extractive.quotes import TELLING_WORDS, Sentence, distinct
 from app.core.memory.extractive.sections import EARLIER_MARK, FIRST_REQUEST, LATEST_REQUEST, SectionLine
 from app.core.memory.extractive.statements import findings, finished_statements, newest_diagnoses, worth_of
@@ -35,6 +35,8 @@ _OUTER: Final = re.compile(
     r"(?:func|type|def|class|fn|function|interface|struct|enum)\b"
 )
 """Lines whose definitions are worth naming; variables within a function are not."""
+_STRING: Final = re.compile(r"(`{1,3}|\"{3}|'{3}).*?\1", re.S)
+"""A string that may have several lines, or a fence of Markdown: code in it defines nothing."""
 _BETWEEN: Final = re.compile(r"\s*(?:(?://|#|/?\*|@)[^\n]*)?")
 """Lines that belong to the next definition: empty ones, comments and decorators."""
 
@@ -147,12 +149,13 @@ def _defined(text: str) -> Mapping[str, str]:
     """Return the names that a text defines, each with its definition up to the next one."""
     found: dict[str, str] = {}
     lines = text.split("\n")
-    begins = [number for number, line in enumerate(lines) if _OUTER.match(line)]
+    code = _STRING.sub(lambda quoted: "\n" * quoted[0].count("\n"), text).split("\n")
+    begins = [number for number, line in enumerate(code) if _OUTER.match(line)]
     for begin, end in pairwise([*begins, len(lines)]):
         while _BETWEEN.fullmatch(lines[end - 1]) and end - 1 > begin:
             end -= 1
         # A name before a dot is not a definition.
-        names = (name for name in DEFINITION.findall(lines[begin]) if f"{name}." not in lines[begin])
+        names = (name for name in DEFINITION.findall(code[begin]) if f"{name}." not in code[begin])
         found |= {name: "\n".join(lines[begin:end]) for name in names if len(name) <= NAME_CHARS_MAX}
     return found
 
@@ -286,7 +289,7 @@ def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequen
     latest = next((line for line in reversed(requests) if not _WONDERS.match(line.text)), first)
     if latest.text == first.text or latest.seq < first.seq:
         return [first]
-    return [first, SectionLine(LATEST_REQUEST + shorten(latest.text, LATEST_CHARS_MAX), latest.seq)]
+    return [first, SectionLine(LATEST_REQUEST + abridge(latest.text, LATEST_CHARS_MAX), latest.seq)]
 
 
 def _is_request(text: str) -> bool:

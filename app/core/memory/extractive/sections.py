@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from app.core.memory.digest.appendix import Measure
-from app.core.memory.digest.sentences import shorten
+from app.core.memory.digest.sentences import abridge, shorten
 
 NONE: Final = "(none)"
 """The line under an empty heading of a model's summary."""
@@ -60,6 +60,10 @@ UNRESOLVED: Final = "Not resolved when this part ended: "
 """The mark of a problem in the assistant's words."""
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
+MESSAGES: Final = frozenset({GOAL, USERS})
+"""Headings over the user's own words."""
+_SAME_CHARS: Final = 40
+"""The number of common characters from which two lines, one of them shortened, may be the same message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
     taken = 0
     for line in section.candidates:
         text = line.text
-        if _is_covered(text, sections):
+        if _is_covered(text, sections) or (section.heading in MESSAGES and _is_repeated(text, sections)):
             continue
         cost = measure(f"- {text}\n")
         first = not section.chosen and section.heading in (*SHORTENED, spare)
@@ -188,10 +192,10 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             others = section.candidates[1:GOALS] if first and section.heading == GOAL else ()
             kept = sum(measure(f"- {one.text}\n") for one in others)
             chars = len(text) * (room - taken - kept) // cost - 8
-            text = shorten(text, chars) if chars >= SHORTEST_CHARS else text
+            text = _shortened(text, chars, section.heading) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
         goal = next((one for one in sections if one.heading == GOAL), None)
-        at = _find_shortened_goal(text, goal.chosen) if goal else None
+        at = _find_shortened_goal(text, goal.chosen) if goal and section.heading in MESSAGES else None
         if goal is not None and at is not None:
             mark = LATEST_REQUEST if goal.chosen[at].text.startswith(LATEST_REQUEST) else ""
             cost += measure(mark) - measure(f"- {goal.chosen[at].text}\n")
@@ -206,10 +210,38 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
     return taken
 
 
+def _shortened(text: str, chars: int, heading: str) -> str:
+    """Return a line shortened to at most `chars` characters; a user's message keeps its mark and its last sentence."""
+    if heading not in MESSAGES:
+        return shorten(text, chars)
+    mark = LATEST_REQUEST if text.startswith(LATEST_REQUEST) else ""
+    return mark + abridge(text.removeprefix(mark), chars - len(mark))
+
+
 def _find_shortened_goal(text: str, chosen: Sequence[SectionLine]) -> int | None:
-    """Return the index of the goal that is the same text, shortened more."""
-    goals = (line.text.removeprefix(LATEST_REQUEST) for line in chosen)
-    return next((at for at, goal in enumerate(goals) if goal.endswith("…") and text.startswith(goal[:-1])), None)
+    """Return the index of the goal that is the same message, shortened more."""
+    return next((at for at, goal in enumerate(chosen) if _is_longer_form(text, goal.text)), None)
+
+
+def _is_repeated(text: str, sections: Sequence[Section]) -> bool:
+    """Return whether a longer form of a user's message is chosen."""
+    lines = (line.text for section in sections if section.heading in MESSAGES for line in section.chosen)
+    return any(_is_longer_form(line, text) for line in lines)
+
+
+def _is_longer_form(text: str, shortened: str) -> bool:
+    """Return whether a line is the same message of a user as a shortened line, and longer, or as long.
+
+    They are compared by their beginnings up to the ellipsis, or by their ends if one of them has no beginning.
+    """
+    if "…" not in shortened or len(text) < len(shortened):
+        return False
+    messages = [one.removeprefix(FIRST_REQUEST).removeprefix(LATEST_REQUEST) for one in (text, shortened)]
+    least, most = sorted((one.partition("…")[0] for one in messages), key=len)
+    if least:
+        return len(least) >= _SAME_CHARS and most.startswith(least)
+    least, most = sorted((one.rpartition("…")[2] for one in messages), key=len)
+    return len(least) >= _SAME_CHARS and most.endswith(least)
 
 
 def _is_covered(text: str, sections: Sequence[Section]) -> bool:
@@ -224,13 +256,17 @@ def _contains(text: str, part: str) -> bool:
     return words == whole or answered or (words.count(" ") >= FEW_WORDS and all(one in whole for one in pieces))
 
 
+def _replaces(text: str, line: str, heading: str) -> bool:
+    return _contains(text, line) or (heading == USERS and _is_longer_form(text, line))
+
+
 def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
     """Remove the chosen lines whose words the text contains, except the goal, and return them."""
     gone: list[str] = []
     for section in sections:
         if section.heading == GOAL:
             continue
-        kept = [line for line in section.chosen if not _contains(text, line.text)]
+        kept = [line for line in section.chosen if not _replaces(text, line.text, section.heading)]
         if len(kept) < len(section.chosen):
             gone += [line.text for line in section.chosen if line not in kept]
             section.chosen = kept

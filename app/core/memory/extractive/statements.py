@@ -109,7 +109,7 @@ _SETTLED: Final = re.compile(
 """Words of a problem that is over, or is none."""
 _DIAGNOSIS: Final = re.compile(rf"\b(?:{_CAUSE}|(?:are|is|was|were) failing)\b", re.I)
 _HEDGED: Final = re.compile(
-    r"\b(?:likely|maybe|might|may|could|would|(?<!i )should|probably|perhaps|seems?|appears?|presumably"
+    r"\b(?:likely|maybe|might|may|could|would|(?<!i )should|probably|perhaps|seems?|appears?|presumably|consider"
     r"|i (?:think|suspect|guess)|if you)\b|^\W{0,4}(?:if|options?|question|example|suppose|imagine|say|i can)\b"
     r"|\?\W{0,4}$",
     re.I,
