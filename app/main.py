@@ -27,8 +27,7 @@ from app.core.errors import NotFound
 from app.http import errors, openapi
 from app.http.middleware import RequestLimits, RequestMiddleware
 from app.http.openapi import open_problems
-from app.http.operation import Resource
-from app.http.past_reads import past_reads
+from app.http.operation import Resource, past_reads
 from app.http.problems import TEXTS, with_problem_schemas
 from app.http.requests import JsonLimits, check_query
 from app.resources import keys, turns, visibility

@@ -11,13 +11,23 @@ from pydantic_core.core_schema import WithDefaultSchema
 from starlette.routing import BaseRoute
 
 from app.core.log.segments import ADDRESS_PATTERN
-from app.http import errors, past_reads
+from app.http import errors
 from app.http.fields import SID_DESCRIPTION
 from app.http.problems import BY_SLUG, example
 
 KEY_CHARS_MAX: Final = 256
 KEY_SCHEME: Final = "ApiKey"
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first response."
+PAST_READS: Final[set[Any]] = set()
+"""The dependencies that `operation.past_read` has made."""
+_PAST_READ: Final = (
+    "If the server has a replica, the response may come from it: `Age` then says how many seconds out of date it may "
+    "be. With `Cache-Control: no-cache` it comes from the primary."
+)
+_AGE_HEADER: Final = {
+    "description": "Seconds by which the response may be out of date; only if it comes from a replica.",
+    "schema": {"type": "integer", "minimum": 0},
+}
 _ANY_OPERATION = ("invalid-request", "malformed-http", "too-slow", "head-too-large", "internal")
 _OPERATION_WITH_KEY = (
     "unauthorized",
@@ -186,8 +196,8 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
     for operations in document["paths"].values():
         for operation in operations.values():
             if operation["operationId"] in reads:
-                operation["description"] += f"\n\n{past_reads.DESCRIPTION}"
-                operation["responses"]["200"]["headers"] = {"Age": past_reads.AGE_HEADER}
+                operation["description"] += f"\n\n{_PAST_READ}"
+                operation["responses"]["200"]["headers"] = {"Age": _AGE_HEADER}
             operation.setdefault("security", [])
             for status, response in operation["responses"].items():
                 if response["description"] == "Successful Response":
@@ -196,7 +206,7 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
 
 
 def _is_past_read(route: APIRoute) -> bool:
-    return any(past_reads.is_past_read(call) for call in _calls(route.dependant))
+    return any(call in PAST_READS for call in _calls(route.dependant))
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:

@@ -10,14 +10,16 @@ The function's name, or `name`, is the operation's id, from which clients genera
 never change. Its docstring is the description in the API document. Before it runs, the caller is authenticated, the
 scope and the session prefix of its key and the query are checked, and the session's id in the path is resolved to a
 line. Only then is the body read. A repeated request with an idempotency key gets the response of the first one.
+The response to a read of the past (`past_read`) may be slightly out of date: a wing may serve it from a replica.
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from fastapi import Depends, Header, Request, Response
 from fastapi.encoders import jsonable_encoder
@@ -30,7 +32,8 @@ from starlette.types import Scope as AsgiScope
 from app.core.errors import Conflict, InvalidRequest, SessionGone
 from app.core.log.segments import session_of
 from app.http.auth import PrefixAccess, authenticate_bearer, check_prefix, resolve_line
-from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION, security_of
+from app.http.middleware import EXCHANGE
+from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION, PAST_READS, security_of
 from app.http.openapi import problems as responses_of
 from app.http.requests import ParsedRequest, check_query
 from app.store import answers
@@ -210,6 +213,62 @@ def service(kind: type[_T]) -> Callable[[Request], Awaitable[_T]]:
         one: _T = request.state.services.by_class[kind]
         return one
 
+    return found
+
+
+_Answer = TypeVar("_Answer")
+_Freshness = Annotated[
+    str | None, Header(alias="Cache-Control", description="`no-cache` requests the newest data, from the primary.")
+]
+
+
+class PastReads:
+    """Runs reads of the past on the primary. A service of a wing that is a subclass replaces it."""
+
+    @property
+    def replica_state(self) -> str | None:
+        """The state of the replica; None if there is none."""
+        return None
+
+    async def read(self, operation: Callable[[], Awaitable[_Answer]], *, newest: bool) -> tuple[_Answer, float | None]:
+        """Return the result of an operation and its maximum age in seconds, None if it is the primary's.
+
+        `newest`: read from the primary.
+        """
+        return await operation(), None
+
+
+_PRIMARY: Final = PastReads()
+
+
+def past_reads(request: Request) -> PastReads:
+    """Return the wing's service for reads of the past, or the one that uses the primary."""
+    return next((one for one in request.state.services.wings if isinstance(one, PastReads)), _PRIMARY)
+
+
+class PastRead(Generic[_T]):
+    """A service as one request uses it to read the past: call it with the method to run."""
+
+    def __init__(self, request: Request, kind: type[_T], *, newest: bool) -> None:
+        self._request = request
+        self._service: _T = request.state.services.by_class[kind]
+        self._newest = newest
+
+    async def __call__(self, asked: Callable[[_T], Awaitable[_Answer]]) -> _Answer:
+        """Return the service's result, and put its age into the scope for the `Age` header."""
+        answer, age = await past_reads(self._request).read(lambda: asked(self._service), newest=self._newest)
+        if age is not None:
+            self._request.scope[EXCHANGE].age = math.ceil(age)
+        return answer
+
+
+def past_read(kind: type[_T]) -> Callable[..., Awaitable[PastRead[_T]]]:
+    """Return the dependency that gives a route the PastRead of the service of a class."""
+
+    async def found(request: Request, cache_control: _Freshness = None) -> PastRead[_T]:
+        return PastRead(request, kind, newest="no-cache" in (cache_control or "").lower())
+
+    PAST_READS.add(found)
     return found
 
 

@@ -14,14 +14,14 @@ from app.core.assembly.assemble import CallRecord
 from app.core.log.event import Event
 from app.core.memory.cover import Summary
 from app.core.plan.state.frontier import START, Frontier, from_json
+from app.core.record import from_json as manifest_of
 from app.core.record.evictions import Eviction, eviction_of
-from app.core.record.manifest import from_json as manifest_of
 from app.store import calibrations, event_log, summaries, texts
 from app.store.calibrations import CalibrationSamples
 from app.store.engine import Database, Executor
 from app.store.event_log import SessionLog
 from app.store.ids import SessionRef
-from app.store.outcomes import OUTCOME, VIEW, ReportedOutcome, ReportedView, outcome_of, reported_view
+from app.store.reports import OUTCOME, VIEW, ReportedOutcome, ReportedView, outcome_of, reported_view
 from app.store.rows import decode
 
 

@@ -11,7 +11,8 @@ from app.core.assembly.assemble import CallRecord, NewCall, NewEpoch
 from app.core.assembly.inputs import CoverBounds, LoadedView
 from app.core.log.events import canonical_json
 from app.core.plan.state.frontier import to_json
-from app.core.record import manifest
+from app.core.record import CallManifest
+from app.core.record import to_json as manifest_json
 from app.core.record.evictions import eviction_row
 from app.core.render.formats import FORMATS
 from app.store import answers, compactions, texts
@@ -229,13 +230,13 @@ def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, obj
         "created_at": loaded.created_at,
         "policy_name": call.policy[0],
         "policy_version": call.policy[1],
-        "manifest": texts.dumps(manifest.to_json(made_with)),
+        "manifest": texts.dumps(manifest_json(made_with)),
         "evicted_class": call.evicted_tokens.bit_length(),
         **manifest_columns(made_with),
     }
 
 
-def manifest_columns(made_with: manifest.CallManifest) -> dict[str, Any]:
+def manifest_columns(made_with: CallManifest) -> dict[str, Any]:
     """Return the manifest values that statements read, by their columns in the call's record."""
     return {
         "clock": made_with.now,

@@ -15,8 +15,8 @@ from app.core.memory.cover import Summary
 from app.core.plan.state.frontier import from_json
 from app.core.plan.state.wording import RENDER_VERSION
 from app.core.policy.policy import parse_policy
-from app.core.record import manifest
-from app.core.record.manifest import ReplayedCall, ReplayInputs, breakpoints_of, replay_call
+from app.core.record import ReplayedCall, ReplayInputs, breakpoints_of, replay_call
+from app.core.record import from_json as manifest_of
 
 FOLDER = Path(__file__).parent
 HASHES = ("sha256", "prefix_sha256")
@@ -36,7 +36,7 @@ def stored(version: int) -> Json:
 
 def again(rows: Json, call: Json) -> ReplayedCall:
     """One call of the rows, rendered by the version it names."""
-    state, made_with = from_json(call["frontier"]), manifest.from_json(call["manifest"])
+    state, made_with = from_json(call["frontier"]), manifest_of(call["manifest"])
     events = [Event(**{**row, "type": EventType(row["type"])}) for row in rows["events"]]
     visible = [e for e in events if e.seq <= call["head"] and (e.seq > state.floor or e.seq in state.kept)]
     summaries = {row["id"]: Summary(**row) for row in rows["summaries"]}

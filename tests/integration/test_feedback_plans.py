@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from app.core.record.manifest import CallManifest
+from app.core.record import CallManifest
 from app.store import calls, view_reads, views
 from app.store.engine import Database, acting_for
 from app.store.ids import new_id, session_ref

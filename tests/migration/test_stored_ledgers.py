@@ -5,7 +5,7 @@ import json
 import asyncpg
 import pytest
 
-from app.core.record.manifest import from_json
+from app.core.record import from_json
 from app.store import migrate
 from app.store.engine import Database
 from app.store.ids import SessionRef

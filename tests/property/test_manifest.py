@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.record.evictions import Eviction
-from app.core.record.manifest import (
+from app.core.record import (
     VERSION,
     AppliedCalibration,
     CallManifest,
@@ -18,6 +17,7 @@ from app.core.record.manifest import (
     from_json,
     to_json,
 )
+from app.core.record.evictions import Eviction
 from app.http.fields import YEARS
 from app.store import texts
 from tests.support.examples import examples

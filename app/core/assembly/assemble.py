@@ -10,6 +10,7 @@ from app.core.lexicon.times import from_seconds, is_time
 from app.core.plan.pipeline import PREFIX_CAUSES, Plan, PlanStart, begin, finish
 from app.core.plan.state import wording
 from app.core.plan.state.frontier import Frontier, first_changed
+from app.core.record import AppliedCalibration, CallManifest, RecordedBreakpoint
 from app.core.record.evictions import (
     Eviction,
     evicted_ranges,
@@ -19,7 +20,6 @@ from app.core.record.evictions import (
     stable_tokens,
     tokens_up_to,
 )
-from app.core.record.manifest import AppliedCalibration, CallManifest, RecordedBreakpoint
 from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose_breakpoints
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Breakpoint, Layout

@@ -17,8 +17,8 @@ from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.stubs import STUB_TOKENS
 from app.core.policy.groups import Retention
+from app.core.record import NO_COUNT, CallManifest, ReplayedCall
 from app.core.record.evictions import FORMAT, loss_reason
-from app.core.record.manifest import NO_COUNT, CallManifest, ReplayedCall
 from app.core.render.formats.layout import Layout
 from app.core.tokens.budget import provider_tokens
 from app.core.tokens.counter import REQUEST_TOKENS

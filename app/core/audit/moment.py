@@ -20,8 +20,8 @@ from app.core.plan.reducers.ttl import Status
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
+from app.core.record import ReplayedCall
 from app.core.record.evictions import Eviction, evictions, newly_left_out
-from app.core.record.manifest import ReplayedCall
 from app.core.tokens.budget import Budget, budget_for
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 from app.core.tokens.models import CacheProfile

@@ -11,8 +11,8 @@ from app.core.log.events import Json, canonical_json
 from app.core.log.segments import line_of, session_of
 from app.core.plan.reducers.last_resort import REDUCER
 from app.core.plan.state.frontier import Fold
+from app.core.record import calibration_json
 from app.core.record.evictions import Eviction, eviction_row
-from app.core.record.manifest import calibration_json
 from app.core.render.request import Request
 from app.core.tokens.models import window_is_assumed
 from app.resources.contexts.service import ContextAnswer

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from app.core.errors import NotFound, NotReproducible
 from app.core.plan.state.frontier import Frontier
-from app.core.record.manifest import (
+from app.core.record import (
     ReplayedCall,
     ReplayInputs,
     UnknownVersion,

@@ -26,7 +26,7 @@ from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
 from app.store.log import AppendResult
-from app.store.outcomes import ReportedView
+from app.store.reports import ReportedView
 
 CHARS_MAX: Final = 16_000_000
 """Limit on the stored bodies of all views, and of all newest events; as Python objects they take several times that."""

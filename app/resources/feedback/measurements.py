@@ -33,7 +33,7 @@ from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned, Point, with_point
 from app.store.audit import CallRow
 from app.store.calibrations import CalibrationSamples
-from app.store.outcomes import ReportedOutcome
+from app.store.reports import ReportedOutcome
 
 
 class Lessons(NamedTuple):

@@ -32,7 +32,7 @@ from app.resources.feedback.schemas import (
 from app.resources.feedback.service import Feedback
 from app.resources.feedback.warmings import Warmings
 from app.store.ids import new_id
-from app.store.warmings import WarmingUsage
+from app.store.reports import WarmingUsage
 
 router = Resource("feedback", schemas=(OutcomeIn,))
 

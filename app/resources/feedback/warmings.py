@@ -14,11 +14,11 @@ from app.core.render.formats import FORMATS
 from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced
 from app.resources.contexts.recordings import Recordings
 from app.resources.policies.service import Policies
-from app.store import audit, lines, sessions, warmings
+from app.store import audit, lines, reports, sessions
 from app.store.audit import CallRow
 from app.store.engine import Database
 from app.store.ids import session_ref
-from app.store.warmings import WarmedCall, WarmingUsage
+from app.store.reports import WarmedCall, WarmingUsage
 
 WARMED_FORMAT: Final = "anthropic"
 """Anthropic's API alone documents a request that reads the cache and asks for no answer: `max_tokens` 0."""
@@ -69,14 +69,14 @@ class Warmings:
         A `warming_id` is recorded once. `address` is the session's id or a line's. Raises NotFound.
         """
         name = address
-        call = await warmings.find_call(self._database, session_ref(tenant_id, name), call_id)
+        call = await reports.find_warmed_call(self._database, session_ref(tenant_id, name), call_id)
         if call is None and not is_line(address):
             name = await lines.of_call(self._database, tenant_id, address, call_id) or address
-            call = await warmings.find_call(self._database, session_ref(tenant_id, name), call_id)
+            call = await reports.find_warmed_call(self._database, session_ref(tenant_id, name), call_id)
         if call is None:
             raise NotFound(f"session {address!r} has no call {call_id}", call_id=str(call_id))
         usage = _usage(report, call.format)
-        await warmings.add(self._database, session_ref(tenant_id, name), call_id, warming_id, usage)
+        await reports.add_warming(self._database, session_ref(tenant_id, name), call_id, warming_id, usage)
         return warming_bill(usage, await self._profile(tenant_id, call))
 
     async def prepare(self, tenant_id: UUID, line: str, view: str) -> PreparedWarming:

@@ -13,8 +13,8 @@ from app.core.log.segments import line_of
 from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
+from app.core.record import NO_COUNT, ReplayedCall
 from app.core.record.evictions import HiddenEvents, dispositions, eviction_row, fold_eviction, without_shown
-from app.core.record.manifest import NO_COUNT, ReplayedCall
 from app.core.render.formats.parts import plain_text
 from app.core.tokens.budget import provider_tokens
 from app.http.fields import Answer, answer_of

@@ -14,8 +14,8 @@ from app.core.audit.moment import next_reduction
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
 from app.core.log.segments import line_of
+from app.core.record import ReplayedCall
 from app.core.record.evictions import eviction_row
-from app.core.record.manifest import ReplayedCall
 from app.http.fields import Sid, ViewParameter, answer_of
 from app.http.operation import Resource, Who, service
 from app.resources.contexts.json import ContextBody, body_of

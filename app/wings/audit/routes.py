@@ -24,8 +24,7 @@ from app.http.fields import (
     Sid,
     answer_of,
 )
-from app.http.operation import Resource, Who
-from app.http.past_reads import PastRead, past_read
+from app.http.operation import PastRead, Resource, Who, past_read
 from app.resources.contexts.recordings import Recordings
 from app.wings.audit.answers import call_item, context_again
 from app.wings.audit.schemas import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest

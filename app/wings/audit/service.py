@@ -18,8 +18,8 @@ from app.core.memory.cover import cover_id
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
+from app.core.record import NO_COUNT, ReplayedCall
 from app.core.record.evictions import disposition_runs, dispositions
-from app.core.record.manifest import NO_COUNT, ReplayedCall
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile, cache_profile
 from app.resources.contexts.recordings import Recordings, Reproduced

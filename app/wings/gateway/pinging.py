@@ -18,10 +18,10 @@ from app.core.tokens.models import KeptCache, PingRules, PingsEnded, can_keep, c
 from app.core.wire.bodies import JSON_BYTES_MAX, object_or_none, parse
 from app.core.wire.replies import AnthropicReply
 from app.resources.feedback.warmings import warming_bill
-from app.store import audit, warmings
+from app.store import audit, reports
 from app.store.ids import new_id, session_key
+from app.store.reports import WarmingUsage
 from app.store.spans import MAIN
-from app.store.warmings import WarmingUsage
 from app.wings.gateway.upstream import Upstream, UpstreamError, raw_pieces
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Pings:
         log, held = structlog.get_logger(), series.held
         try:
             while self._is_current(series):
-                spent = await warmings.spent(self._kernel.database, *held.session)
+                spent = await reports.warming_sums(self._kernel.database, *held.session)
                 at = next_ping(cache, self._rules, warming_bill(spent, cache.profile).billed)
                 await self._clock.sleep(max(0.0, at - self._clock.now()))
                 series.is_sending = True

@@ -15,8 +15,7 @@ from app.core.tokens.models import Bill
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import Cursor, Limit, Moment, Sid, ViewParameter, answer_of
-from app.http.operation import Resource, Who
-from app.http.past_reads import PastRead, past_read
+from app.http.operation import PastRead, Resource, Who, past_read
 from app.wings.ledger.cache_use import LedgerLine
 from app.wings.ledger.schemas import (
     AppendOnlyOut,

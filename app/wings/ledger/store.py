@@ -9,16 +9,15 @@ import asyncpg
 
 from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.lexicon.times import to_seconds
-from app.core.record.manifest import from_json
+from app.core.record import from_json
 from app.store import texts
 from app.store.audit import CallRow
 from app.store.calls import manifest_columns
 from app.store.engine import Database
 from app.store.ids import SessionRef
-from app.store.outcomes import ReportedOutcome
+from app.store.reports import ReportedOutcome, WarmingUsage
 from app.store.rows import Row, decode, parameters
 from app.store.session_filter import has_prefix
-from app.store.warmings import WarmingUsage
 
 
 @dataclass(frozen=True, slots=True)

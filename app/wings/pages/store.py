@@ -11,7 +11,7 @@ from uuid import UUID
 
 from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.audit.over_time import CallColumn, Damage, EpochStart, Need, StateRun
-from app.core.record.manifest import CallManifest, UnknownVersion, from_json
+from app.core.record import CallManifest, UnknownVersion, from_json
 from app.store import event_log, texts
 from app.store.engine import Database
 from app.store.event_log import SessionLog

@@ -17,7 +17,7 @@ import asyncpg
 import structlog
 
 from app.core.errors import NotFound, NotReproducible, StoreUnavailable
-from app.http.past_reads import PastReads
+from app.http.operation import PastReads
 from app.store.engine import Database, reading_from
 
 LOOK_SECONDS: Final = 1.0

@@ -17,7 +17,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.lexicon.times import to_seconds
-from app.store import answers, audit, calibrations, calls, compactions, jobs, lines, log, outcomes
+from app.store import answers, audit, calibrations, calls, compactions, jobs, lines, log, reports
 from app.store.driver import numbered
 from app.store.engine import LOCK_MS, Connection, Database, Executor
 from app.store.ids import SessionRef
@@ -70,7 +70,7 @@ class Shards:
             lines.OF_CALL: _lines_of_call,
             **dict.fromkeys((calibrations.LOCK, calibrations.LOCK_IF_FREE), _lock_calibration),
             audit.LOCK: _lock_call,
-            **dict.fromkeys(outcomes.STORES.values(), _store_outcome),
+            **dict.fromkeys(reports.STORES.values(), _store_outcome),
         }
         """Statements of the store that are executed in another way."""
 
@@ -245,13 +245,13 @@ async def _lock_call(tx: Connection, method: str, sql: str, values: Values) -> R
     call = await tx.fetchrow(audit.LOCK_CALL, **values)
     if call is None:
         return None
-    view = await tx.fetchrow(outcomes.LOCK_VIEW, session_id=values["session_id"], view=call["view"])
+    view = await tx.fetchrow(reports.LOCK_VIEW, session_id=values["session_id"], view=call["view"])
     return {**call, **(view or {"view_window_tokens": None}), "locked": None, "previous": None}
 
 
 async def _store_outcome(tx: Connection, method: str, sql: str, values: Values) -> None:
     """Store an outcome and what it changes, one table after the other."""
-    for part in (outcomes.STORE, outcomes.CHANGE_VIEW, calibrations.SAVE):
+    for part in (reports.STORE, reports.CHANGE_VIEW, calibrations.SAVE):
         if part in sql:
             await tx.send(method, rewritten(part), _parameters(part, values))
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from app.store import answers, audit, calls, compactions, event_log, layers, lines, log, outcomes, sessions, view_reads
+from app.store import answers, audit, calls, compactions, event_log, layers, lines, log, reports, sessions, view_reads
 from app.store.driver import STATEMENTS_KNOWN_MAX
 from app.store.rows import EVENT_COLUMNS
 
@@ -160,8 +160,8 @@ HOT: Final[Mapping[str, str]] = {
     "a whole list: a line's tip": lines.TIP,
     "an outcome: its call's session": OWN_CALL,
     "an outcome: its call": audit.LOCK_CALL,
-    "an outcome: the view": outcomes.LOCK_VIEW,
-    "an outcome": outcomes.STORE,
-    "an outcome: the changed view": outcomes.CHANGE_VIEW,
+    "an outcome: the view": reports.LOCK_VIEW,
+    "an outcome": reports.STORE,
+    "an outcome: the changed view": reports.CHANGE_VIEW,
 }
 """The statements that appends and contexts execute, at least once per request, by purpose."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.appendix import Appendix, Packing, prose_measure
-from app.core.memory.digest.plans import PlanStep
+from app.core.memory.digest.calls import PlanStep
 from app.core.memory.digest.record import Command, Digest, Search
 from app.core.memory.extractive.body import SpanBody
 from tests.unit.builders import COUNTER, Log

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.core.memory.digest import digest_of
-from app.core.memory.digest.plans import Task
+from app.core.memory.digest.calls import Task
 from app.core.memory.digest.record import from_json, to_json
 from app.core.memory.digest.record import unite as unite_digests
 from app.core.memory.extractive import write_summary

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.core.memory.digest import digest_of
 from app.core.memory.extractive import write_summary
 from app.core.memory.extractive.sections import NOTHING
-from app.core.memory.extractive.tool_calls import LINE_CHARS_MAX, ToolCalls, parse_calls, plain_arguments
+from app.core.memory.extractive.work import LINE_CHARS_MAX, ToolCalls, parse_calls, plain_arguments
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract
 

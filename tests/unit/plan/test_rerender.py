@@ -10,7 +10,7 @@ from app.core.plan.state.context import units
 from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import project
-from app.core.record.manifest import NO_COUNT, seqs_in_request
+from app.core.record import NO_COUNT, seqs_in_request
 
 THOUGHT = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "so"}]
 NATIVE = {"format": "openai", "head": {"name": "read"}, "part": {"x": 1}}

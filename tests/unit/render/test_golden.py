@@ -6,7 +6,7 @@ import pytest
 
 from app.core.plan.state import wording
 from app.core.policy.policy import DEFAULT, DOCUMENTS, PRESETS
-from app.core.record.manifest import UnknownVersion
+from app.core.record import UnknownVersion
 from app.core.render.formats.fit import PREPARED_BY
 from tests.golden.make import Json, again, file_of, rendered, stored
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.store import answers, audit, calibrations, calls, log, outcomes, sessions, view_reads
+from app.store import answers, audit, calibrations, calls, log, reports, sessions, view_reads
 from app.store.driver import numbered
 from app.wings.shards import statements
 from app.wings.shards.placement import Shards
@@ -48,10 +48,10 @@ def test_parts_of_a_statement_need_no_other_parameters(ours: str, kernels: str) 
     assert "pgqueuer" not in ours
 
 
-@pytest.mark.parametrize(("changes_view", "teaches"), outcomes.STORES)
+@pytest.mark.parametrize(("changes_view", "teaches"), reports.STORES)
 def test_an_outcome_is_stored_by_the_parts_of_its_statement(changes_view: bool, teaches: bool) -> None:
-    sql = outcomes.STORES[changes_view, teaches]
-    parts = [part for part in (outcomes.STORE, outcomes.CHANGE_VIEW, calibrations.SAVE) if part in sql]
+    sql = reports.STORES[changes_view, teaches]
+    parts = [part for part in (reports.STORE, reports.CHANGE_VIEW, calibrations.SAVE) if part in sql]
     assert len(parts) == 1 + changes_view + teaches
     assert {name for part in parts for name in numbered(part)[1]} == set(numbered(sql)[1])
 

@@ -6,12 +6,11 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
-from app.core.memory.digest.calls import AnsweredCall, answered_calls
+from app.core.memory.digest.calls import AnsweredCall, PlanStep, Task, answered_calls, plan_of, tasks_in
 from app.core.memory.digest.commands import moved_paths, programs, removed_paths
 from app.core.memory.digest.files import files_of, is_one_of, repository_lines
 from app.core.memory.digest.names import names_in, weigh
 from app.core.memory.digest.outcomes import OK, CheckRun, outcomes_of, reads_only, run_of
-from app.core.memory.digest.plans import PlanStep, Task, plan_of, tasks_in
 from app.core.memory.digest.record import FOUND_MAX, Artifact, Command, Digest, Output, Search, unite
 from app.core.memory.digest.sentences import ask_of, own_messages, promises_in, rules_with_reversals, shorten
 

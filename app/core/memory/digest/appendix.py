@@ -10,10 +10,10 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import Final
 
+from app.core.memory.digest.calls import next_last, open_last
 from app.core.memory.digest.commands import programs
 from app.core.memory.digest.files import distinct_files, is_one_of
 from app.core.memory.digest.outcomes import ERROR, OK, UNKNOWN, is_check, is_idle
-from app.core.memory.digest.plans import next_last, open_last
 from app.core.memory.digest.record import Command, Digest, Search
 from app.core.memory.digest.sentences import shorten
 from app.core.tokens.counter import Counter, TextKind

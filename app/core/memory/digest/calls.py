@@ -1,10 +1,15 @@
-"""Tool calls with their results: the commands they ran, and the files they used."""
+"""Tool calls with their results: the commands they ran, the files they used, and the plans they wrote.
 
-from collections.abc import Iterator, Sequence
+An agent's plan is a list of steps, or tasks that single calls create and update, as in Claude Code.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from app.core.log.event import Event, lazy
-from app.core.log.events import EventType
+from app.core.log.events import EventType, Json
 from app.core.memory.digest.files import (
     FileUse,
     command_of,
@@ -14,7 +19,7 @@ from app.core.memory.digest.files import (
     shows_own_change,
 )
 from app.core.memory.digest.outcomes import state_of
-from app.core.memory.digest.sentences import is_refused, is_rejected
+from app.core.memory.digest.sentences import is_refused, is_rejected, shorten
 
 
 @dataclass(frozen=True)
@@ -101,3 +106,126 @@ def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
     for event in reversed(events):
         if call := calls.get(event.seq):
             yield from ((event.seq, path) for path in (call.use.modified if call.event is event else call.diffed))
+
+
+STEPS_MAX: Final = 50
+STEP_CHARS_MAX: Final = 200
+PENDING, RUNNING, DONE = "pending", "in_progress", "completed"
+
+_LISTS: Final = ("todos", "plan", "tasks")
+"""Arguments that hold a list of steps."""
+_TEXTS: Final = ("content", "step", "title", "text", "description")
+_STATES: Final = {
+    **dict.fromkeys(("pending", "not_started", "todo", "open"), PENDING),
+    **dict.fromkeys(("in_progress", "running", "active"), RUNNING),
+    **dict.fromkeys(("completed", "done", "finished"), DONE),
+}
+
+
+class PlanStep(NamedTuple):
+    """A step of an agent's plan, its text on one line; `state` is `pending`, `in_progress` or `completed`."""
+
+    text: str
+    state: str
+
+
+def plan_of(arguments: Mapping[str, Json]) -> tuple[PlanStep, ...]:
+    """Return the list of steps that a call writes, at most STEPS_MAX of them; empty if it writes none.
+
+    A list counts only if each of its items has a text and a known state.
+    """
+    for name in _LISTS:
+        items = arguments.get(name)
+        if isinstance(items, list) and items:
+            steps = tuple(_steps(items))
+            if len(steps) == len(items):
+                return steps[:STEPS_MAX]
+    return ()
+
+
+def _steps(items: list[Json]) -> Iterator[PlanStep]:
+    for item in items:
+        if not isinstance(item, Mapping):
+            return
+        state = _STATES.get(str(item.get("status")))
+        text = next((item[name] for name in _TEXTS if isinstance(item.get(name), str) and item[name].strip()), None)
+        if state is None or text is None:
+            return
+        yield PlanStep(shorten(" ".join(text.split()), STEP_CHARS_MAX), state)
+
+
+TASKS_MAX: Final = 50
+TEXT_CHARS_MAX: Final = 120
+DELETED: Final = "deleted"
+OPEN: Final = frozenset({PENDING, RUNNING})
+
+_CALL: Final = re.compile(r"task_?(create|update|list|get)", re.I)
+_LINE: Final = re.compile(r"^#(\w{1,12}) \[(\w{1,20})\] ?([^\n]{0,400})$", re.M)
+_CREATED: Final = re.compile(r"#(\w{1,12})\b")
+
+
+class Task(NamedTuple):
+    """A task's id, its state (`pending`, `in_progress`, `completed` or `deleted`) and its text.
+
+    State and text are empty where the calls of a span do not tell them.
+    """
+
+    id: str
+    state: str
+    text: str
+
+    @property
+    def line(self) -> str:
+        """The task in the form of Claude Code's own list: `#3 [pending] Port the gauge`."""
+        return f"#{self.id} [{self.state or PENDING}] {self.text}".rstrip()
+
+
+def tasks_in(tool: str, arguments: Mapping[str, Json], result: str) -> Iterator[Task]:
+    """Yield the tasks that a successful call created, updated or listed."""
+    found = _CALL.fullmatch(tool)
+    if found is None:
+        return
+    text, state = _words(arguments, ("subject", "title")), str(arguments.get("status") or "")
+    if found[1].lower() == "create":
+        created = _CREATED.search(result)
+        if created is not None and text:
+            yield Task(created[1], PENDING, text)
+    elif found[1].lower() == "update":
+        number = _words(arguments, ("taskId", "task_id", "id"))
+        if number:
+            yield Task(number, _STATES.get(state, state if state == DELETED else ""), text)
+    else:
+        yield from parse_tasks(result)
+
+
+def parse_tasks(text: str) -> Iterator[Task]:
+    """Yield the tasks in lines of the form of `Task.line`; other lines are ignored."""
+    for number, state, rest in _LINE.findall(text):
+        known = _STATES.get(state, state if state == DELETED else "")
+        if known:
+            yield Task(number, known, shorten(" ".join(rest.split()), TEXT_CHARS_MAX))
+
+
+def unite_tasks(tasks: Iterable[Task]) -> tuple[Task, ...]:
+    """Return each task once with its newest state and text, at most TASKS_MAX of them."""
+    found: dict[str, Task] = {}
+    for task in tasks:
+        before = found.pop(task.id, Task(task.id, "", ""))
+        found[task.id] = Task(task.id, task.state or before.state, task.text or before.text)
+    return tuple(found.values())[-TASKS_MAX:]
+
+
+def open_last(tasks: Sequence[Task]) -> Sequence[Task]:
+    """Return the tasks with the open ones last, each group in the order of ids."""
+    return sorted(tasks, key=lambda task: (task.state in OPEN, len(task.id), task.id))
+
+
+def next_last(tasks: Sequence[Task]) -> Sequence[Task]:
+    """Return tasks in the order of `open_last` with the open ones reversed: the next one, which matters most, last."""
+    first_open = next((at for at, task in enumerate(tasks) if task.state in OPEN), len(tasks))
+    return [*tasks[:first_open], *reversed(tasks[first_open:])]
+
+
+def _words(arguments: Mapping[str, Json], names: Iterable[str]) -> str:
+    value = next((arguments[name] for name in names if isinstance(arguments.get(name), str | int)), "")
+    return shorten(" ".join(str(value).split()).lstrip("#"), TEXT_CHARS_MAX)

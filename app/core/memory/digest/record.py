@@ -6,10 +6,10 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from app.core.log.events import Json
+from app.core.memory.digest.calls import PlanStep, Task, unite_tasks
 from app.core.memory.digest.files import is_one_of, unite_lines
 from app.core.memory.digest.names import Names, decay, heaviest
 from app.core.memory.digest.outcomes import CheckRun, bare_command, mark_before_edits, newest_runs, runs_in
-from app.core.memory.digest.plans import PlanStep, Task, unite_tasks
 
 READ_FILES_MAX: Final = 1000
 REMOVED_FILES_MAX: Final = 200

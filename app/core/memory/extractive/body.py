@@ -14,9 +14,9 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.answers import user_lines, with_question
 from app.core.memory.digest.appendix import Measure
+from app.core.memory.digest.calls import PENDING
+from app.core.memory.digest.calls import RUNNING as UNDER_WAY
 from app.core.memory.digest.outcomes import is_check, is_idle
-from app.core.memory.digest.plans import PENDING
-from app.core.memory.digest.plans import RUNNING as UNDER_WAY
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import abridge, ask_of, own_messages, own_words
 from app.core.memory.extractive.changes import (
@@ -78,8 +78,7 @@ from app.core.memory.extractive.statements import (
     refutes,
     reports_success,
 )
-from app.core.memory.extractive.tool_calls import plain_arguments
-from app.core.memory.extractive.work import SpanWork, failed_checks, last_effect
+from app.core.memory.extractive.work import SpanWork, failed_checks, last_effect, plain_arguments
 
 NEWEST_TEXTS: Final = 3
 """The number of newest assistant texts that are quoted, and of open calls that are named."""

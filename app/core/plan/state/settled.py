@@ -11,11 +11,10 @@ from typing import Final
 from zlib import crc32
 
 from app.core.log.event import Event
-from app.core.memory.digest.calls import AnsweredCall, answered_calls
+from app.core.memory.digest.calls import OPEN, AnsweredCall, answered_calls, parse_tasks, plan_of, tasks_in, unite_tasks
 from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is_same
 from app.core.memory.digest.commands import programs
 from app.core.memory.digest.outcomes import ERROR, OK, bare_command, outcomes_of
-from app.core.memory.digest.plans import OPEN, parse_tasks, plan_of, tasks_in, unite_tasks
 from app.core.memory.digest.sentences import sentences
 from app.core.memory.extractive.sections import LATEST
 from app.core.memory.extractive.statements import is_narration

@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import Final
 
 from app.core.memory.digest.appendix import FORMER_REQUESTS, REMOVED, REQUESTS, TAGS
+from app.core.memory.digest.calls import DELETED, OPEN, open_last, parse_tasks, unite_tasks
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.files import distinct_files, is_one_of
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
-from app.core.memory.digest.plans import DELETED, OPEN, open_last, parse_tasks, unite_tasks
 from app.core.plan.state.settled import FAILED_CHANGE, FAILED_COMMAND, STATE_MARK, UNRESOLVED_LINE
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
