@@ -55,7 +55,8 @@ _BACKSLASH: Final = (
 _LINE_BREAK: Final = r"%n(?=[A-Z])"  # of a format string
 _BY_START: Final = tuple((s, re.compile(p)) for s, p in (("\x1b", _COLOUR), ("\\", _BACKSLASH), ("%n", _LINE_BREAK)))
 _WINDOWS_PATH: Final = r"(?P<path>(?<![A-Za-z0-9])[A-Za-z]:\\{1,4}(?=[\w.])(?:[\w.@~-]+\\{0,4})+)"
-"""`C:\\new\\table` holds no escapes."""
+"""`C:\\new\\table` holds no escapes. Most colons before a backslash do not begin such a path: they end a word."""
+_DRIVE: Final = re.compile(r":\\(?<=[A-Za-z]:\\)(?<![A-Za-z0-9][A-Za-z]:\\)")
 _ESCAPE_OR_PATH: Final = re.compile("|".join((_WINDOWS_PATH, _COLOUR, _BACKSLASH, _LINE_BREAK)))
 
 
@@ -64,7 +65,7 @@ def unescaped(text: str) -> str:
 
     A path with a drive letter is unchanged.
     """
-    if ":\\" in text:
+    if _DRIVE.search(text):
         return _ESCAPE_OR_PATH.sub(_blank, text)
     for start, escape in _BY_START:
         if start in text:
@@ -106,13 +107,13 @@ _RECEIVER: Final = re.compile(r"[A-Za-z_]\.[A-Za-z_]\w*")
 _BUILT_IN: Final = re.compile(r"__\w{2,20}__|TODO_?\w?|utf_?8|tool_use_error|system-reminder", re.I)
 
 _GUTTER: Final = re.compile(
-    r"^(?: {1,8}\d{1,7}\t|[ >]{0,8}(?:\d{1,7}→|\d{1,5}[|:-](?!\d))| {1,8}\d{1,7} (?=[\w./~])"
+    r"\n(?: {1,8}\d{1,7}\t|[ >]{0,8}(?:\d{1,7}→|\d{1,5}[|:-](?!\d))| {1,8}\d{1,7} (?=[\w./~])"
     r"|@@ -[\d,]{1,20} \+[\d,]{1,20} @@[^\n]*"
     r"|index [0-9a-f]{7,40}\.\.[0-9a-f]{7,40}(?: \d{6})?$|(?:new|deleted) file mode \d{6}$)",
     re.M,
 )
-"""Numbers of lines, counts of them with the code that git cuts off, and hashes and modes in a diff, at the beginning of
-a line."""
+"""Numbers of lines, counts of them with the code that git cuts off, and hashes and modes in a diff, after a line break,
+which is found faster than a beginning of a line."""
 _PLACE: Final = re.compile(r"(?P<file>\.[A-Za-z]\w{0,5})[:-]\d{1,7}(?:[:-]\d{1,5})?(?=[:\s)\]-]|$)", re.M)
 """A place in a file, as compilers and `grep -n` print it."""
 _HAS_NUMBERS: Final = re.compile(r"\d[\t→|:-]|^(?: {1,8}\d|@@|index )", re.M)
@@ -120,7 +121,7 @@ _HAS_NUMBERS: Final = re.compile(r"\d[\t→|:-]|^(?: {1,8}\d|@@|index )", re.M)
 
 def unnumbered(text: str) -> str:
     """Return the text without line numbers in listings, in the output of searches and in messages of compilers."""
-    return _PLACE.sub(r"\g<file> ", _GUTTER.sub("", text)) if _HAS_NUMBERS.search(text) else text
+    return _PLACE.sub(r"\g<file> ", _GUTTER.sub("\n", f"\n{text}")[1:]) if _HAS_NUMBERS.search(text) else text
 
 
 NAMES_CACHED: Final = 16_384
@@ -222,9 +223,7 @@ def identifiers(text: str) -> Mapping[str, int]:
 
     Uninformative names (`noise`) and line numbers of listings are left out.
     """
-    counts: Counter[str] = Counter()
-    for piece in map(unescaped, pieces(text)):
-        counts.update(NAME.findall(unnumbered(piece)))
+    counts = Counter(chain.from_iterable(NAME.findall(unnumbered(unescaped(piece))) for piece in pieces(text)))
     names = {name: count for name, count in counts.items() if len(name) <= NAME_CHARS_MAX and not is_noise(name)}
     doubtful = [name for name in names if "/" in name and is_prose(name)]
     known = folders(names) if doubtful else frozenset()
@@ -241,9 +240,7 @@ def ranked(names: Mapping[str, int], text: str) -> Iterator[str]:
     Paths and addresses come first, then names that the text defines, repeated names, all others, each in its order.
     """
     yield from (name for name in names if "/" in name)
-    defined: set[str] = set()
-    for piece in map(unescaped, pieces(text)):
-        defined.update(DEFINITION.findall(piece))
+    defined = {name for piece in pieces(text) for name in DEFINITION.findall(unescaped(piece))}
     ranks: tuple[list[str], ...] = ([], [], [])
     for name, count in names.items():
         if "/" not in name:
