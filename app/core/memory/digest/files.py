@@ -86,7 +86,7 @@ def is_one_of(path: str, named: Iterable[str]) -> bool:
 
 def distinct_files(files: Sequence[str]) -> Sequence[str]:
     """Return the files except those whose path is the end of another one's path."""
-    ends = {file[at + 1 :] for file in files for at, char in enumerate(file) if char == "/"}
+    ends = {file[slash.end() :] for file in files for slash in re.finditer("/", file)}
     return [file for file in files if file not in ends]
 
 

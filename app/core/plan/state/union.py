@@ -24,7 +24,7 @@ _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
 _NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
 """An entry of a section of names: a name, or a name with its number."""
 _TOKEN: Final = re.compile(r"[\w./@~:-]*\w")
-_SEPARATOR: Final = re.compile(r"[./]")
+_END: Final = re.compile(r"[./](?=(.*))")
 _PASSED, _FAILED = "[ok] ", "[error] "
 _PLANNED: Final = re.compile(r"^(?:### In Progress|### Not Started|## Next Steps)\n(?:- [^\n]*(?:\n|\Z))+", re.M)
 _NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
@@ -109,7 +109,7 @@ def _parse(text: str) -> _Parsed:
     found = list(_SECTION.finditer(text))
     starts, ends = (0, *(one.end() for one in found)), (*(one.start() for one in found), len(text))
     outside = "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
-    words = re.sub(r"\n{3,}", "\n\n", _BARE.sub("", outside)).strip()
+    words = re.sub(r"\n\n\n+", "\n\n", _BARE.sub("", outside)).strip()  # found faster than by `\n{3,}`
     sections = [one.groups() for one in found]
     return _Parsed(
         words=words,
@@ -171,7 +171,7 @@ def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[
     names = found["identifiers"]
     others = (line for tag, lines in found.items() if tag != "identifiers" for line in lines.values())
     shown = {token for text in (*words, *others) for token in _TOKEN.findall(text)} if names else set()
-    shown |= {longer[found.end() :] for longer in (*shown, *names) for found in _SEPARATOR.finditer(longer)}
+    shown.update(_END.findall("\n".join((*shown, *names))))
     return {name: name for name in names if name not in shown}
 
 
