@@ -169,6 +169,7 @@ SCALES: Final[Mapping[str, Scale]] = MappingProxyType(
     }
 )
 _ASCII_KINDS: Final = 5
+_ASCII: Final = bytes(range(0x80))
 FOREIGN_LETTERS: Final = 100
 RUN_BYTES: Final = 16
 _RUN: Final = bytes(RUN_BYTES - 1)
@@ -187,14 +188,14 @@ def scaled(tokens: int, text: str, scale: Scale) -> float:
         rest.append(raw[end:start])
         end = stop
     raw = b"".join((*rest, raw[end:])) if end else raw
-    kinds = _KINDS[:_ASCII_KINDS] if raw.isascii() else _KINDS
-    counts = [len(raw) - len(raw.translate(None, kind)) for kind in kinds]
-    extra: float = sum(map(mul, scale.kinds, counts))
-    total += extra
-    if len(counts) > _ASCII_KINDS:
+    counts = [len(raw) - len(raw.translate(None, kind)) for kind in _KINDS[:_ASCII_KINDS]]
+    accented = 0
+    if not raw.isascii():
+        others = raw.translate(None, _ASCII)
+        counts += [len(others) - len(others.translate(None, kind)) for kind in _KINDS[_ASCII_KINDS:]]
         accented = counts[_ASCII_KINDS] + counts[_ASCII_KINDS + 1]
-        total += scale.foreign * min(counts[1], FOREIGN_LETTERS * accented)
-    return total
+    total += sum(map(mul, scale.kinds, counts), 0.0)
+    return total + scale.foreign * min(counts[1], FOREIGN_LETTERS * accented)
 
 
 def _runs(raw: bytes) -> Iterator[tuple[int, int]]:
