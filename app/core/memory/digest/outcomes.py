@@ -167,9 +167,10 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
     chains them, else they are unknown; later ones are left out. Without such output a check that is alone has failed,
     and others are unknown. A command that was refused ran no check.
     """
-    if is_refused(result):
+    checks = checks_of(command[:COMMAND_CHARS_MAX])
+    if not checks or is_refused(result):
         return ()
-    checks, state = checks_of(command[:COMMAND_CHARS_MAX]), state_of(result, command)
+    state = state_of(result, command)
     text = "" if result is None else result.text
     if state == OK and _NO_TESTS.search(text) and not _SOME_TESTS.search(text):
         state = UNKNOWN
