@@ -45,6 +45,10 @@ SUMMARY = """## Goal
 </commands>"""
 
 
+def summary(text: str, last_turn: int = 1) -> Summary:
+    return Summary("s", 1, 9, 0, 300, text, 900, last_turn=last_turn)
+
+
 def ran(command: str, says: str = "", **more: Any) -> tuple[str, dict[str, Any], str, dict[str, Any]]:
     return "Bash", {"command": command}, says, more
 
@@ -71,7 +75,7 @@ def log_of(*calls: tuple[str, dict[str, Any], str, dict[str, Any]]) -> Log:
 
 def gone(*calls: tuple[str, dict[str, Any], str, dict[str, Any]]) -> list[str]:
     """Return the lines of the summary that are left out after the calls."""
-    text = without_lines(SUMMARY, settled_lines([SUMMARY], log_of(*calls).events), precise=True)
+    text = without_lines(SUMMARY, settled_lines([summary(SUMMARY)], log_of(*calls).events), precise=True)
     return [line for line in SUMMARY.splitlines() if line not in text.splitlines()]
 
 
@@ -107,9 +111,9 @@ def test_a_later_call_settles_what_it_shows_anew(call: Any, lines: list[str]) ->
 def test_a_call_without_a_result_or_that_the_user_rejected_settles_nothing() -> None:
     log = log_of()
     log.call("Bash", body={"arguments": {"command": "pytest -q"}})
-    assert not settled_lines([SUMMARY], log.events)
+    assert not settled_lines([summary(SUMMARY)], log.events)
     assert not settled_lines(
-        [SUMMARY], [replace(event, body=None) for event in log_of(ran("pytest", "1 passed")).events]
+        [summary(SUMMARY)], [replace(event, body=None) for event in log_of(ran("pytest", "1 passed")).events]
     )
     assert not gone(ran("pytest -q", "The user doesn't want to proceed with this tool use.", is_error=True))
 
@@ -117,7 +121,7 @@ def test_a_call_without_a_result_or_that_the_user_rejected_settles_nothing() -> 
 def test_headings_and_sections_without_lines_are_left_out() -> None:
     calls = (ran("pytest -q", "42 passed"), ran("git rebase --abort"), edited("/srv/gauge.py"), planned("completed"))
     log = log_of(*calls, task(1, "completed"), task(2, "deleted"))
-    text = without_lines(SUMMARY, settled_lines([SUMMARY], log.events), precise=True)
+    text = without_lines(SUMMARY, settled_lines([summary(SUMMARY)], log.events), precise=True)
     assert text == (
         "## Goal\n- Sort the gauge.\n## Key Decisions\n- Rows are sorted in the store.\n\n"
         "<commands>\n[ok] make lint\n[ok] npm install tide\n</commands>"
@@ -128,12 +132,26 @@ def test_messages_that_only_announce_are_left_out_where_another_summary_follows(
     told = "- The gauge counts twice. Let me fix that:"
     announced = "- Let me sort the gauge first. Now print the table:"
     text = f"## Goal\n- Sort the gauge.\n{LATEST}\n{told}\n{announced}\n\n<commands>\n[ok] make lint\n</commands>"
-    assert not settled_lines([SUMMARY, text], [])
-    shown = without_lines(text, settled_lines([text, SUMMARY], []), precise=True)
+    assert not settled_lines([summary(SUMMARY), summary(text)], [])
+    shown = without_lines(text, settled_lines([summary(text), summary(SUMMARY)], []), precise=True)
     assert shown == text.replace(f"{announced}\n", "")
     alone = text.replace(f"{told}\n", "")
-    shown = without_lines(alone, settled_lines([alone, SUMMARY], []), precise=True)
+    shown = without_lines(alone, settled_lines([summary(alone), summary(SUMMARY)], []), precise=True)
     assert shown == "## Goal\n- Sort the gauge.\n\n<commands>\n[ok] make lint\n</commands>"
+
+
+def test_failures_are_left_out_some_turns_later_if_files_were_changed_since() -> None:
+    changed = summary("## Progress\n### Done\n- Changed gauge.py.", 4)
+    later = summary("## Goal\n- Draw the tides.", 7)
+    failures = [BLOCKED, REBASE]
+    for others, lines in (
+        ([changed, later], failures),
+        ([changed], []),
+        ([replace(changed, last_turn=6)], failures),
+        ([later], []),
+    ):
+        text = without_lines(SUMMARY, settled_lines([summary(SUMMARY, 3), *others], []), precise=True)
+        assert [line for line in SUMMARY.splitlines() if line not in text.splitlines()] == lines
 
 
 def folded(log: Log, to_seq: int, text: str) -> Plan:

@@ -213,7 +213,7 @@ def fold(
         for s in cover
     )
     newer = [item.event for item in rest if item.event.seq > to_seq]
-    settled = settled_lines([summary.text for summary in cover], newer)
+    settled = settled_lines(cover, newer)
     follows = OLDER if any(item.shown and item.event.seq <= to_seq for item in rest) else NEWER
     folds = (*folds[:-1], replace(folds[-1], settled=settled, follows=follows, precise=True))
     floor = max(state.floor, to_seq)

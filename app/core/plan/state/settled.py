@@ -7,10 +7,12 @@ quote nothing of a log and stay the same if the summary is shortened.
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 from zlib import crc32
 
 from app.core.log.event import Event
+from app.core.memory.cover import Summary
 from app.core.memory.digest.calls import OPEN, AnsweredCall, answered_calls, parse_tasks, plan_of, tasks_in, unite_tasks
 from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is_same
 from app.core.memory.digest.commands import programs
@@ -21,6 +23,10 @@ from app.core.memory.extractive.statements import is_narration
 
 FAILED_COMMAND: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
 FAILED_CHANGE: Final = re.compile(r"^- The last attempt to change (\S+) in this part failed\.\n?", re.M)
+EDITED: Final = re.compile(r"^- (?:Changed|Wrote|Deleted) ", re.M)
+"""Lines on changes in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
+TURNS_PAST: Final = 3
+"""The number of later turns after which a failed command counts as history, if files were changed after it."""
 UNRESOLVED_LINE: Final = re.compile(r"^- Not resolved when this part ended: [^\n]*\n?", re.M)
 _ANNOUNCED: Final = re.compile(r"- (?:(?:Next|Now|Then),? )?(?:I['’]ll|I will|I['’]m going to|Let me|Let['’]s) ", re.I)
 """A next step in the agent's own words, as opposed to a plan that a model wrote."""
@@ -98,16 +104,24 @@ class _Later:
         return (state == OK and covers(later, check)) or (state in (OK, ERROR) and is_same(later, check))
 
 
-def settled_lines(texts: Sequence[str], events: Sequence[Event]) -> tuple[int, ...]:
+def settled_lines(summaries: Sequence[Summary], events: Sequence[Event]) -> tuple[int, ...]:
     """Return the checksums of the lines in summaries, given oldest first, that later ones or `events` settle.
 
     The events are newer than the summaries, and shown.
     """
-    lines = [line for text in texts[:-1] for heading, line in _lines(text) if heading == LATEST and _announces(line)]
+    settled = [line for one, after in pairwise(summaries) for line in _overtaken(one, after, summaries[-1].last_turn)]
     if calls := answered_calls(events):
         later = _Later(calls, ended_turn=events[0].turn < events[-1].turn)
-        lines += [line for text in texts for heading, line in _lines(text) if later.settles(line, heading)]
-    return tuple(dict.fromkeys(map(_checksum, lines)))
+        settled += [line for one in summaries for heading, line in _lines(one.text) if later.settles(line, heading)]
+    return tuple(dict.fromkeys(map(_checksum, settled)))
+
+
+def _overtaken(summary: Summary, after: Summary, turn: int) -> Iterator[str]:
+    """Yield the lines that the next summary, or the turns until the newest one's `turn`, leave without meaning."""
+    is_past = turn - summary.last_turn >= TURNS_PAST and EDITED.search(after.text)
+    for heading, line in _lines(summary.text):
+        if (heading == LATEST and _announces(line)) or (is_past and FAILED_COMMAND.match(line)):
+            yield line
 
 
 def _announces(line: str) -> bool:

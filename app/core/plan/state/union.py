@@ -16,7 +16,7 @@ from app.core.memory.digest.calls import DELETED, OPEN, open_last, parse_tasks, 
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.files import distinct_files, is_one_of
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
-from app.core.plan.state.settled import FAILED_CHANGE, FAILED_COMMAND, STATE_MARK, UNRESOLVED_LINE
+from app.core.plan.state.settled import EDITED, FAILED_CHANGE, FAILED_COMMAND, STATE_MARK, UNRESOLVED_LINE
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
 _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
@@ -29,8 +29,6 @@ _PASSED, _FAILED = "[ok] ", "[error] "
 _PLANNED: Final = re.compile(r"^(?:### In Progress|### Not Started|## Next Steps)\n(?:- [^\n]*(?:\n|\Z))+", re.M)
 _NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
 _NO_PROGRESS: Final = re.compile(r"^## Progress\n(?=## |\Z)", re.M)
-_EDITED: Final = re.compile(r"^- (?:Changed|Wrote|Deleted) ", re.M)
-"""Lines in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
 REQUEST_CHARS: Final = 80
 """The prefix by which requests count as one, since they are shortened to different lengths."""
 _SORTED: Final = frozenset({"modified-files", "read-files"})
@@ -116,7 +114,7 @@ def _parse(text: str) -> _Parsed:
         entries=tuple((tag, key, line) for tag, inner in sections for key, line in _entries(tag, inner)),
         passed=tuple(check for tag, inner in sections if tag == "commands" for check in _passed_checks(inner)),
         failed=frozenset(bare_command(command) for command in FAILED_COMMAND.findall(words)),
-        names_edits=_EDITED.search(words) is not None,
+        names_edits=EDITED.search(words) is not None,
     )
 
 
