@@ -14,7 +14,7 @@ from app.core.memory.digest.commands import programs, written_paths
 from app.core.memory.digest.files import FileUse, diffed_paths, files_of
 from app.core.memory.digest.names import IDENTIFIERS_MAX, names_in, weigh
 from app.core.memory.digest.record import Artifact, Command, Digest, Output, Search, complete, from_json, to_json, unite
-from app.core.memory.digest.sentences import constraints_of
+from app.core.memory.digest.sentences import constraints_of, sentences
 from app.core.tokens.counter import FORMULAS, TextKind
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import appendix
@@ -197,7 +197,7 @@ def test_a_command_is_listed_without_its_output_redirections() -> None:
     ("said", "rules"),
     [
         ("Use tabs only. Why does it never work?", ["Use tabs only."]),
-        ("- don't commit\n- ALWAYS run the linter first\nThe parser only reads JSON.", None),
+        ("- don't commit\n- ALWAYS run the linter first\nThe parser only reads JSON.", ["ALWAYS run the linter first"]),
         ("Please keep the old code, it must stay importable.", ["Please keep the old code, it must stay importable."]),
         ("<system-note>\nYou must obey.\n</system-note>\nthanks a lot", []),
         ("```\n# never run this\n```\nfix it", []),
@@ -214,12 +214,17 @@ def test_a_command_is_listed_without_its_output_redirections() -> None:
         ("# A\n- Print it without a head.", ["Print it without a head."]),
         ("I need you to make sure it prints.", ["I need you to make sure it prints."]),
         ("Name the gauge instead of the harbour.", ["Name the gauge instead of the harbour."]),
+        ("I've always loved harbours! It's never too late. They always cheer me up. Never heard of it.", []),
+        ("Caroline: That must be so exciting! You must love it. It must've been hard.", []),
+        ("Keep it up, Mel! I will keep this in mind. I'm going to keep using my voice.", []),
+        ("I'll have to look at the tides. I'll make sure to have a safe trip. I don't surf.", []),
+        ("John: I felt relieved to make it through without incident.", []),
+        ("I always want metres. The name must be unique. You must always ask.", None),
+        ("I don't need travel insurance.", ["I don't need travel insurance."]),
     ],
 )
 def test_sentences_that_order_something_are_constraints(said: str, rules: list[str] | None) -> None:
-    expected = ["don't commit", "ALWAYS run the linter first"] if rules is None else rules
-    found = list(constraints_of(said))
-    assert found == [rule for rule in expected if len(rule.split()) > 2]
+    assert list(constraints_of(said)) == (list(sentences(said)) if rules is None else rules)
 
 
 def test_names_used_in_recent_calls_rank_first() -> None:

@@ -132,20 +132,33 @@ _QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|a
 _QUOTES_FIRST: Final = re.compile(r"[+>] ")
 """The beginning of a text whose author copied a line of a diff, or of another text, to speak about it."""
 _STRONG: Final = re.compile(
-    r"\b(?:must(?! have)|(?<!is )(?<!are )(?<!was )(?<!were )never|(?<!can )(?<!could )always"
-    r"|do not|(?<![^e]s )don'?t (?!we|i\b|you\b|have|know|think|see|remember|recall|actually)"
+    r"\b(?:must(?!['’]ve| have)|never(?!-)|always"
+    r"|do not|(?<!(?<!ye)s )(?<!\bi )don'?t (?!we|i\b|you\b|have|know|think|see|remember|recall|actually|feel)"
     r"|cannot use|can'?t (?:use|change|touch)"
     r"|please (?:keep|use|only|avoid|don'?t|do not|make)|from now on"
-    r"|(?<!(?<!you )(?<!need )(?<!want )(?<!sure )to )(?:make sure|ensure)"
-    r"|not allowed|may not|forbidden|no more than|at most|at least"
-    r"|should(?:n'?t| not| always| only| never)|can only|has to|have to|required to|remember (?:to|that)"
+    r"|(?<!(?<!you )(?<!need )(?<!want )(?<!sure )to )(?<!ll )(?<!they )(?:make sure|ensure)(?! i['’]?\b)"
+    r"|not allowed|may not|forbidden|no more than|at most|at least(?! (?:i|he|she|it|we|they|once)\b)"
+    r"|should(?:n'?t| not| always| only| never)|can only|has to|(?<!\bi )(?<!ll )(?<!n't )(?<!still )have to"
+    r"|required to|(?<!i )(?<!to )remember (?:to|that)"
     r"|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"
-    r"|(?:i|we)(?:'d| would)? only (?:want|need)|(?:i|we) don'?t want|keep (?:it|the|them|this|all|using)|stick to"
+    r"|(?:i|we)(?:'d| would)? only (?:want|need)|(?:i|we) don'?t (?:want|need)|stick to"
+    r"|(?<!to )(?<!ll )keep (?:it(?! up)|the|them|this(?! in mind)|all|using)"
     r"|leave [^.]{1,60} (?:alone|untouched|as (?:it|they))"
     r"|niemals|auf keinen fall|unbedingt|darf nicht|muss|jamais|toujours|il faut|nunca|siempre)\b",
     re.I,
 )
-"""Words that make a sentence a rule, unless it asks or describes a problem."""
+"""Words that make a sentence a rule, unless it asks or describes something."""
+_DESCRIBES: Final = re.compile(
+    r"\b(?:(?:is|are|was|were|be|been|am|has|have|had|not|can|could|will|would|remind\w* \w+ to)"
+    r"|(?:i|they|he|she|it|that|this|who|you)(?! (?:want|need|prefer))|\w+(?:n['’]t|['’](?:m|re|s|ve|d|ll)))"
+    r" (?:just |still |really |also )?(?:always|never)(?! (?:want|need|prefer))\b"
+    r"|\bnever (?:been|heard|saw|seen|had|gets?|too|mind|gives?|ceases?|fails)\b|\balways (?:a|been|fun|great|good)\b"
+    r"|\bmust (?:feel|love|be (?:(?:so|such|really|very|quite|pretty|an?) ){0,2}(?:so|such|really|great|good|nice|fun"
+    r"|awesome|amazing|incredible|exciting|challenging|hard|tough|proud))\b",
+    re.I,
+)
+"""Words by which the same words tell about somebody, or praise."""
+_SPEAKER: Final = re.compile(r"^[A-Z]\w{1,20}: ")
 _WEAK: Final = re.compile(
     r"\b(?:(?<!-)(?<!the )only(?!-)|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b",
     re.I,
@@ -301,9 +314,10 @@ def _states_rule(sentence: str, in_document: bool) -> bool:
     """Return whether a sentence instructs the agent, rather than states or asks something."""
     if _FINDING.match(sentence):
         return False
+    sentence = _SPEAKER.sub("", sentence)
     if sentence.endswith("?") or _QUESTION.match(sentence):
         return bool(_REQUEST.search(sentence))
-    if _STRONG.search(sentence):
+    if _STRONG.search(_DESCRIBES.sub("", sentence)):
         return True
     begins = _INSTRUCTION.match(sentence) if in_document else not _STATEMENT.match(sentence)
     return bool(begins and _WEAK.search(sentence))
