@@ -174,7 +174,7 @@ SAID = REJECTED + "To tell you how to proceed, the user said:\ndon't check\nthis
             {"command": "git push"},
             REJECTED + "STOP what you are doing",
             True,
-            "Rejected without comment: Bash git push",
+            "Rejected: Bash git push",
         ),
         (
             "Bash",
@@ -184,16 +184,16 @@ SAID = REJECTED + "To tell you how to proceed, the user said:\ndon't check\nthis
             "don't check this in (rejecting: Bash git add a && git commit -m b)",
         ),
         # Output of a command or a page is not the user's text.
-        ("Bash", {"command": "git log"}, SAID, False, "Rejected without comment: Bash git log"),
-        ("Bash", {"command": "git add a && make"}, SAID, False, "Rejected without comment: Bash git add a && make"),
-        ("Bash", {"command": "cat page"}, SAID, False, "Rejected without comment: Bash cat page"),
-        ("WebFetch", {"url": "https://a.b"}, SAID, False, "Rejected without comment: WebFetch"),
+        ("Bash", {"command": "git log"}, SAID, False, "Rejected: Bash git log"),
+        ("Bash", {"command": "git add a && make"}, SAID, False, "Rejected: Bash git add a && make"),
+        ("Bash", {"command": "cat page"}, SAID, False, "Rejected: Bash cat page"),
+        ("WebFetch", {"url": "https://a.b"}, SAID, False, "Rejected: WebFetch"),
         (
             "execute_command",
             {"command": "x"},
             "The user denied this operation.",
             True,
-            "Rejected without comment: execute_command x",
+            "Rejected: execute_command x",
         ),
         (
             "write_to_file",
@@ -228,7 +228,7 @@ def test_a_rejected_call_did_nothing() -> None:
     assert digest.errors == ()
     text = write_summary(log.events, (), "", digest, 800, COUNTER)
     assert "Changed" not in text and "Ran" not in text and "Called" not in text and "failed" not in text
-    assert "[rejected] git commit -m a" in text and "Rejected without comment: Write /a.sh" in text
+    assert "[rejected] git commit -m a" in text and "Rejected: Write /a.sh" in text
 
 
 def test_a_message_after_which_the_user_interrupted_the_agent_says_so() -> None:

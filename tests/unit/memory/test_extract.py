@@ -250,6 +250,14 @@ def test_of_a_mere_conversation_the_messages_that_tell_a_fact_are_quoted_whole()
     assert found[0].text in section(body(talk(), 200), "## Critical Context")
 
 
+def test_words_of_a_mere_conversation_that_ask_for_nothing_are_no_goal() -> None:
+    log = talk()
+    log.user(body={"content": "Caro: Cool, thanks Mel, I can't wait! And what about you, Mel?"})
+    assert "## Goal" not in body(log, 300)
+    log.user(body={"content": "Can you suggest names for two guinea pigs?"})
+    assert section(body(log, 300), "## Goal") == ["Can you suggest names for two guinea pigs?"]
+
+
 def test_quotes_of_an_earlier_summary_compete_with_new_ones() -> None:
     first = body(talk(), 200)
     log = Log()
@@ -560,6 +568,16 @@ def test_a_long_message_that_begins_with_a_quoted_line_is_shortened_to_its_end()
     assert shown.startswith("…") and shown.endswith(" isn't this reading the gauge twice?") and len(shown) <= 240
 
 
+def test_a_question_that_stands_with_its_answer_is_not_quoted_again() -> None:
+    log = Log()
+    log.user(body={"content": "Print the heights of the gauge in metres."})
+    add_edit(log, "a", "b")
+    log.assistant(body={"content": "Shall I sort the second table by harbour?"})
+    log.user(body={"content": "yes"})
+    text = body(log, 600)
+    assert 'yes (asked: "Shall I sort the second table by harbour?")' in text and text.count("Shall I sort") == 1
+
+
 def test_files_of_one_name_are_told_apart() -> None:
     log = Log()
     add_edit(log, "a", "b")
@@ -615,6 +633,15 @@ def test_a_request_within_the_work_on_another_is_marked_as_later() -> None:
     text = extract(rest, "", digest_of(rest), 400, COUNTER)
     assert section(text, "## Goal") == ["Later request: Now print the report of the estuary."]
     assert section(body(log), "## Goal")[0] == "First request: Sort the gauge by harbour."
+    newest = len(log.events) - 1
+    add_edit(log, "c", "d")
+    log.user(body={"content": "Then draw the third map of the harbour."})
+    part = log.events[newest:]
+    text = extract(part, "", digest_of(part), 400, COUNTER)
+    assert section(text, "## Goal") == [
+        "Later request: Now print the report of the estuary.",
+        "Later request: Then draw the third map of the harbour.",
+    ]
 
 
 def test_a_request_that_follows_other_words_keeps_its_place_in_a_later_part() -> None:

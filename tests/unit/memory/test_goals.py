@@ -52,7 +52,7 @@ def test_the_newest_request_is_given_once_and_whole_if_it_fits() -> None:
 
 
 def test_a_rejected_call_is_no_goal_and_a_shortened_goal_gives_way_to_the_whole_one() -> None:
-    assert goals_of("Rejected without comment: Bash git push") == []
+    assert goals_of("Rejected: Bash git push") == []
     assert (
         goals_of("go on (rejecting: Bash git push)", "go on (rejected: Bash git push)", "Rejected: Bash git push") == []
     )

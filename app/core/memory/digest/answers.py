@@ -185,7 +185,7 @@ def _rejection(result: Event, call: Event | None) -> str:
     tried = " ".join(filter(None, (tool, detail)))
     trusted = result.is_error or (_only_changes_git(command) if command else files_of(tool, arguments).modified)
     words = words_of(result.text) if trusted else ""
-    return f"{words} (rejecting: {tried})" if words else f"Rejected without comment: {tried}"
+    return f"{words} (rejecting: {tried})" if words else f"Rejected: {tried}"
 
 
 def _only_changes_git(command: str) -> bool:

@@ -115,6 +115,16 @@ _GREETING: Final = re.compile(
     re.I,
 )
 """A message without content, also with a mark of the conversation's end."""
+_WANTED: Final = re.compile(
+    r"\b(?:please|(?:can|could|would|will) you|help (?:me|us|with)|i(?:['’]d| would) like|(?:i|we) (?:want|need)"
+    r"|i['’]m (?:trying|looking)|how (?:do|can|should|would) (?:i|we)|(?:tell|give|show|teach|remind) (?:me|us))\b"
+    r"|^(?!.{0,80}(?:\w: |\b(?:how|what about)(?: \w{2,4})? you\b))[^\n]*\?$"
+    r"|^\W{0,4}(?:(?:now|then|and|also|ok(?:ay)?|so)[ ,]{1,3})?(?:explain|write|find|list|compare|translate"
+    r"|summari[sz]e|plan|suggest|draft|check|fix|review|make|create|add|describe|calculate|convert|recommend|book"
+    r"|cancel|change|sort|print|draw|let['’]s)\b",
+    re.I,
+)
+"""Words of a request in a talk without tools; a question only if no speaker is named and it asks for no well-being."""
 _NEXT: Final = re.compile(
     rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains?(?= to\b|:)|still (?:need|have|to)|pending)\b", re.I
 )
@@ -160,7 +170,7 @@ class SpanBody:
         said = messages.said([SectionLine(_ANSWER.sub("", line.text), line.seq) for line in users])
         self._said = [*said, *([] if said else asks)]
         goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
-        if goal and not earlier[GOAL] and (messages.began_at_work or messages.follows_words(goal[0].seq)):
+        if goal and not earlier[GOAL] and messages.is_later:
             goal = [SectionLine(LATEST_REQUEST + goal[0].text, goal[0].seq), *goal[1:]]
         asked = {line.text.removeprefix(LATEST_REQUEST) for line in goal}
         answered = [*messages.answered(), *(line for line in reversed(users) if _ANSWER.search(line.text))]
@@ -237,8 +247,8 @@ class _Messages:
         self.users = list(own_messages(events))
         self.last_seq = events[-1].seq if events else 0
         first = next((event for event in events if event.type in _ACTS), None)
-        self.began_at_work = first is not None and first.type is EventType.TOOL_CALL and first.turn > 0
-        """Whether the span begins within the work on an earlier request."""
+        self.is_later = first is not None and first.turn > int(first.type is not EventType.TOOL_CALL)
+        """Whether a request came before the span."""
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
         self._reports, refuted = _reports(events)
         self._commits = commits_of(events)
@@ -254,11 +264,6 @@ class _Messages:
         self._earlier_texts = [(line.seq, line.text) for line in previous.get(LATEST, ())]
         self._user_lines = list(user_lines(events, self._earlier_texts[-1][1] if self._earlier_texts else ""))
         self.notes = notes_of(events)
-
-    def follows_words(self, seq: int) -> bool:
-        """Return whether a message of a later part than the first follows other words of the user in it."""
-        is_later = bool(self._events) and self._events[0].turn > 1
-        return is_later and any(at < seq and not _GREETING.fullmatch(words) for at, words, _ in self._user_lines)
 
     def _sentences_of(self, texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
         return [sentence for seq, _ in texts for sentence in self._sentences[seq]][-CANDIDATES_MAX:]
@@ -374,9 +379,10 @@ def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[Secti
 
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """Return the first request, then the others, the newest first."""
-    first = [*goal[:1], *(asks[:1] if not goal else ())]
-    return [*first, *reversed(asks[0 if goal else 1 :]), *goal[1:]]
+    """Return the first request of a talk, then the others, the newest first; other words of a talk are no goal."""
+    wanted = [ask for ask in asks if _WANTED.search(ask.text)]
+    first = [*goal[:1], *(wanted[:1] if not goal else ())]
+    return [*first, *reversed(wanted[0 if goal else 1 :]), *goal[1:]]
 
 
 def _lines(texts: Iterable[str], seq: int) -> list[SectionLine]:

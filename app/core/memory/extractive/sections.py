@@ -276,7 +276,7 @@ def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
 @lru_cache(maxsize=4_096)
 def _normal(text: str) -> str:
     """Return the words of a line for comparison, without case, emphasis and an ellipsis."""
-    words = text.removeprefix(LATEST_REQUEST).replace("*", "").replace("`", "")
+    words = text.removeprefix(LATEST_REQUEST).removeprefix(BEFORE_LAST).replace("*", "").replace("`", "")
     return " ".join(words.lower().rstrip("… .?").split())
 
 

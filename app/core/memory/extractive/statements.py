@@ -153,7 +153,7 @@ INTENT: Final = re.compile(
 """Words of a sentence about an intent."""
 _POINTS_BACK: Final = re.compile(
     r"\W{0,4}(?:(?:but |and |so |also )?(?:this|that|these|those|it|they|otherwise|which|the same|reason)\b"
-    r"(?! (?:file|test|function))|(?:but|and|so|however|instead|therefore|also|then)\b)",
+    r"(?! (?:file|test|function))|(?:but|and|so|however|instead(?! of)|therefore|also|then)\b)",
     re.I,
 )
 """The beginning of a sentence that depends on the one before it."""
