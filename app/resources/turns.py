@@ -39,17 +39,19 @@ from app.store.sessions import SessionRow
 from app.tokenizers import Counting
 
 
-@dataclass(frozen=True, slots=True)
-class TurnSpan:
-    """One turn in a list of turns."""
+class TurnOut(BaseModel):
+    """A turn: a user's message and everything up to the next one."""
 
-    turn: int
-    turn_id: str | None
-    from_seq: int
-    to_seq: int
-    state: str
-    tokens: int
-    events: int
+    turn: int = Field(description="Number of the turn, counted from 1.")
+    turn_id: str | None = Field(description="Client's own name of the turn; null if it gave none.")
+    from_seq: int = Field(description="Seq of the turn's first event.")
+    to_seq: int = Field(description="Seq of the turn's last event; for the last turn, the head.")
+    state: Literal["running", "ended", "interrupted"] = Field(
+        description="State of the turn: `running` (the last turn, not ended yet), `ended` (by a `turn.end`, or by the "
+        "next turn) or `interrupted` (begun by a `turn.start`, and the next turn began before its `turn.end`)."
+    )
+    tokens: int = Field(description="Size of all events of the turn as logged, in tokens by the session's estimator.")
+    events: int = Field(description="Number of events in the turn.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Turns:
     _view_cache: ViewCache
     _ingest: Ingest
 
-    async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[TurnSpan]:
+    async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[TurnOut]:
         """Return up to `limit` turns after number `after`, in order. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
         found = await event_log.turn_marks(self._database, row.log, after + 1, after + limit + 1, row.state.head)
@@ -90,14 +92,14 @@ class Turns:
         seqs = {seq for turn in shown for seq in (known[turn].from_seq - 1, ends[turn])}
         through = {0: 0, **await event_log.tokens_by_seq(self._database, row.log, seqs)}
         return [
-            TurnSpan(
-                turn,
-                known[turn].turn_id,
-                known[turn].from_seq,
-                ends[turn],
-                known[turn].state(running=turn == row.state.turns),
-                through[ends[turn]] - through[known[turn].from_seq - 1],
-                ends[turn] - known[turn].from_seq + 1,
+            TurnOut(
+                turn=turn,
+                turn_id=known[turn].turn_id,
+                from_seq=known[turn].from_seq,
+                to_seq=ends[turn],
+                state=known[turn].state(running=turn == row.state.turns),
+                tokens=through[ends[turn]] - through[known[turn].from_seq - 1],
+                events=ends[turn] - known[turn].from_seq + 1,
             )
             for turn in shown
         ]
@@ -192,21 +194,6 @@ async def _last_turn(tx: Connection, session: SessionRow, turn_id: str | None) -
     if turn_id is not None and turn_id != turn.turn_id:
         raise Conflict(f"turn_id {turn_id!r} is not that of the last turn", turn=number, turn_id=turn.turn_id)
     return turn
-
-
-class TurnOut(BaseModel):
-    """A turn: a user's message and everything up to the next one."""
-
-    turn: int = Field(description="Number of the turn, counted from 1.")
-    turn_id: str | None = Field(description="Client's own name of the turn; null if it gave none.")
-    from_seq: int = Field(description="Seq of the turn's first event.")
-    to_seq: int = Field(description="Seq of the turn's last event; for the last turn, the head.")
-    state: Literal["running", "ended", "interrupted"] = Field(
-        description="State of the turn: `running` (the last turn, not ended yet), `ended` (by a `turn.end`, or by the "
-        "next turn) or `interrupted` (begun by a `turn.start`, and the next turn began before its `turn.end`)."
-    )
-    tokens: int = Field(description="Size of all events of the turn as logged, in tokens by the session's estimator.")
-    events: int = Field(description="Number of events in the turn.")
 
 
 class TurnPage(BaseModel):

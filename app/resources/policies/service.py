@@ -50,7 +50,10 @@ class Policies:
 
         Raises InvalidPolicy, or InvalidRequest for a name that is not allowed.
         """
-        _check_name(name)
+        if _NAME.fullmatch(name) is None:
+            raise InvalidRequest(f"name must match {NAME_PATTERN}", field="name")
+        if name in PRESETS:
+            raise InvalidRequest(f"{name!r} is a preset and cannot be changed; choose another name", field="name")
         _read(document)
         async with self._database.transaction() as tx:
             await policies.lock(tx, tenant_id)
@@ -133,13 +136,6 @@ class Policies:
         if len(self._seen) >= SEEN_MAX:
             self._seen.pop(next(iter(self._seen)))
         self._seen[key] = policy
-
-
-def _check_name(name: str) -> None:
-    if _NAME.fullmatch(name) is None:
-        raise InvalidRequest(f"name must match {NAME_PATTERN}", field="name")
-    if name in PRESETS:
-        raise InvalidRequest(f"{name!r} is a preset and cannot be changed; choose another name", field="name")
 
 
 def _read(document: Json) -> Policy:

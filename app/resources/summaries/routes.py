@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import Body, Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
-from app.core.compaction.transcript import definition
 from app.core.memory.cover import StoredSummary
-from app.core.render.formats.tools import NativeFormat
+from app.core.render.formats.tools import NativeFormat, definition
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import (
@@ -201,6 +200,19 @@ class ToolsOut(BaseModel):
 
 router = Resource("summaries")
 
+_TOOL: Final[Mapping[str, Any]] = {
+    "name": "compact_context",
+    "description": "Have the older part of this conversation summarized now, so that there is room for what comes. Use"
+    " it when a long piece of work is done and another one begins, or before reading much. Nothing is lost: what a"
+    " summary leaves out can be recalled. The answer says how many messages were compressed into how many summaries,"
+    " zero of both when there was nothing to compress.",
+    "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+ToolShape = Annotated[
+    NativeFormat | None,
+    Query(alias="format", description="Format of the definition. Default: all, by name of the format."),
+]
+
 SummaryPath = Annotated[UUID, Path(description="Id of the summary.")]
 CompactionId = Annotated[UUID, Path(description="Id of the compaction run.")]
 State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
@@ -279,18 +291,13 @@ async def compact(
     summary="Get the compaction tool",
     returns=ToolsOut | dict[str, Any],
 )
-async def compact_tool(
-    shape: Annotated[
-        NativeFormat | None,
-        Query(alias="format", description="Format of the definition. Default: all, by name of the format."),
-    ] = None,
-) -> Mapping[str, Any]:
+async def compact_tool(shape: ToolShape = None) -> Mapping[str, Any]:
     """Get the definition of the compaction tool for a model.
 
     When the model calls it, send `POST …/compactions` with a `wait_ms`, return the response to the model, and request
     the next context.
     """
-    return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)
+    return definition(_TOOL, shape)
 
 
 @router.operation("GET", "/v1/sessions/{sid}/compactions", scope="read", returns=CompactionPage)

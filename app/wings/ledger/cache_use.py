@@ -167,7 +167,11 @@ class Caches:
             self._scales[call.provider] = scale
         entries = self._held.get(call.provider, ())
         found = _cached_prefix(call, scale, entries, self._common)
-        expected = _expected_bill(call, scale, found)
+        total = call.usage.input_tokens if call.usage else round(call.counted * scale)
+        marked = max((round(mark.tokens * scale) for mark in _cached_marks(call, scale)), default=0)
+        expected = divide(
+            call.rules, total, min(total, 0 if found is None else round(found.tokens * found.scale)), min(total, marked)
+        )
         self._before = _line(call, scale, expected, found, self._before, self._common, self.epochs)
         self._held[call.provider] = _entries_after(call, scale, entries, found, self._common)
         return self._before
@@ -235,16 +239,6 @@ def _reaches(mark: LedgerBreakpoint, entry: _Entry, lookback: int) -> bool:
     if entry.tokens > mark.tokens + ROUNDING:
         return False
     return mark.blocks is None or entry.blocks is None or 0 <= mark.blocks - entry.blocks < lookback
-
-
-def _expected_bill(call: CountedCall, scale: float, found: _Entry | None) -> Bill:
-    total = call.usage.input_tokens if call.usage else round(call.counted * scale)
-    marked = max((round(mark.tokens * scale) for mark in _cached_marks(call, scale)), default=0)
-    return divide(call.rules, total, min(total, _provider_tokens(found)), min(total, marked))
-
-
-def _provider_tokens(entry: _Entry | None) -> int:
-    return 0 if entry is None else round(entry.tokens * entry.scale)
 
 
 def _entries_after(

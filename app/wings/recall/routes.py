@@ -7,21 +7,21 @@ without the parameter `session`, so that the model need not know the session's n
 import asyncio
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final
 
-from fastapi import Depends, Query
+from fastapi import Depends
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from app.core.render.formats.tools import NativeFormat
+from app.core.render.formats.tools import definition
 from app.http.auth import PrefixAccess, check_session, session_of_client
 from app.http.fields import Sid
 from app.http.middleware import EXCHANGE
 from app.http.operation import Operation, Resource, TemplateRoute, Who, service
 from app.http.requests import read_json
 from app.resources.lines.service import Lines
-from app.resources.summaries.routes import ToolsOut
-from app.wings.recall.schemas import RecallIn, RecallOut, definition
+from app.resources.summaries.routes import ToolShape, ToolsOut
+from app.wings.recall.schemas import TOOL, RecallIn, RecallOut
 from app.wings.recall.service import Recall
 
 CALLER: Final = "caller"
@@ -65,14 +65,9 @@ async def post_recall(
     summary="Get the recall tool",
     returns=ToolsOut | dict[str, Any],
 )
-async def recall_tool(
-    shape: Annotated[
-        NativeFormat | None,
-        Query(alias="format", description="Format of the definition. Default: all, by name of the format."),
-    ] = None,
-) -> Mapping[str, Any]:
+async def recall_tool(shape: ToolShape = None) -> Mapping[str, Any]:
     """Get the definition of the recall tool for a model. Send the arguments of its calls to `POST …/recall`."""
-    return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)
+    return definition(TOOL, shape)
 
 
 class Mcp:

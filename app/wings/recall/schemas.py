@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field, model_validator
 
 from app.core.lexicon.identifiers import OWN_TOOL
 from app.core.log.events import EventType, Json
-from app.core.render.formats.tools import NativeFormat, write_tools
 from app.http.fields import Id, StrictRequest
 from app.wings.recall import answer
 
@@ -61,11 +60,7 @@ PARAMETERS: Final[Mapping[str, Json]] = {
 }
 
 
-def definition(shape: NativeFormat) -> dict[str, Json]:
-    """Return the tool in one provider's shape."""
-    neutral = {"name": OWN_TOOL, "description": DESCRIPTION, "parameters": PARAMETERS}
-    return write_tools([neutral], shape)[0]
-
+TOOL: Final = {"name": OWN_TOOL, "description": DESCRIPTION, "parameters": PARAMETERS}
 
 Seq = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]

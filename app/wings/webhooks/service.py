@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from standardwebhooks import Webhook
@@ -89,7 +89,7 @@ def check_url(url: str, *, private: bool) -> None:
         raise _bad_url(f"must be an http or https URL of ASCII characters, at most {URL_CHARS_MAX} of them")
     if not _is_valid_host(host, bracketed="[" in parts.netloc):
         raise _bad_url("must name a host by an address or by labels of 1 to 63 characters")
-    if _has_credentials_or_fragment(parts):
+    if parts.username is not None or parts.password is not None or bool(parts.fragment):
         raise _bad_url("must have neither credentials nor a fragment")
     if not private and (host == "localhost" or host.endswith(".localhost") or _is_private_address(host)):
         raise _bad_url("must not name this machine or a private address (PALIMPSEST_WEBHOOK_PRIVATE_TARGETS)")
@@ -103,10 +103,6 @@ def _is_valid_host(host: str, *, bracketed: bool) -> bool:
             return False
     labels = host.removesuffix(".").split(".")
     return len(host) <= HOST_CHARS_MAX and all(map(_LABEL.fullmatch, labels))
-
-
-def _has_credentials_or_fragment(parts: SplitResult) -> bool:
-    return parts.username is not None or parts.password is not None or bool(parts.fragment)
 
 
 def _is_private_address(host: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from app.core.log.events import Json
 from app.core.render.formats.parts import without
@@ -154,6 +154,13 @@ def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> lis
         verbatim = parsed.shape == shape and name == parsed.name
         written.append(without(tool, "cache_control") if verbatim else _write(parsed, name, shape))
     return written
+
+
+def definition(tool: Mapping[str, Json], shape: NativeFormat | None) -> dict[str, Json]:
+    """Return the definition of a tool in one provider's shape; None: in each, by its name."""
+    if shape is None:
+        return {each: definition(tool, each) for each in get_args(NativeFormat)}
+    return write_tools([tool], shape)[0]
 
 
 def tool_names(tools: Sequence[Mapping[str, Json]], legal: Callable[[str], str] = tool_name) -> Mapping[str, str]:
