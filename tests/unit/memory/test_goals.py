@@ -85,6 +85,22 @@ def test_a_message_that_was_interrupted_and_sent_again_corrected_is_no_goal() ->
     assert goals_of(f"{first} (the user then interrupted the agent)", later) == [later]
 
 
+def test_requests_of_a_part_without_other_messages_stay_before_those_of_the_next_part() -> None:
+    parts = [
+        "## Goal\n- Sort the harbour table by height.",
+        "## Goal\n- Later request: Print the third table of the estuary.\n- Later request: Draw the map of the tides.",
+        "## User Messages\n- go on, please do\n- Later request: Show the report of the gauges.",
+    ]
+    text = extract([], "\n\n".join(parts), digest_of([]), 400, COUNTER)
+    said = text.partition("## User Messages\n")[2].splitlines()
+    assert said == [
+        "- Print the third table of the estuary.",
+        "- Draw the map of the tides.",
+        "- go on, please do",
+        "- Later request: Show the report of the gauges.",
+    ]
+
+
 def test_one_message_in_two_shortened_forms_is_given_once_in_the_longer_one() -> None:
     words = "Look at the harbours and at the tides of last year, then at the table of the gauges"
     for goal, message in (

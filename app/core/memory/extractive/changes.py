@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, zip_longest
+from itertools import count, pairwise
 from typing import Final
 
 from app.core.lexicon.identifiers import DEFINITION
@@ -265,14 +265,20 @@ def requests_in(
     A later request that stands under a goal follows the messages of its own summary.
     """
     requests = [line for line in messages if line.text.startswith(LATEST_REQUEST)]
-    for goal, after in zip_longest(goals, goals[1:]):
-        end = 0 if after is None else after.seq
-        own = [line.seq for line in messages if goal.seq < line.seq < end]
+    numbers = {line.seq for line in (*goals, *messages)}
+    for goal in goals:
+        heading = _end_of(goal.seq, numbers)
+        end = _end_of(heading + 1, numbers)
         is_later = goal.text.startswith((LATEST_REQUEST, EARLIER_MARK))
-        # The next line is a heading, so no other line has this number.
-        requests.append(SectionLine(goal.text, own[-1] + 1) if is_later and own else goal)
+        # A heading ends the messages, so no other line has this number.
+        requests.append(SectionLine(goal.text, end) if is_later and end > heading + 1 else goal)
     bare = [SectionLine(_MARK.sub("", one.text), one.seq) for one in requests]
     return sorted(bare, key=lambda line: line.seq), [line for line in messages if line not in requests]
+
+
+def _end_of(number: int, numbers: Collection[int]) -> int:
+    """Return the first number from `number` on that is not among the numbers of lines."""
+    return next(after for after in count(number) if after not in numbers)
 
 
 def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequence[SectionLine]:
