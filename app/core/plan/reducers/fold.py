@@ -276,17 +276,16 @@ def cut_summaries(done: Reduced, most: int, summaries: Sequence[Summary], rules:
     `summaries` must contain those that the state names. With `view: clip` the ones between the first and the last are
     left out first. Then the longest are shortened.
     """
-    context, state = done.context, done.state
-    cover = _folded_summaries(state, summaries)
+    cover = _folded_summaries(done.state, summaries)
     if rules.view == "clip":
         shown = {summary.id for summary in clip(cover, rules).shown}
-        folds = tuple(replace(f, shown=f.shown and f.id in shown) for f in state.folds)
-        done = _show(context, state, cover, folds, rules)
+        folds = tuple(replace(f, shown=f.shown and f.id in shown) for f in done.state.folds)
+        done = _show(done.context, done.state, cover, folds, rules)
     for _ in range(3):  # the text around several summaries can be counted only together with them
         excess = done.context.summary_tokens - most
         if excess <= 0:
             break
-        done = _shortened(done, cover, most - (done.context.summary_tokens - _shown_tokens(done.state.folds)), rules)
+        done = _shortened(done, cover, sum(fold.tokens for fold in done.state.folds if fold.shown) - excess, rules)
     return done
 
 
@@ -347,10 +346,6 @@ def _show(
 def _folded_summaries(state: Frontier, summaries: Sequence[Summary]) -> list[Summary]:
     known = {summary.id: summary for summary in summaries}
     return [known[fold.id] for fold in state.folds]
-
-
-def _shown_tokens(folds: Sequence[Fold]) -> int:
-    return sum(fold.tokens for fold in folds if fold.shown)
 
 
 def _is_orphan(item: Item, calls: Collection[int]) -> bool:

@@ -55,19 +55,19 @@ class _Later:
     def __init__(self, calls: Sequence[AnsweredCall], *, ended_turn: bool) -> None:
         self._ended_turn = ended_turn
         done = [call for call in calls if call.result is not None and call.result.body is not None]
-        ran = [(call.command, call) for call in done if call.command and not call.is_rejected]
-        found = (outcome for text, call in ran for outcome in outcomes_of(text, call.result))
+        self._runs = [(call.command, call) for call in done if call.command and not call.is_rejected]
+        found = (outcome for text, call in self._runs for outcome in outcomes_of(text, call.result))
         # A summary names a check in its fixed form.
         self._checks = [(check, one.state) for one in found if (check := check_of(one.check.text))]
-        self._commands = {bare_command(text) for text, call in ran if call.state in (OK, ERROR)}
-        self._programs = {name for text, call in ran if call.state == OK for name in programs(text)}
+        self._bare = {bare_command(text) for text, _ in self._runs}
         self._changed = {path for call in done for path in call.use.modified}
-        self._has_plan = any(plan_of(call.event.arguments) for call in done if call.state == OK)
+        self._has_plan = any(plan_of(call.event.arguments) and call.state == OK for call in done)
         tasks = (
             task
             for call in done
-            if call.state == OK and call.result is not None
+            if call.result is not None
             for task in tasks_in(call.tool, call.event.arguments, call.result.text)
+            if call.state == OK
         )
         self._closed = {task.id for task in unite_tasks(tasks) if task.state and task.state not in OPEN}
 
@@ -96,8 +96,10 @@ class _Later:
         checks = checks_of(command)
         if len(checks) == 1:
             return any(self._tells(later, state, checks[0]) for later, state in self._checks)
-        again = has_failed and not self._programs.isdisjoint(programs(command))
-        return again or bare_command(command) in self._commands
+        names, bare = set(programs(command) if has_failed else ()), bare_command(command)
+        again = has_failed and any(call.state == OK and names.intersection(programs(text)) for text, call in self._runs)
+        same = (call for text, call in self._runs if bare_command(text) == bare) if bare in self._bare else ()
+        return again or any(call.state in (OK, ERROR) for call in same)
 
     @staticmethod
     def _tells(later: Check, state: str, check: Check) -> bool:
