@@ -21,17 +21,17 @@ from app.core.memory.digest.sentences import sentences
 from app.core.memory.extractive.sections import LATEST
 from app.core.memory.extractive.statements import is_narration
 
-FAILED_COMMAND: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
-FAILED_CHANGE: Final = re.compile(r"^- The last attempt to change (\S+) in this part failed\.\n?", re.M)
-EDITED: Final = re.compile(r"^- (?:Changed|Wrote|Deleted) ", re.M)
+FAILED_COMMAND: Final = re.compile(r"-(?<=^-) `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
+FAILED_CHANGE: Final = re.compile(r"-(?<=^-) The last attempt to change (\S+) in this part failed\.\n?", re.M)
+EDITED: Final = re.compile(r"-(?<=^-) (?:Changed|Wrote|Deleted) ", re.M)
 """Lines on changes in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
 TURNS_PAST: Final = 3
 """The number of later turns after which a failed command counts as history, if files were changed after it."""
-UNRESOLVED_LINE: Final = re.compile(r"^- Not resolved when this part ended: [^\n]*\n?", re.M)
+UNRESOLVED_LINE: Final = re.compile(r"-(?<=^-) Not resolved when this part ended: [^\n]*\n?", re.M)
 _ANNOUNCED: Final = re.compile(r"- (?:(?:Next|Now|Then),? )?(?:I['’]ll|I will|I['’]m going to|Let me|Let['’]s) ", re.I)
 """A next step in the agent's own words, as opposed to a plan that a model wrote."""
 STATE_MARK: Final = re.compile(r"^\[(\w+)\] ")
-"""Forms of lines on states, in the words and in the commands of a summary without a model."""
+"""Lines on states in a summary without a model. Their first character is found faster than a line's beginning."""
 _NOW: Final = re.compile(r"(?:Now|Next|First|Then),? [a-z]")
 """The beginning of an announcement without a pronoun."""
 _HEADING: Final = re.compile(r"#{1,3} |<")
@@ -46,7 +46,7 @@ _EMPTY_BEFORE: Final = re.compile(
     r"^(?:### (?:In Progress|Not Started|Blocked)\n(?=#|<|\n|\Z)|<(commands|tasks)>\n</\1>\n?)", re.M
 )
 """The headings that were left out in epochs of earlier versions."""
-_NO_PROGRESS: Final = re.compile(r"^## Progress\n(?=## |<|\n|\Z)", re.M)
+_NO_PROGRESS: Final = re.compile(r"#(?<=^#)# Progress\n(?=## |<|\n|\Z)", re.M)
 
 
 class _Later:

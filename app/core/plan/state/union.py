@@ -19,16 +19,16 @@ from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
 from app.core.plan.state.settled import EDITED, FAILED_CHANGE, FAILED_COMMAND, STATE_MARK, UNRESOLVED_LINE
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
-_BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
+_BARE: Final = re.compile(r"#(?<=^#)#{0,2}[^\n]*\n(?=\[\.\.\. )", re.M)
 """A heading with nothing under it but a line about omitted content."""
 _NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
 """An entry of a section of names: a name, or a name with its number."""
 _TOKEN: Final = re.compile(r"[\w./@~:-]*\w")
 _END: Final = re.compile(r"[./](?=(.*))")
 _PASSED, _FAILED = "[ok] ", "[error] "
-_PLANNED: Final = re.compile(r"^(?:### In Progress|### Not Started|## Next Steps)\n(?:- [^\n]*(?:\n|\Z))+", re.M)
-_NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
-_NO_PROGRESS: Final = re.compile(r"^## Progress\n(?=## |\Z)", re.M)
+_PLANNED: Final = re.compile(r"#(?<=^#)#(?:# In Progress|# Not Started| Next Steps)\n(?:- [^\n]*(?:\n|\Z))+", re.M)
+_NOTHING_BLOCKED: Final = re.compile(r"#(?<=^#)## Blocked\n(?=#|\Z)", re.M)
+_NO_PROGRESS: Final = re.compile(r"#(?<=^#)# Progress\n(?=## |\Z)", re.M)
 REQUEST_CHARS: Final = 80
 """The prefix by which requests count as one, since they are shortened to different lengths."""
 _SORTED: Final = frozenset({"modified-files", "read-files"})
