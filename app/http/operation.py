@@ -243,7 +243,7 @@ _PRIMARY: Final = PastReads()
 
 def past_reads(request: Request) -> PastReads:
     """Return the wing's service for reads of the past, or the one that uses the primary."""
-    return next((one for one in request.state.services.wings if isinstance(one, PastReads)), _PRIMARY)
+    return next((one for one in request.state.services.others if isinstance(one, PastReads)), _PRIMARY)
 
 
 class PastRead(Generic[_T]):

@@ -52,22 +52,13 @@ class Services:
 
     database: Database
     counting: Counting
-    sessions: Sessions
     ingest: Ingest
-    reading: Reading
     assembly: Assembly
     policies: Policies
     tenants: Tenants
-    compaction_queries: CompactionQueries
-    coverage: Coverage
-    redaction: Redaction
     recordings: Recordings
-    turns: Turns
-    layers: Layers
-    visibility: Visibility
     feedback: Feedback
     warmings: Warmings
-    forks: Forks
     lines: Lines
     reconcile: Reconcile
     steps: Steps
@@ -75,13 +66,13 @@ class Services:
     ciphers: ContentCiphers
     forwarded_calls: ForwardedCalls
     observers: Observers
-    wings: Sequence[object] = ()
-    """The services of wings."""
+    others: Sequence[object] = ()
+    """Services that are requested by their class alone, among them those of wings."""
 
     @cached_property
     def by_class(self) -> Mapping[type, Any]:
         """The services by class."""
-        return {type(service): service for service in (*vars(self).values(), *self.wings)}
+        return {type(service): service for service in (*vars(self).values(), *self.others)}
 
 
 def build(settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer]) -> Services:
@@ -105,31 +96,34 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     kernel = Services(
         database=database,
         counting=counting,
-        sessions=Sessions(database, counting, policies, quota),
         ingest=ingest,
-        reading=Reading(database),
         assembly=assembly,
         policies=policies,
         tenants=Tenants(database, settings.api_key),
-        compaction_queries=CompactionQueries(database),
-        coverage=Coverage(database, counting, policies),
-        redaction=Redaction(database, view_cache),
-        forks=forks,
         lines=lines,
         reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
         feedback=feedback,
         warmings=Warmings(database, policies, recordings, caches),
         steps=Steps(database, ingest, assembly, feedback, lines),
         recordings=recordings,
-        turns=Turns(database, counting, policies, view_cache, ingest),
-        layers=Layers(database, counting, view_cache),
-        visibility=Visibility(database, assembly),
         event_rates=rates,
         ciphers=ciphers(settings, database),
         forwarded_calls=ForwardedCalls(),
         observers=observe,
+        others=(
+            Sessions(database, counting, policies, quota),
+            Reading(database),
+            CompactionQueries(database),
+            Coverage(database, counting, policies),
+            Redaction(database, view_cache),
+            Turns(database, counting, policies, view_cache, ingest),
+            Layers(database, counting, view_cache),
+            Visibility(database, assembly),
+            forks,
+        ),
     )
-    return replace(kernel, wings=[one for wing in installed() for one in wing.services(settings, kernel)])
+    of_wings = [one for wing in installed() for one in wing.services(settings, kernel)]
+    return replace(kernel, others=(*kernel.others, *of_wings))
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:

@@ -273,22 +273,14 @@ async def in_cooldown(database: Database, session_id: UUID, seconds: float, seco
     return bool(row and row["cools"])
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionRow:
-    """A listed run. `messages_compressed` is the number of events that it was the first to summarize."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRow(RunOutcome):
+    """A listed run, which may not have ended yet. `messages_compressed` are the events that it summarized first."""
 
     id: UUID
-    state: str
     reason: str
     focus: str | None
     attempts: int
-    error: str | None
-    from_seq: int | None
-    to_seq: int | None
-    summaries: tuple[UUID, ...]
-    tokens_read: int
-    tokens_before: int
-    tokens_after: int
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

@@ -17,11 +17,15 @@ from app.wings.ledger.cache_use import (
     LedgerBreakpoint,
     LedgerLine,
     Usage,
-    lines,
 )
 from app.wings.ledger.totals import accounts, money_of, totals
 from palimpsest_tools.replay.bill import BilledBlock, BilledRequest, Cache, charge
 from tests.support.examples import examples
+
+
+def lines(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> tuple[LedgerLine, ...]:
+    return Caches().lines(calls, epochs)
+
 
 RULES = {"claude": ANTHROPIC, "other-claude": ANTHROPIC, "gpt": OPENAI, "paid": OPENAI_PAID}
 PREFIX = 2

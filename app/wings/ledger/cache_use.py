@@ -135,11 +135,6 @@ class _Entry(NamedTuple):
 Common = Callable[[int, int], float]
 
 
-def lines(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> tuple[LedgerLine, ...]:
-    """Return a line for each call of a view, in the order of the calls. `epochs` are the view's, in order."""
-    return Caches().lines(calls, epochs)
-
-
 class Caches:
     """The providers' caches as the calls of a view leave them."""
 

@@ -59,7 +59,7 @@ def _services(settings: ReplicaSettings, kernel: "Services") -> Iterable[object]
 async def _lifespan(_: ReplicaSettings, services: "Services", __: asyncio.Event) -> AsyncIterator[None]:
     from app.wings.replica.service import ReplicaReads
 
-    reads = [one for one in services.wings if isinstance(one, ReplicaReads)]
+    reads = [one for one in services.others if isinstance(one, ReplicaReads)]
     watching = [asyncio.create_task(one.replica.watch(services.observers.replica_check)) for one in reads]
     try:
         yield
