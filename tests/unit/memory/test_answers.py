@@ -78,6 +78,11 @@ def test_an_answer_is_quoted_with_its_option_and_question(answer: str, question:
             "Proposed change: Sort the tides; Print them",
         ),
         ("ok, do it", "The tides are sorted.", ""),
+        (
+            "okay, commit this table as is, then review it",
+            "Should I:\n\n1. Commit this table as is?\n2. Move it elsewhere first?\n3. Go on with the other tasks?",
+            "Should I: Commit this table as is?",
+        ),
     ],
 )
 def test_an_answer_is_quoted_with_all_its_questions(answer: str, text: str, question: str) -> None:

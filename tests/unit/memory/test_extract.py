@@ -7,10 +7,12 @@ import pytest
 from app.core.log.events import EventType
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
-from app.core.memory.digest.sentences import own_words
+from app.core.memory.digest.sentences import abridge, own_words
 from app.core.memory.extractive import write_summary
+from app.core.memory.extractive.changes import NAMES_MAX
 from app.core.memory.extractive.quotes import central, quotes, sentences_of
 from app.core.memory.extractive.sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
+from app.core.memory.extractive.statements import finished_statements
 from app.core.tokens.counter import TextKind
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract, extract_prefix
@@ -424,7 +426,7 @@ def test_a_definition_removed_in_pieces_is_not_listed_as_added() -> None:
     add_edit(log, "a", "func Low() {\n}\nfunc High() {\n}")
     add_edit(log, "Low", "tide.Low")
     add_edit(log, "x\nfunc tide.Low() {\n}", "x")
-    assert section(body(log), "### Done") == ["Changed gauge.go x3: added High."]
+    assert section(body(log), "### Done") == ["Changed gauge.go x3: added High, etc."]
 
 
 @pytest.mark.parametrize("quote", ["`", "```", '"""'])
@@ -436,6 +438,27 @@ def test_code_in_a_string_defines_nothing(quote: str) -> None:
         f"func Low() {{\n\tname := `low`\n\tcode := {quote}x\nfunc hello() {{\n}}\n{quote}\n}}\nfunc High() {{\n}}",
     )
     assert section(body(log), "### Done") == ["Changed gauge.go: added Low, High."]
+
+
+def test_names_that_are_not_all_that_was_changed_are_followed_by_a_mark_also_once_merged() -> None:
+    log = Log()
+    add_edit(log, "a", "".join(f"func F{n}() {{\n}}\n" for n in range(NAMES_MAX + 1)))
+    line = "Changed gauge.go: added F1, F2, F3, F4, etc."
+    assert section(body(log), "### Done") == [line]
+    merged = extract([], f"## Goal\n- x\n## Progress\n### Done\n- {line}", Digest(), 300, COUNTER)
+    assert section(merged, "### Done") == [line]
+    other = Log()
+    add_edit(other, "a", "func Low() {\n}")
+    add_edit(other, "import b", "import c")
+    assert section(body(other), "### Done") == ["Changed gauge.go x2: added Low, etc."]
+
+
+@pytest.mark.parametrize(
+    "said", ["I've successfully moved the table.", "I moved it all!", "I addressed all the feedback on the table."]
+)
+def test_praise_is_no_finished_work(said: str) -> None:
+    assert list(finished_statements(said)) == []
+    assert list(finished_statements("I moved the table into `gauge.go`.")) == ["I moved the table into `gauge.go`."]
 
 
 def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> None:
@@ -555,6 +578,8 @@ def test_a_long_message_is_shortened_to_its_beginning_and_its_last_sentence() ->
     log.user(body={"content": "Now sort the second table by its names."})
     shown = [line for line in section(body(log, 300), "## User Messages") if line.startswith("Look at the harbours")]
     assert len(shown) == 1 and shown[0].endswith("and the… I doubt that a new table is the solution.")
+    ends = "I doubt that tests are the solution. Any other ideas?"
+    assert abridge(f"Look at the harbours {'and the tides ' * 80}now. {ends}", 240).endswith(f"… {ends}")
     assert body(log, 2000).count("I doubt that") == 1 and said in body(log, 2000)
 
 

@@ -1,7 +1,8 @@
 """Users' messages, and the assistant's question, option or proposal that a short one answers."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from itertools import takewhile
 from typing import Final
 
 from app.core.lexicon.words import content_words
@@ -208,7 +209,7 @@ def answered_question(answer: str, text: str) -> str:
     options = _options(answer, text) if replies or len(words) <= OPTION_WORDS_MAX else []
     if not (replies or options) and len(words) > ANSWER_WORDS_MAX:
         return ""
-    question = _question(text, options)
+    question = _question(text, options, frozenset() if options else content_words(answer))
     agrees = bool(_YES_NO.match(answer) or _REPLY.match(answer) or _AFTERTHOUGHT.search(answer))
     if not (agrees or options or _shares_words(answer, question)):
         return ""
@@ -299,9 +300,10 @@ def _option_names(answer: str) -> Collection[str]:
     return dict.fromkeys(name.upper() for name in (*numbers, *_LETTER.findall(answer)))
 
 
-def _question(text: str, options: Sequence[str]) -> str:
+def _question(text: str, options: Sequence[str], given: Set[str] = frozenset()) -> str:
     """Return the last question of a text, with its list if it ends with one.
 
+    Of several questions at the end it is the one with the most of the words `given` in the answer.
     A question that says too little alone is preceded by the options and their subject, or by an earlier question or
     sentence. A question that is one of the named options is not repeated.
     """
@@ -311,6 +313,8 @@ def _question(text: str, options: Sequence[str]) -> str:
     at = next((n for n in reversed(asking) if not _LISTED.match(parts[n])), asking[-1] if asking else None)
     if at is None:
         return ""
+    last = takewhile(lambda n: n == at or n + 1 in asking, reversed([n for n in asking if n <= at]))
+    at = max(last, key=lambda n: len(given & content_words(parts[n])))
     question = _plain(parts[at], QUESTION_CHARS_MAX)
     if any(question[:CHARS_MIN] in option for option in options):
         return ""

@@ -266,17 +266,22 @@ def shorten(text: str, chars: int) -> str:
 
 
 def abridge(text: str, chars: int) -> str:
-    """Return the text, or its first words, an ellipsis and its last sentence, in at most `chars` characters.
+    """Return the text, or its first words, an ellipsis and its last sentences, in at most `chars` characters.
 
-    Without the last sentence if that takes more than half of them. A text that begins with a quoted line ends with
+    The last sentences are those that fit in half of them. A text that begins with a quoted line ends with
     the author's own words: of it, the last words follow the ellipsis.
     """
     if len(text) > chars and _QUOTES_FIRST.match(text):
         return f"…{text[1 - chars :].partition(' ')[2]}"
-    last = next(reversed(list(sentences(text))), "")
-    if len(text) <= chars or len(last) > chars // 2 or not text.endswith(last):
-        return shorten(text, chars)
-    return f"{shorten(text, chars - len(last) - 1)} {last}"
+    if len(text) <= chars:
+        return text
+    last = ""
+    for sentence in reversed(list(sentences(text))):
+        end = f"{sentence} {last}".rstrip()
+        if len(end) > chars // 2 or not text.endswith(end):
+            break
+        last = end
+    return f"{shorten(text, chars - len(last) - 1)} {last}" if last else shorten(text, chars)
 
 
 def constraints_of(text: str) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ from app.core.memory.extractive.statements import findings, finished_statements,
 NAMES_MAX: Final = 4
 NAME_CHARS_MAX: Final = 60
 ADDED, REMOVED, EDITED = "added", "removed", "edited"
+MORE: Final = ", etc"
+"""The end of a line whose names are not all that was changed."""
 
 TOLD: Final = re.compile(r"^- (Changed|Wrote|Deleted) ([^\s,:]{1,200}?)(?: x(\d{1,6}))?(?:: ([^\n]{1,600}))?\.$", re.M)
 """A line on the changes of a file: the verb, the file's name, the number of changes and the names in it."""
@@ -45,7 +47,8 @@ _BETWEEN: Final = re.compile(r"\s*(?:(?://|#|/?\*|@)[^\n]*)?")
 class FileChange:
     """The changes of one file: their number, the seq of the newest, and a state for each changed definition's name.
 
-    `commands` counts the shell commands that wrote it, which are not among the `times`.
+    `commands` counts the shell commands that wrote it, which are not among the `times`. If it `has_more`, some of the
+    changes were outside the named definitions.
     """
 
     times: int = 0
@@ -53,15 +56,18 @@ class FileChange:
     seq: int = 0
     is_new: bool = False
     is_gone: bool = False
+    has_more: bool = False
     names: dict[str, str] = field(default_factory=dict)
 
     def add(self, times: int, seq: int, names: Mapping[str, str], commands: int = 0) -> None:
         """Count more changes, from zero if the file was deleted; a name that was added and then removed is dropped."""
         if self.is_gone:
-            self.times, self.commands, self.is_new, self.is_gone, self.names = 0, 0, True, False, {}
+            self.times, self.commands, self.names = 0, 0, {}
+            self.is_new, self.is_gone, self.has_more = True, False, False
         self.times += times
         self.commands += commands
         self.seq = max(self.seq, seq) if self.seq > 0 else seq
+        self.has_more |= times > 0 and not names
         for name, done in names.items():
             before = self.names.pop(name, None)
             if before == ADDED and done == REMOVED:
@@ -92,12 +98,13 @@ class FileChange:
         verb = "Wrote" if self.is_new else "Changed"
         times = f" x{self.times}" if self.times > 1 and counted else ""
         shown = list(self.names.items())[-NAMES_MAX:]
+        more = MORE if shown and (self.has_more or len(shown) < len(self.names)) else ""
         parts = [
             f"{done} {', '.join(one for one, what in shown if what == done)}"
             for done in (REMOVED, ADDED, EDITED)
             if any(what == done for _, what in shown)
         ]
-        return SectionLine(f"{verb} {name}{times}{': ' if parts else ''}{', '.join(parts)}.", self.seq)
+        return SectionLine(f"{verb} {name}{times}{': ' if parts else ''}{', '.join(parts)}{more}.", self.seq)
 
 
 def by_commands(changes: Mapping[str, FileChange], *, counted: bool) -> Sequence[SectionLine]:
@@ -125,7 +132,8 @@ def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
         change = FileChange(is_new=verb == "Wrote")
         names: dict[str, str] = {}
         done = EDITED
-        for word in listed.replace(",", "").split():
+        change.has_more = listed.endswith(MORE)
+        for word in listed.removesuffix(MORE).replace(",", "").split():
             if word in (ADDED, REMOVED, EDITED):
                 done = word
             else:

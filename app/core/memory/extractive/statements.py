@@ -135,10 +135,10 @@ _PASSED: Final = re.compile(
 """Words of a sentence that reports a check, which may fail again later."""
 _DOUBT: Final = re.compile(
     r"\b(?:but|no|not|none|never|\w+n['’]t|fail\w*|errors?|appears?|seems?|should|would|could|might|may|if|when|need(?:s|ed)?"
-    r"|missing|still|yet|only|until|except|wrong|issue|problem|bug)\b",
+    r"|missing|still|yet|only|until|except|wrong|issue|problem|bug|successfully|feedback)\b|!$",
     re.I,
 )
-"""Words of a sentence that reports more, or less, than finished work."""
+"""Words of a sentence that reports more, or less, than finished work, or praises it."""
 _LOOKS: Final = re.compile(
     r"\W{0,4}(?:now |first,? |next,? )?(?:let me|i['’]ll|i need to) (?:\w+ )?(?:check|look|examine|read|see|verify"
     r"|search|find|understand|investigate|view|review|analy[sz]e|explore)\b",

@@ -244,6 +244,7 @@ class SpanWork:
             known.is_gone, known.seq = True, change.seq
         else:
             known.add(change.times, change.seq, change.names, change.commands)
+            known.has_more |= change.has_more
 
     def _call(self, tool: str, times: int, seq: int, arguments: str) -> None:
         self._called.setdefault(tool, ToolCalls()).add(times, seq, arguments)
