@@ -216,6 +216,7 @@ def test_a_command_is_listed_without_its_output_redirections() -> None:
         ("Name the gauge instead of the harbour.", ["Name the gauge instead of the harbour."]),
         ("I've always loved harbours! It's never too late. They always cheer me up. Never heard of it.", []),
         ("Caroline: That must be so exciting! You must love it. It must've been hard.", []),
+        ("The tide is computed but never printed. For example, the gauge prints 10 instead of 7.", []),
         ("Keep it up, Mel! I will keep this in mind. I'm going to keep using my voice.", []),
         ("I'll have to look at the tides. I'll make sure to have a safe trip. I don't surf.", []),
         ("John: I felt relieved to make it through without incident.", []),

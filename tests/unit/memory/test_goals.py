@@ -2,8 +2,8 @@
 
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
-from app.core.memory.extractive.changes import goals
-from app.core.memory.extractive.sections import SectionLine
+from app.core.memory.extractive.changes import LATEST_CHARS_MAX, goals
+from app.core.memory.extractive.sections import LATEST_REQUEST, SectionLine
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract
 
@@ -112,6 +112,17 @@ def test_one_message_in_two_shortened_forms_is_given_once_in_the_longer_one() ->
         text = extract([], earlier, Digest(), 400, COUNTER)
         longer = max(goal, message, key=len)
         assert longer in text and text.count("at the tides of last year") == 1
+
+
+def test_a_request_just_above_the_limit_of_a_goal_is_given_once() -> None:
+    newest = f"Sort the harbour table by name {'and the tides ' * 14}too. Why is it empty?"
+    assert LATEST_CHARS_MAX < len(newest) < LATEST_CHARS_MAX + len(LATEST_REQUEST)
+    log = Log()
+    log.user(body={"content": FIRST})
+    log.result(log.call("Write", body={"arguments": {"file_path": "/a.py", "content": "x"}}))
+    log.user(body={"content": newest})
+    log.user(body={"content": "go on"})
+    assert extract(log.events, "", digest_of(log.events), 900, COUNTER).count("Sort the harbour table by name") == 1
 
 
 def test_two_messages_that_begin_alike_are_both_given() -> None:

@@ -152,7 +152,8 @@ _DESCRIBES: Final = re.compile(
     r"\b(?:(?:is|are|was|were|be|been|am|has|have|had|not|can|could|will|would|remind\w* \w+ to)"
     r"|(?:i|they|he|she|it|that|this|who|you)(?! (?:want|need|prefer))|\w+(?:n['’]t|['’](?:m|re|s|ve|d|ll)))"
     r" (?:just |still |really |also )?(?:always|never)(?! (?:want|need|prefer))\b"
-    r"|\bnever (?:been|heard|saw|seen|had|gets?|too|mind|gives?|ceases?|fails)\b|\balways (?:a|been|fun|great|good)\b"
+    r"|\b(?:never (?:been|heard|saw|seen|had|gets?|too|mind|gives?|ceases?|fails)|always (?:a|been|fun|great|good))\b"
+    r"|\b(?:but|and) never \w+(?:ed|en)\b"
     r"|\bmust (?:feel|love|be (?:(?:so|such|really|very|quite|pretty|an?) ){0,2}(?:so|such|really|great|good|nice|fun"
     r"|awesome|amazing|incredible|exciting|challenging|hard|tough|proud))\b",
     re.I,
@@ -173,7 +174,7 @@ _INSTRUCTION: Final = re.compile(r"\W{0,6}(?:only|avoid|refrain|use|keep)\b", re
 _STATEMENT: Final = re.compile(
     r"^(?:(?:but|and|also|so|ok|okay|yes|no|well|then|hmm)\b[ ,:]{0,3})*"
     r"(?:i|i'm|i've|we|we're|it|it's|its|this|that|that's|the|these|those|they|there|he|she|you|my|our|your|a|an"
-    r"|right now|in|if|when|because|not|seems?|looks?|maybe)\b",
+    r"|right now|for example|in|if|when|because|not|seems?|looks?|maybe)\b",
     re.I,
 )
 _QUESTION: Final = re.compile(

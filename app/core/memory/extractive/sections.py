@@ -234,9 +234,11 @@ def _is_longer_form(text: str, shortened: str) -> bool:
 
     They are compared by their beginnings up to the ellipsis, or by their ends if one of them has no beginning.
     """
-    if "…" not in shortened or len(text) < len(shortened):
+    if "…" not in shortened:
         return False
     messages = [one.removeprefix(FIRST_REQUEST).removeprefix(LATEST_REQUEST) for one in (text, shortened)]
+    if len(messages[0]) < len(messages[1]):
+        return False
     least, most = sorted((one.partition("…")[0] for one in messages), key=len)
     if least:
         return len(least) >= _SAME_CHARS and most.startswith(least)
