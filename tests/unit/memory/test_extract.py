@@ -8,7 +8,7 @@ from app.core.log.events import EventType
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import abridge, own_words
-from app.core.memory.extractive import write_summary
+from app.core.memory.extractive import NAMES_ENOUGH, write_summary
 from app.core.memory.extractive.changes import NAMES_MAX
 from app.core.memory.extractive.quotes import central, quotes, sentences_of
 from app.core.memory.extractive.sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
@@ -601,6 +601,28 @@ def test_a_question_that_stands_with_its_answer_is_not_quoted_again() -> None:
     log.user(body={"content": "yes"})
     text = body(log, 600)
     assert 'yes (asked: "Shall I sort the second table by harbour?")' in text and text.count("Shall I sort") == 1
+
+
+def test_a_new_file_is_listed_without_the_number_of_its_changes() -> None:
+    log = Log()
+    written = {"file_path": "gauge.go", "content": "func Low() {\n}"}
+    log.result(log.call("Write", body={"arguments": written}), body={"content": "done"})
+    add_edit(log, "a", "func High() {\n}")
+    assert section(body(log), "### Done") == ["Wrote gauge.go: added High, etc."]
+
+
+def test_a_summary_beyond_the_room_for_names_quotes_more() -> None:
+    log = Log()
+    for number in range(40):
+        log.user(body={"content": f"Sort table {number} by the height of the gauge, and {'the tides, ' * 12}please."})
+        add_edit(log, f"a{number}", f"b{number}")
+        listing = " ".join(f"harbour_{number}_{name}.height" for name in range(60))
+        log.result(log.call("Read", body={"arguments": {"path": f"{number}.go"}}), body={"content": listing})
+    words, more = (
+        write_summary(log.events, (), "", digest_of(log.events), tokens, COUNTER).partition("<")[0]
+        for tokens in (NAMES_ENOUGH, NAMES_ENOUGH + 1_000)
+    )
+    assert COUNTER.message(more) - COUNTER.message(words) > 600
 
 
 def test_files_of_one_name_are_told_apart() -> None:

@@ -15,6 +15,9 @@ BODY_SHARE: Final = 0.22
 BODY_TOKENS: Final = 64
 """The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""
+NAMES_ENOUGH: Final = 2_800
+"""The size from which more names bring little: what a summary takes beyond is for the body. Measured on recorded coding
+sessions: with all of it for names, contexts show no more of the values that later calls need."""
 CASES_SHARE: Final = 0.5
 """The body's share in a summary of tool calls that used neither files nor a shell, where the words and the calls matter
 more than the names in results."""
@@ -49,7 +52,8 @@ def write_summary(
     tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
     room = int(tokens * (CASES_SHARE if tools else TALK_SHARE))
     if tools and digest.is_on_files:
-        room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens * 2 // 5)
+        shared = min(tokens, NAMES_ENOUGH)
+        room = min(BODY_TOKENS + int(shared * BODY_SHARE) + tokens - shared, tokens * 2 // 5)
     room = min(room, tokens - _least_appendix(appendix, tokens))
     split_part = ""
     if late:

@@ -92,11 +92,11 @@ class FileChange:
             self.names = {name: done for name, done in self.names.items() if name not in change.names}
 
     def line(self, name: str, *, counted: bool) -> SectionLine:
-        """Describe the changes of the file in one line, with their number if they are all `counted`."""
+        """Describe the changes of the file in one line, for an older file with their number if all are `counted`."""
         if self.is_gone:
             return SectionLine(f"Deleted {name}.", self.seq)
         verb = "Wrote" if self.is_new else "Changed"
-        times = f" x{self.times}" if self.times > 1 and counted else ""
+        times = f" x{self.times}" if self.times > 1 and counted and not self.is_new else ""
         shown = list(self.names.items())[-NAMES_MAX:]
         more = MORE if shown and (self.has_more or len(shown) < len(self.names)) else ""
         parts = [
