@@ -158,7 +158,7 @@ _DESCRIBES: Final = re.compile(
     r"|awesome|amazing|incredible|exciting|challenging|hard|tough|proud))\b",
     re.I,
 )
-"""Words by which the same words tell about somebody, or praise."""
+"""Words of a description or of praise, which are left out before a rule is looked for."""
 _SPEAKER: Final = re.compile(r"^[A-Z]\w{1,20}: ")
 _WEAK: Final = re.compile(
     r"\b(?:(?<!-)(?<!the )only(?!-)|without|avoid|refrain|instead of|rather than|except|unless|up to \d|no longer)\b",

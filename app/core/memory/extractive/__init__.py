@@ -16,8 +16,8 @@ BODY_TOKENS: Final = 64
 """The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""
 NAMES_ENOUGH: Final = 2_800
-"""The size from which more names bring little: what a summary takes beyond is for the body. Measured on recorded coding
-sessions: with all of it for names, contexts show no more of the values that later calls need."""
+"""The size from which more names bring little, so that the rest of a larger summary goes to its body. Measured on
+recorded coding sessions: contexts show as many of the values that later calls need."""
 CASES_SHARE: Final = 0.5
 """The body's share in a summary of tool calls that used neither files nor a shell, where the words and the calls matter
 more than the names in results."""

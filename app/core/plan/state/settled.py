@@ -119,7 +119,7 @@ def settled_lines(summaries: Sequence[Summary], events: Sequence[Event]) -> tupl
 
 
 def _overtaken(summary: Summary, after: Summary, turn: int) -> Iterator[str]:
-    """Yield the lines that the next summary, or the turns until the newest one's `turn`, leave without meaning."""
+    """Yield the lines that the next summary, or the turns until the newest one's `turn`, have overtaken."""
     is_past = turn - summary.last_turn >= TURNS_PAST and EDITED.search(after.text)
     for heading, line in _lines(summary.text):
         if (heading == LATEST and _announces(line)) or (is_past and FAILED_COMMAND.match(line)):
