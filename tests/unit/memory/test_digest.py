@@ -221,7 +221,8 @@ def test_a_command_is_listed_without_its_output_redirections() -> None:
         ("I'll have to look at the tides. I'll make sure to have a safe trip. I don't surf.", []),
         ("John: I felt relieved to make it through without incident.", []),
         ("I always want metres. The name must be unique. You must always ask.", None),
-        ("I don't need travel insurance.", ["I don't need travel insurance."]),
+        ("I don't need travel insurance. You never commit without asking. You will always ask.", None),
+        ("I don't like mocks in tests.", ["I don't like mocks in tests."]),
     ],
 )
 def test_sentences_that_order_something_are_constraints(said: str, rules: list[str] | None) -> None:

@@ -258,6 +258,9 @@ def test_words_of_a_mere_conversation_that_ask_for_nothing_are_no_goal() -> None
     assert "## Goal" not in body(log, 300)
     log.user(body={"content": "Can you suggest names for two guinea pigs?"})
     assert section(body(log, 300), "## Goal") == ["Can you suggest names for two guinea pigs?"]
+    other = Log()
+    other.user(body={"content": "Bitte nenne mir Namen für zwei Meerschweinchen."})
+    assert section(body(other, 300), "## Goal") == ["Bitte nenne mir Namen für zwei Meerschweinchen."]
 
 
 def test_quotes_of_an_earlier_summary_compete_with_new_ones() -> None:

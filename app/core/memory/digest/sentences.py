@@ -141,7 +141,7 @@ _STRONG: Final = re.compile(
     r"|should(?:n'?t| not| always| only| never)|can only|has to|(?<!\bi )(?<!ll )(?<!n't )(?<!still )have to"
     r"|required to|(?<!i )(?<!to )remember (?:to|that)"
     r"|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"
-    r"|(?:i|we)(?:'d| would)? only (?:want|need)|(?:i|we) don'?t (?:want|need)|stick to"
+    r"|(?:i|we)(?:'d| would)? only (?:want|need)|(?:i|we) don'?t (?:want|need|like)|stick to"
     r"|(?<!to )(?<!ll )keep (?:it(?! up)|the|them|this(?! in mind)|all|using)"
     r"|leave [^.]{1,60} (?:alone|untouched|as (?:it|they))"
     r"|niemals|auf keinen fall|unbedingt|darf nicht|muss|jamais|toujours|il faut|nunca|siempre)\b",
@@ -149,10 +149,10 @@ _STRONG: Final = re.compile(
 )
 """Words that make a sentence a rule, unless it asks or describes something."""
 _DESCRIBES: Final = re.compile(
-    r"\b(?:(?:is|are|was|were|be|been|am|has|have|had|not|can|could|will|would|remind\w* \w+ to)"
-    r"|(?:i|they|he|she|it|that|this|who|you)(?! (?:want|need|prefer))|\w+(?:n['’]t|['’](?:m|re|s|ve|d|ll)))"
+    r"\b(?:(?:is|are|was|were|be|been|am|has|have|had|not|can|could|(?<!you )will|would|remind\w* \w+ to)"
+    r"|(?:i|they|he|she|it|that|this|who)(?! (?:want|need|prefer))|\w+(?:n['’]t|['’](?:m|re|s|ve|d|ll)))"
     r" (?:just |still |really |also )?(?:always|never)(?! (?:want|need|prefer))\b"
-    r"|\b(?:never (?:been|heard|saw|seen|had|gets?|too|mind|gives?|ceases?|fails)|always (?:a|been|fun|great|good))\b"
+    r"|\bnever (?:been|heard|saw|seen|had|gets?|too|mind|know|ceases?)\b|\balways (?:a|been|fun|great|good)\b"
     r"|\b(?:but|and) never \w+(?:ed|en)\b"
     r"|\bmust (?:feel|love|be (?:(?:so|such|really|very|quite|pretty|an?) ){0,2}(?:so|such|really|great|good|nice|fun"
     r"|awesome|amazing|incredible|exciting|challenging|hard|tough|proud))\b",

@@ -125,6 +125,8 @@ _WANTED: Final = re.compile(
     re.I,
 )
 """Words of a request in a talk without tools; a question only if no speaker is named and it asks for no well-being."""
+_ENGLISH: Final = re.compile(r"\b(?:the|an?|i|you|it|is|and|to|of|that|for)\b", re.I)
+"""Words without which a message is probably in a language whose requests _WANTED does not know."""
 _NEXT: Final = re.compile(
     rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains?(?= to\b|:)|still (?:need|have|to)|pending)\b", re.I
 )
@@ -380,7 +382,7 @@ def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[Secti
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """Return the first request of a talk, then the others, the newest first; other words of a talk are no goal."""
-    wanted = [ask for ask in asks if _WANTED.search(ask.text)]
+    wanted = [ask for ask in asks if _WANTED.search(ask.text) or not _ENGLISH.search(ask.text)]
     first = [*goal[:1], *(wanted[:1] if not goal else ())]
     return [*first, *reversed(wanted[0 if goal else 1 :]), *goal[1:]]
 
