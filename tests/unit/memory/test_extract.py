@@ -614,6 +614,19 @@ def test_a_new_file_is_listed_without_the_number_of_its_changes() -> None:
     assert section(body(log), "### Done") == ["Wrote gauge.go: added High, etc."]
 
 
+def test_a_small_summary_lists_about_a_dozen_tasks() -> None:
+    log = Log()
+    log.user(body={"content": "Implement the plan for the tides."})
+    for number in range(1, 14):
+        subject = f"Task {number}: Update ReadGauge, WriteGauge and ListGauges to use HarbourID"
+        made = log.call("TaskCreate", body={"arguments": {"subject": subject}})
+        log.result(made, body={"content": f"Task #{number} created successfully: {subject}"})
+        read = log.call("Read", body={"arguments": {"path": f"{number}.go"}})
+        log.result(read, body={"content": f"harbour.height{number} " * 60})
+    text = write_summary(log.events, (), "", digest_of(log.events), 600, COUNTER)
+    assert text.count("[pending] Task ") >= 11
+
+
 def test_a_summary_beyond_the_room_for_names_quotes_more() -> None:
     log = Log()
     for number in range(40):

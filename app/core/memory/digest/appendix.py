@@ -131,7 +131,7 @@ _SHARES: Final = {
 }
 """The maximum share of each list in the room left after constraints and modified files; names take the rest."""
 TASKS_SHARE: Final = 0.2
-TASKS_TOKENS: Final = 240
+TASKS_TOKENS: Final = 320
 """The maximum share of the same room for the agent's tasks, and the least that they may take."""
 _LEAST_TOKENS: Final = {"repository": 80, "commands": 60}
 """The minimum room in a small appendix, for a few commits and for the newest run of every check."""
