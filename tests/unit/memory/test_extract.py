@@ -473,6 +473,22 @@ def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> Non
     assert section(body(log), "### Blocked") == [failed]
 
 
+def test_an_edit_that_an_inverse_one_took_back_is_not_listed_unless_it_was_committed() -> None:
+    log = Log()
+    add_edit(log, "a", "func Low() {\n}")
+    add_edit(log, "b", "func High() {\n}")
+    add_edit(log, "func Low() {\n}", "a")
+    assert section(body(log), "### Done") == ["Changed gauge.go: added High."]
+    add_edit(log, "func High() {\n}", "b")
+    assert "### Done" not in body(log)
+    log = Log()
+    add_edit(log, "a", "func Low() {\n}")
+    commit = log.call("Bash", body={"arguments": {"command": "git commit -am low"}})
+    log.result(commit, body={"content": "[main 0a1b2c3] low\n 1 file changed"})
+    add_edit(log, "func Low() {\n}", "a")
+    assert section(body(log), "### Done")[0] == "Changed gauge.go x2."
+
+
 def test_changes_reverted_by_git_are_not_listed_as_done() -> None:
     log = Log()
     add_edit(log, "a", "b")

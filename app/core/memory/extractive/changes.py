@@ -76,7 +76,7 @@ class FileChange:
 
     def forget(self, arguments: Mapping[str, Json]) -> None:
         """Drop the added names that an edit removes outside their definition: they were renamed or removed before."""
-        for old, new in _edits(arguments):
+        for old, new in edits_in(arguments):
             for name in [name for name, done in self.names.items() if done == ADDED]:
                 word = re.compile(rf"\b{re.escape(name)}\b")
                 if name not in _defined(old) and word.search(old) and not word.search(new):
@@ -145,7 +145,7 @@ def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
 def definitions(arguments: Mapping[str, Json]) -> dict[str, str]:
     """Return the definitions that an edit adds, removes or edits."""
     found: dict[str, str] = {}
-    for old, new in _edits(arguments):
+    for old, new in edits_in(arguments):
         before, after = _defined(old), _defined(new)
         found |= {name: REMOVED for name in before if name not in after}
         # An edit often repeats the definition beside which it adds another.
@@ -168,7 +168,7 @@ def _defined(text: str) -> Mapping[str, str]:
     return found
 
 
-def _edits(arguments: Mapping[str, Json]) -> Iterable[tuple[str, str]]:
+def edits_in(arguments: Mapping[str, Json]) -> Iterable[tuple[str, str]]:
     """Yield the old and the new text of each edit in a call's arguments."""
     edits = arguments.get("edits")
     for one in (arguments, *(edits if isinstance(edits, list) else ())):

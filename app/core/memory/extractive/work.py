@@ -37,7 +37,14 @@ from app.core.memory.digest.outcomes import (
     is_idle,
 )
 from app.core.memory.digest.sentences import shorten
-from app.core.memory.extractive.changes import TOLD, FileChange, by_commands, definitions, parse_changes
+from app.core.memory.extractive.changes import (
+    TOLD,
+    FileChange,
+    by_commands,
+    definitions,
+    edits_in,
+    parse_changes,
+)
 from app.core.memory.extractive.sections import SectionLine, done_lines
 
 ARGUMENTS_CHARS_MAX: Final = 120
@@ -174,6 +181,7 @@ class SpanWork:
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
+        self._replaced: dict[tuple[str, str, str], FileChange] = {}
         self._paths: dict[str, set[str]] = {}
         self._commands: dict[str, tuple[str, _Attempts]] = {}
         self._errors: dict[str, str] = {}
@@ -201,17 +209,28 @@ class SpanWork:
         for path in use.modified:
             if not (call.is_refused and _UNREAD.search(output)):
                 self._edits.setdefault(path, _Attempts()).add(state, call.seq)
-            if state == OK:
+            if state == OK and not self._takes_back(path, arguments):
                 change = FileChange(is_new=writes_whole(arguments))
                 change.add(1, call.seq, definitions(arguments))
                 name = self._name(path)
                 if name in self._changes:
                     self._changes[name].forget(arguments)
                 self._note(path, change)
+                self._replaced |= {(path, *edit): change for edit in edits_in(arguments)}
         if not (use.modified or use.read or _LOOKING.search(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
                 self._call(tool, 1, call.seq, plain_arguments(arguments))
+
+    def _takes_back(self, path: str, arguments: Mapping[str, Json]) -> bool:
+        """Undo the uncommitted change of which a call's edit is the exact inverse; return whether there is one."""
+        inverse = [(path, new, old) for old, new in edits_in(arguments)]
+        earlier = self._replaced.pop(inverse[0], None) if len(inverse) == 1 else None
+        if earlier is None or (path, earlier) not in self._uncommitted:
+            return False
+        self._uncommitted.remove((path, earlier))
+        self._changes[self._name(path)].take_back(earlier)
+        return True
 
     def _told(self, previous: str) -> str:
         """Return the lines on finished work in one earlier summary, with its files named as in this one."""
