@@ -12,7 +12,7 @@ from app.core.memory.extractive import NAMES_ENOUGH, write_summary
 from app.core.memory.extractive.changes import NAMES_MAX
 from app.core.memory.extractive.quotes import central, quotes, sentences_of
 from app.core.memory.extractive.sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
-from app.core.memory.extractive.statements import finished_statements
+from app.core.memory.extractive.statements import findings, finished_statements
 from app.core.tokens.counter import TextKind
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract, extract_prefix
@@ -462,6 +462,12 @@ def test_names_that_are_not_all_that_was_changed_are_followed_by_a_mark_also_onc
 def test_praise_is_no_finished_work(said: str) -> None:
     assert list(finished_statements(said)) == []
     assert list(finished_statements("I moved the table into `gauge.go`.")) == ["I moved the table into `gauge.go`."]
+
+
+def test_a_proposal_is_no_decision() -> None:
+    reason = "by harbour, because the names are unique there."
+    assert list(findings(f"I'd suggest to sort {reason} I recommend to print {reason}")) == []
+    assert [text for _, text in findings(f"I sort {reason}")] == [f"I sort {reason}"]
 
 
 def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> None:

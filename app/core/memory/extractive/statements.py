@@ -110,11 +110,11 @@ _SETTLED: Final = re.compile(
 _DIAGNOSIS: Final = re.compile(rf"\b(?:{_CAUSE}|(?:are|is|was|were) failing)\b", re.I)
 _HEDGED: Final = re.compile(
     r"\b(?:likely|maybe|might|may|could|would|(?<!i )should|probably|perhaps|seems?|appears?|presumably|consider"
-    r"|i (?:think|suspect|guess)|if you)\b|^\W{0,4}(?:if|options?|question|example|suppose|imagine|say|i can)\b"
-    r"|\?\W{0,4}$",
+    r"|i(?:['’]d)? (?:think|suspect|guess|suggest|recommend|propose)|if you)\b"
+    r"|^\W{0,4}(?:if|options?|question|example|suppose|imagine|say|i can)\b|\?\W{0,4}$",
     re.I,
 )
-"""Words of a sentence that supposes or asks."""
+"""Words of a sentence that supposes, proposes or asks."""
 _VERB: Final = (
     r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
     r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
