@@ -488,6 +488,15 @@ def test_an_edit_that_an_inverse_one_took_back_is_not_listed_unless_it_was_commi
     add_edit(log, "func High() {\n}", "b")
     assert "### Done" not in body(log)
     log = Log()
+    edits = [
+        {"old_string": "a", "new_string": "func Low() {\n}"},
+        {"old_string": "b", "new_string": "func High() {\n}"},
+    ]
+    several = log.call("MultiEdit", body={"arguments": {"file_path": "/srv/tide/gauge.go", "edits": edits}})
+    log.result(several, body={"content": "fine"}, gist="fine")
+    add_edit(log, "func Low() {\n}", "a")
+    assert section(body(log), "### Done") == ["Changed gauge.go x2: added High."]
+    log = Log()
     add_edit(log, "a", "func Low() {\n}")
     commit = log.call("Bash", body={"arguments": {"command": "git commit -am low"}})
     log.result(commit, body={"content": "[main 0a1b2c3] low\n 1 file changed"})

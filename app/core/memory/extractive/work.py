@@ -216,7 +216,8 @@ class SpanWork:
                 if name in self._changes:
                     self._changes[name].forget(arguments)
                 self._note(path, change)
-                self._replaced |= {(path, *edit): change for edit in edits_in(arguments)}
+                if edit := _single_edit(arguments):
+                    self._replaced[path, *edit] = change
         if not (use.modified or use.read or _LOOKING.search(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
@@ -224,8 +225,8 @@ class SpanWork:
 
     def _takes_back(self, path: str, arguments: Mapping[str, Json]) -> bool:
         """Undo the uncommitted change of which a call's edit is the exact inverse; return whether there is one."""
-        inverse = [(path, new, old) for old, new in edits_in(arguments)]
-        earlier = self._replaced.pop(inverse[0], None) if len(inverse) == 1 else None
+        edit = _single_edit(arguments)
+        earlier = self._replaced.pop((path, edit[1], edit[0]), None) if edit else None
         if earlier is None or (path, earlier) not in self._uncommitted:
             return False
         self._uncommitted.remove((path, earlier))
@@ -351,6 +352,12 @@ class SpanWork:
             if attempts.states[-1] == ERROR:
                 lines.append(SectionLine(f"{tool} failed when it was last called in this part.", attempts.seq))
         return sorted(lines, key=lambda line: -line.seq)
+
+
+def _single_edit(arguments: Mapping[str, Json]) -> tuple[str, str] | None:
+    """Return the old and the new text of a call that makes one edit in one place; None for any other call."""
+    edits = list(edits_in(arguments))
+    return edits[0] if len(edits) == 1 and not arguments.get("replace_all") else None
 
 
 def last_effect(events: Sequence[Event]) -> int:
