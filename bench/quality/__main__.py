@@ -127,7 +127,9 @@ async def measure(
 
     async with AsyncExitStack() as servers:
         # Started one after the other: two migrations in one process would interfere.
-        lanes = [Lane(await servers.enter_async_context(a_stack()), given.settle) for _ in range(given.lanes)]
+        lanes = [
+            Lane(await servers.enter_async_context(a_stack()), given.settle, given.texts) for _ in range(given.lanes)
+        ]
         async with asyncio.TaskGroup() as working:
             for lane in lanes:
                 working.create_task(work(lane))
@@ -233,6 +235,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--lanes", type=int, default=2, help="number of concurrent servers")
     parser.add_argument("--json", type=Path, help="a JSONL file to which every measured context is appended")
+    parser.add_argument("--texts", type=Path, help="a folder to which every measured context is written for readers")
     parser.add_argument("--again", type=Path, help="print the tables of such a file without measuring")
     parser.add_argument("--picture", type=Path, help="a file for an SVG of the last recordings file")
     return parser.parse_args()

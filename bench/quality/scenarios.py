@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any, Final, cast
 
 from palimpsest import AsyncSession, ContextInfeasibleError
@@ -10,6 +11,7 @@ from palimpsest.types import PolicyDocument
 
 from app.core.policy.policy import DOCUMENTS
 from bench.cost.sessions import MODEL
+from bench.quality import texts
 from bench.quality.answers import with_questions
 from bench.quality.kept import Kept, covered, kept_needs, lost, text_of
 from bench.quality.recorded import Moment, Recorded
@@ -37,10 +39,14 @@ class Record:
 
 @dataclass(slots=True)
 class Lane:
-    """One server and the scenarios on it; after `settle` contexts that report a due summary it waits for the worker."""
+    """One server and the scenarios on it; after `settle` contexts that report a due summary it waits for the worker.
+
+    Each measured context is written to the folder `texts`, for people to read.
+    """
 
     stack: Stack
     settle: int
+    texts: Path | None = None
     _numbers: Iterator[int] = field(default_factory=count)
 
     async def first_asked(
@@ -150,6 +156,9 @@ class Lane:
         live = await self.stack.all(f"/v1/sessions/{session}/summaries", live="true")
         epochs = await self.stack.all(f"/v1/sessions/{session}/epochs", view=body.get("view", "main"))
         text = text_of(answer["request"])
+        if self.texts is not None:
+            title = f"{scenario}, {body['max_tokens']} tokens"
+            texts.write(self.texts, title, recording, moment, answer["request"])
         gone, dropped = lost(answer["evictions"], live)
         kept = replace(
             kept_needs(moment, recording.system, text),

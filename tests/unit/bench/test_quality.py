@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost.sessions import COUNTER
-from bench.quality import baselines, tables
+from bench.quality import baselines, tables, texts
 from bench.quality.answers import short_answers, with_questions
 from bench.quality.kept import Kept, kept_needs, lost, text_of, total
 from bench.quality.picture import svg
@@ -197,6 +198,22 @@ def test_the_picture_has_a_line_for_each_scenario() -> None:
     drawn = svg("kept", {"first asked": [(8_000, 0.5), (64_000, 1.0)], "the newest": [(8_000, 0.1), (64_000, 0.9)]})
     assert drawn.count('<path class="line') == 2 + 2, "two lines, and the legend"
     assert "all messages arrive" in drawn and ">64,000</text>" in drawn
+
+
+def test_contexts_are_written_for_readers_beside_the_messages_before_and_after_them(
+    one: Recorded, tmp_path: Path
+) -> None:
+    shown = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a summary"}]}, one.messages[5]]}
+    for title in ("first asked", "lived through"):
+        texts.write(tmp_path / "out", title, one, one.moments[0], shown)
+    index = (tmp_path / "out" / "index.txt").read_text()
+    assert index == "01 first asked: one, before message 7\n02 lived through: one, before message 7\n"
+    parts = {name: (tmp_path / "out" / f"02-{name}.txt").read_text() for name in ("context", "log", "next")}
+    assert "[0] user\na summary\n" in parts["context"]
+    assert 'CALL Read {"path": "src/new.py"}' in parts["context"]
+    assert "[6] tool\nsrc/both.py" in parts["log"]
+    assert "[7]" not in parts["log"]
+    assert "[7] assistant" in parts["next"]
 
 
 def test_a_preset_is_measured_at_a_window_of_its_own() -> None:
