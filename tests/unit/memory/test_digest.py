@@ -10,7 +10,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.appendix import Packing
-from app.core.memory.digest.commands import programs, written_paths
+from app.core.memory.digest.commands import programs, removed_paths, written_paths
 from app.core.memory.digest.files import FileUse, diffed_paths, files_of
 from app.core.memory.digest.names import IDENTIFIERS_MAX, names_in, weigh
 from app.core.memory.digest.record import Artifact, Command, Digest, Output, Search, complete, from_json, to_json, unite
@@ -606,3 +606,40 @@ def test_removed_and_moved_files_are_marked_until_they_are_written_again() -> No
         "/srv/tide/gauge.py (removed)",
         "/srv/tide/wind.py (removed)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "removed"),
+    [
+        ("rm -rf /srv/tide && mkdir /srv/tide", ()),
+        ("rm -rf /srv/tide && mkdir -p /srv/tide/air", ()),
+        ("rm -rf /srv/tide /srv/wind; cp old.py /srv/wind", ("/srv/tide",)),
+        ("cd /srv && rm tide.py && echo x > tide.py", ()),
+        ("mkdir /srv/tide && rm -r /srv/tide", ("/srv/tide",)),
+        ("rm /srv/tide.py && git add /srv/tide.py", ("/srv/tide.py",)),
+    ],
+)
+def test_a_file_that_its_command_creates_again_is_not_removed(command: str, removed: tuple[str, ...]) -> None:
+    assert tuple(removed_paths(command)) == removed
+
+
+def test_temporary_files_of_commands_are_no_modified_files_unless_the_work_is_in_such_a_folder() -> None:
+    log = Log()
+    log.user()
+    for command in ("head -9 a.go > /tmp/a.go && mv /tmp/a.go a.go", "cat > /tmp/try.py <<'E'\nx\nE"):
+        log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": ""}, gist="")
+    assert digest_of(log.events).files_modified == ("a.go",)
+    edit = {"file_path": "/tmp/work/b.go", "old_string": "a", "new_string": "b"}
+    log.result(log.call("Edit", body={"arguments": edit}), body={"content": "done"})
+    assert digest_of(log.events).files_modified == ("/tmp/a.go", "a.go", "/tmp/try.py", "/tmp/work/b.go")
+
+
+def test_a_command_that_prints_the_status_of_its_part_is_not_listed_as_failed() -> None:
+    log = Log()
+    log.user()
+    for command in ('git branch -D tide; echo "exit: $?"', "git branch -D wind"):
+        says = "error: branch not found\nexit: 1"
+        log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": says}, gist=says)
+    text = appendix(digest_of(log.events), COUNTER, 400)
+    assert "[error] git branch -D wind" in text
+    assert "tide" not in text

@@ -8,7 +8,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.memory.digest.calls import AnsweredCall, PlanStep, Task, answered_calls, plan_of, tasks_in
 from app.core.memory.digest.commands import moved_paths, programs, removed_paths
-from app.core.memory.digest.files import files_of, is_one_of, repository_lines
+from app.core.memory.digest.files import files_of, is_one_of, is_temporary, repository_lines
 from app.core.memory.digest.names import names_in, weigh
 from app.core.memory.digest.outcomes import OK, CheckRun, outcomes_of, reads_only, run_of
 from app.core.memory.digest.record import FOUND_MAX, Artifact, Command, Digest, Output, Search, unite
@@ -89,14 +89,21 @@ def _tasks(calls: Sequence[AnsweredCall]) -> Iterator[Task]:
             yield from tasks_in(call.tool, call.event.arguments, call.result.text)
 
 
-def _files(calls: Iterable[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the paths that the calls read and modified, in order."""
+def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the paths that the calls read and modified, in order.
+
+    Temporary files that commands wrote are left out, unless other tools work on such files too.
+    """
     read: list[str] = []
     modified: list[str] = []
     diffed: list[str] = []
+    works_on_temporary = any(
+        is_temporary(path) for call in calls if call.command is None for path in (*call.use.read, *call.use.modified)
+    )
     for call in calls:
+        keeps_all = call.command is None or works_on_temporary
         read += call.use.read
-        modified += call.use.modified
+        modified += call.use.modified if keeps_all else (one for one in call.use.modified if not is_temporary(one))
         diffed += call.diffed
     if diffed:
         # A diff names a file from the root of its repository; a call may name the same file by its full path.

@@ -326,7 +326,7 @@ def _commands(digest: Digest, beside: str) -> Sequence[str]:
     """Return the commands that had an effect, then the checks."""
     # The text of a here-document is not a command, but on one line it cannot be told apart.
     bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
-    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_in_repository(one, digest))]
+    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_left_out(one, digest))]
     others = [
         one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at + 1 :]))
     ]
@@ -342,9 +342,10 @@ def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
     return any(one.state == OK and ran == {*programs(one.text)} for one in later)
 
 
-def _is_in_repository(command: Command, digest: Digest) -> bool:
-    """Return whether the repository section covers a command."""
-    return bool(digest.made) and command.state == OK and _REPOSITORY_COMMAND.match(command.text) is not None
+def _is_left_out(command: Command, digest: Digest) -> bool:
+    """Return whether the repository section covers a command, or it printed its own status and may be meant to fail."""
+    is_covered = bool(digest.made) and command.state == OK and _REPOSITORY_COMMAND.match(command.text) is not None
+    return is_covered or (command.state == ERROR and "$?" in command.text)
 
 
 def _search(search: Search) -> str:

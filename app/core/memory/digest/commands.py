@@ -74,11 +74,18 @@ def written_paths(command: str) -> Iterator[str]:
 
 
 def removed_paths(command: str) -> Iterator[str]:
-    """Yield the paths that a command removes, resolved against its `cd`s."""
-    for folder, plain, _ in _with_folders(command[:COMMAND_CHARS_MAX]):
+    """Yield the paths that a command removes and does not create again, resolved against its `cd`s."""
+    gone: dict[str, None] = {}
+    for folder, plain, targets in _with_folders(command[:COMMAND_CHARS_MAX]):
         words = plain[1:] if plain[:1] == ["git"] else plain
-        if words[:1] == ["rm"] and "--cached" not in words:
-            yield from (_join(folder, path) for path in words[1:] if _is_literal_path(path))
+        removes = words[:1] == ["rm"] and "--cached" not in words
+        if removes:
+            gone |= {_join(folder, path): None for path in words[1:] if _is_literal_path(path)}
+        elif gone:
+            created = [*(words[1:] if words[:1] == ["mkdir"] else _changed(plain)), *targets]
+            made = [_join(folder, path) for path in created if _is_literal_path(path)]
+            gone = {path: None for path in gone if not any(f"{one}/".startswith(f"{path}/") for one in made)}
+    yield from gone
 
 
 def moved_paths(command: str) -> Iterator[tuple[str, str]]:
