@@ -12,7 +12,7 @@ from app.core.memory.extractive import write_summary
 from app.core.memory.extractive.sections import LATEST
 from app.core.plan.pipeline import Plan, PlanInputs, plan
 from app.core.plan.state.frontier import START, from_json, to_json
-from app.core.plan.state.settled import settled_lines, without_lines
+from app.core.plan.state.settled import ANNOUNCED_CALLS, settled_lines, without_lines
 from app.core.plan.state.wording import RESUMED
 from app.core.policy.policy import PRESETS
 from app.core.render.request import arrange
@@ -213,3 +213,20 @@ def test_no_line_ends_messages_if_all_are_newer_than_the_summaries() -> None:
     done = folded(log, 2, "## Goal\n- Sort the gauge.")
     texts = [content_text(block.content) for block in arrange(done.context, done.state).blocks]
     assert "The messages below are newer" in texts[0] and texts[1:] == ["and now?"]
+
+
+def test_announced_next_steps_and_lines_on_nothing_are_left_out_where_another_summary_follows() -> None:
+    text = "Nothing was decided or changed; called Read x3."
+    announced = "## Next Steps\n- First, let me sort the gauge.\n- Print the table by name."
+    settled = settled_lines([summary(text), summary(announced), summary(SUMMARY)], [])
+    assert without_lines(text, settled, precise=True) == ""
+    assert without_lines(announced, settled, precise=True) == "## Next Steps\n- Print the table by name."
+    alone = settled_lines([summary(SUMMARY), summary(text)], [])
+    assert without_lines(text, alone, precise=True) == text
+
+
+def test_an_announced_next_step_is_left_out_after_a_few_calls() -> None:
+    text = "## Next Steps\n- Let me sort the gauge."
+    runs = [ran(f"cat {number}.txt", "x") for number in range(ANNOUNCED_CALLS)]
+    for count, left in ((ANNOUNCED_CALLS - 1, text), (ANNOUNCED_CALLS, "")):
+        assert without_lines(text, settled_lines([summary(text)], log_of(*runs[:count]).events), precise=True) == left

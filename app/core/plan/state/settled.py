@@ -1,8 +1,8 @@
 """Lines of summaries that messages after them settle: failures, runs of checks, tasks, steps of a plan, next steps.
 
-Where another summary follows, messages that only announce what the agent did next are settled too. The lines are left
-out as long as what settles them is shown with the summary. They are kept as checksums, so that they
-quote nothing of a log and stay the same if the summary is shortened.
+Where another summary follows, messages and next steps that only announce what the agent did next are settled too, and
+lines that tell of nothing. The lines are left out as long as what settles them is shown with the summary. They are kept
+as checksums, so that they quote nothing of a log and stay the same if the summary is shortened.
 """
 
 import re
@@ -18,17 +18,21 @@ from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is
 from app.core.memory.digest.commands import programs
 from app.core.memory.digest.outcomes import ERROR, OK, bare_command, outcomes_of
 from app.core.memory.digest.sentences import sentences
-from app.core.memory.extractive.sections import LATEST
+from app.core.memory.extractive.sections import LATEST, NOTHINGS
 from app.core.memory.extractive.statements import is_narration
 
 FAILED_COMMAND: Final = re.compile(r"-(?<=^-) `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
 FAILED_CHANGE: Final = re.compile(r"-(?<=^-) The last attempt to change (\S+) in this part failed\.\n?", re.M)
 EDITED: Final = re.compile(r"-(?<=^-) (?:Changed|Wrote|Deleted) ", re.M)
 """Lines on changes in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
+ANNOUNCED_CALLS: Final = 3
+"""The number of later calls from which the announced ones are taken to be among them."""
 TURNS_PAST: Final = 3
 """The number of later turns after which a failed command counts as history, if files were changed after it."""
 UNRESOLVED_LINE: Final = re.compile(r"-(?<=^-) Not resolved when this part ended: [^\n]*\n?", re.M)
-_ANNOUNCED: Final = re.compile(r"- (?:(?:Next|Now|Then),? )?(?:I['’]ll|I will|I['’]m going to|Let me|Let['’]s) ", re.I)
+_ANNOUNCED: Final = re.compile(
+    r"- (?:(?:First|Next|Now|Then),? )?(?:I['’]ll|I will|I['’]m going to|Let me|Let['’]s) ", re.I
+)
 """A next step in the agent's own words, as opposed to a plan that a model wrote."""
 STATE_MARK: Final = re.compile(r"^\[(\w+)\] ")
 """Lines on states in a summary without a model. Their first character is found faster than a line's beginning."""
@@ -53,7 +57,7 @@ class _Later:
     """The states that the calls of later messages show, and whether a turn ended in them."""
 
     def __init__(self, calls: Sequence[AnsweredCall], *, ended_turn: bool) -> None:
-        self._ended_turn = ended_turn
+        self._went_on = ended_turn or len(calls) >= ANNOUNCED_CALLS
         done = [call for call in calls if call.result is not None and call.result.body is not None]
         self._runs = [(call.command, call) for call in done if call.command and not call.is_rejected]
         found = (outcome for text, call in self._runs for outcome in outcomes_of(text, call.result))
@@ -85,7 +89,7 @@ class _Later:
         if heading == "<tasks>":
             return any(task.id in self._closed for task in parse_tasks(line))
         if heading == "## Next Steps":
-            return self._ended_turn and _ANNOUNCED.match(line) is not None
+            return self._went_on and _ANNOUNCED.match(line) is not None
         return heading in _PLANS and self._has_plan
 
     def _ran(self, command: str, *, has_failed: bool) -> bool:
@@ -122,7 +126,8 @@ def _overtaken(summary: Summary, after: Summary, turn: int) -> Iterator[str]:
     """Yield the lines that the next summary, or the turns until the newest one's `turn`, have overtaken."""
     is_past = turn - summary.last_turn >= TURNS_PAST and EDITED.search(after.text)
     for heading, line in _lines(summary.text):
-        if (heading == LATEST and _announces(line)) or (is_past and FAILED_COMMAND.match(line)):
+        announces = _announces(line) if heading == LATEST else heading == "## Next Steps" and _ANNOUNCED.match(line)
+        if announces or line.startswith(NOTHINGS) or (is_past and FAILED_COMMAND.match(line)):
             yield line
 
 
