@@ -59,3 +59,46 @@ def test_an_amended_commit_is_listed_once() -> None:
     amend = "git commit --amend -m 'print metres only'"
     log = log_of_runs((HEREDOC, "[main 1a2b3c4] fix", False), (amend, "[main 2b3c4d5] fix", False))
     assert [one.subject for one in commits_of(log.events)] == ["print metres only"]
+
+
+@pytest.mark.parametrize(
+    ("command", "stands"),
+    [
+        ("git reset --hard HEAD~1", False),
+        ("git reset --hard", True),
+        ("git reset HEAD~1", True),
+        ("git stash && make && git stash pop", True),
+        ("git checkout -- other.go", True),
+    ],
+)
+def test_work_that_a_reset_threw_away_is_neither_done_nor_decided(command: str, stands: bool) -> None:
+    log = Log()
+    log.user(body={"content": "Print metres, then commit it please."})
+    told = (
+        "The fix is to add a factor, since the gauge counts in feet.\n\n- Added a factor of 0.3048 to the gauge table"
+    )
+    log.assistant(body={"content": told})
+    for text, run, says in (
+        ("", HEREDOC, "[main 1a2b3c4] fix"),
+        ("Please convert them where they are read.", "", ""),
+        ("", command, "HEAD is now at 5d6e7f8"),
+    ):
+        if text:
+            log.user(body={"content": text})
+            log.assistant(body={"content": "The heights are converted where they are read, since they are read once."})
+        else:
+            log.result(log.call("Bash", body={"arguments": {"command": run}}), body={"content": says}, gist=says)
+    told = extract(log.events, "", digest_of(log.events), 600, COUNTER)
+    text = "\n".join(line for line in told.splitlines() if "(about: " not in line)
+    assert ("Added a factor of 0.3048 to the gauge table" in text) == stands
+    assert ("The fix is to add a factor" in text) == stands
+    assert "since they are read once" in text
+
+
+def test_uncommitted_work_is_thrown_away_by_a_checkout_of_everything() -> None:
+    log = Log()
+    log.user(body={"content": "Print metres please."})
+    log.assistant(body={"content": "Added a factor of 0.3048 to the gauge table."})
+    log.user(body={"content": "Take all of that back, the table stays as it is."})
+    log.result(log.call("Bash", body={"arguments": {"command": "git checkout ."}}), body={"content": ""}, gist="")
+    assert "Added a factor" not in extract(log.events, "", digest_of(log.events), 600, COUNTER)

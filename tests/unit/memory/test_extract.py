@@ -72,9 +72,8 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
         "Not resolved when this part ended: The estuary test fails because its heights are missing.",
     ]
     assert section(text, "## Agent Messages at the End of This Part") == [
-        "Before its last user message: I fixed the gauge so that heights are metric. The report converts heights to"
-        " feet.",
-        "Before its last user message: We decided to convert heights in the report instead of the gauge.",
+        "Earlier in this part: I fixed the gauge so that heights are metric. The report converts heights to feet.",
+        "Earlier in this part: We decided to convert heights in the report instead of the gauge.",
         "The estuary test fails because its heights are missing. Next I'll read the gauge log.",
     ]
 

@@ -134,3 +134,48 @@ def test_two_messages_that_begin_alike_are_both_given() -> None:
 
 def test_a_complaint_is_no_goal() -> None:
     assert goals_of("uh...you got blatted again it looks like...", FIRST) == [FIRST]
+
+
+def test_requests_of_later_parts_keep_their_order_and_none_of_them_becomes_the_first() -> None:
+    first = "## Goal\n- Sort the harbour table by height.\n## User Messages\n- go on, please do"
+    later = [
+        "## User Messages\n- Is the estuary sorted too?\n- Later request: Print the third table of the estuary.",
+        "## Goal\n- Later request: Draw the map of the tides.",
+    ]
+    half = extract([], "\n\n".join(later), digest_of([]), 400, COUNTER)
+    assert half.splitlines() == [
+        "## User Messages",
+        "- Is the estuary sorted too?",
+        "- Later request: Print the third table of the estuary.",
+        "- Later request: Draw the map of the tides.",
+    ]
+    whole = extract([], f"{first}\n\n{half}", digest_of([]), 400, COUNTER)
+    assert whole.splitlines() == [
+        "## Goal",
+        "- First request: Sort the harbour table by height.",
+        "## User Messages",
+        "- go on, please do",
+        "- Is the estuary sorted too?",
+        "- Print the third table of the estuary.",
+        "- Later request: Draw the map of the tides.",
+    ]
+
+
+def test_an_answer_is_no_later_request() -> None:
+    log = Log()
+    log.user(body={"content": FIRST})
+    log.assistant(body={"content": "It is in the gauge. Shall I fix the gauge table now?"})
+    begun = len(log.events)
+    log.user(body={"content": "yes"})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
+    text = extract(log.events[begun:], "", digest_of(log.events[begun:]), 400, COUNTER)
+    assert text.startswith("## User Messages\n- yes")
+
+
+def test_a_goal_in_a_longer_form_is_marked_once() -> None:
+    words = "Print the third table of the estuary by the height of its harbours and by their names"
+    parts = [
+        f"## User Messages\n- go on, please do\n- Later request: {words[:70]}…",
+        f"## User Messages\n- Later request: {words}, {words}, {words}, {words}.",
+    ]
+    assert extract([], "\n\n".join(parts), digest_of([]), 400, COUNTER).count("Later request: ") == 1

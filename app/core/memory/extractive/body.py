@@ -24,8 +24,11 @@ from app.core.memory.extractive.changes import (
     decisions,
     finished_work,
     goals,
+    is_later,
+    is_request,
     ranked,
     requests_in,
+    without_discarded,
 )
 from app.core.memory.extractive.quotes import (
     CANDIDATES_MAX,
@@ -44,12 +47,12 @@ from app.core.memory.extractive.sections import (
     CONTEXT,
     DECISIONS,
     DONE,
-    EARLIER_BEFORE_LAST,
     EARLY,
     GOAL,
     HEADINGS,
     LATEST,
     LATEST_REQUEST,
+    MARKED_BEFORE_LAST,
     NEXT,
     NOT_STARTED,
     NOTHING,
@@ -147,6 +150,7 @@ class SpanBody:
         self._messages = messages = _Messages(events, focus, previous)
         self._shares = _TALK if messages.is_talk else _WORK if digest.is_on_files else _CASES
         earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
+        begins = any(not is_later(line.text) for line in earlier[GOAL]) if previous_text else not messages.is_later
         earlier[GOAL], earlier[USERS] = requests_in(earlier[GOAL], earlier[USERS])
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
@@ -158,7 +162,7 @@ class SpanBody:
         earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
         # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
         told = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
-        past = [(line.seq, line.text.removeprefix(BEFORE_LAST).removeprefix(EARLIER_BEFORE_LAST)) for line in told]
+        past = [(line.seq, MARKED_BEFORE_LAST.sub("", line.text)) for line in told]
         finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
         new, old = messages.decisions(), decisions(past, ())
         observed = [] if messages.is_talk else [one for one in interleave(new, old) if is_observation(one.text)]
@@ -172,8 +176,9 @@ class SpanBody:
         said = messages.said([SectionLine(_ANSWER.sub("", line.text), line.seq) for line in users])
         self._said = [*said, *([] if said else asks)]
         goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
-        if goal and not earlier[GOAL] and messages.is_later:
-            goal = [SectionLine(LATEST_REQUEST + goal[0].text, goal[0].seq), *goal[1:]]
+        if goal and not begins:  # a mere answer stands among the users' messages
+            later = is_request(goal[0].text)
+            goal = [SectionLine(LATEST_REQUEST + goal[0].text, goal[0].seq), *goal[1:]] if later else []
         asked = {line.text.removeprefix(LATEST_REQUEST) for line in goal}
         answered = [*messages.answered(), *(line for line in reversed(users) if _ANSWER.search(line.text))]
         self._answered = [line for line in answered if _ANSWER.sub("", line.text) not in asked]
@@ -255,6 +260,7 @@ class _Messages:
         self._reports, refuted = _reports(events)
         self._commits = commits_of(events)
         self._unrefuted = [one for one in self._assistant_texts if one[0] not in refuted]
+        self._stands = without_discarded(self._unrefuted, events, [event.seq for event in self.users])
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
@@ -298,7 +304,7 @@ class _Messages:
         room = int(tokens * CHARS_PER_TOKEN)
         last = max((seq for seq, words, _ in self._user_lines if not _GREETING.fullmatch(words)), default=0)
         found: list[SectionLine] = []
-        telling = [one for one in self._unrefuted if has_content(one[1])]
+        telling = [one for one in self._stands if has_content(one[1])]
         texts = [(seq, own_words(text)) for seq, text in telling[-NEWEST_TEXTS:]]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
@@ -334,13 +340,13 @@ class _Messages:
         return found
 
     def decisions(self) -> Sequence[SectionLine]:
-        """Return the decisions and findings of the assistant that the user did not refute, and those in its commits."""
-        texts = [*self._unrefuted, *((one.seq, f"{one.subject}\n\n{one.body}") for one in self._commits)]
+        """Return the decisions and findings of the assistant that still stand, and those in its commits."""
+        texts = [*self._stands, *((one.seq, f"{one.subject}\n\n{one.body}") for one in self._commits)]
         return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:
-        """Return the assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
-        return finished_work(self._unrefuted, self._reports)
+        """Return the assistant's sentences on finished work that still stands; see `finished_work`."""
+        return finished_work(self._stands, self._reports)
 
     def next_steps(self) -> Sequence[SectionLine]:
         """Return the next steps in the newest assistant text, in its order."""

@@ -12,7 +12,7 @@ from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.memory.digest.answers import INTERRUPTED
 from app.core.memory.digest.calls import answered_calls
-from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS
+from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS, commits_in, undone_changes
 from app.core.memory.digest.outcomes import OK
 from app.core.memory.digest.sentences import abridge
 from app.core.memory.extractive.quotes import TELLING_WORDS, Sentence, distinct
@@ -214,6 +214,29 @@ def commits_of(events: Sequence[Event]) -> Sequence[Commit]:
     return found
 
 
+def without_discarded(
+    texts: Sequence[tuple[int, str]], events: Sequence[Event], turns: Sequence[int]
+) -> Sequence[tuple[int, str]]:
+    """Return the texts, given with their seqs, without those on work that a hard reset or a checkout threw away.
+
+    These follow the last commit that remains. `turns` are the seqs of the users' messages: texts between the last one
+    and the reset may be about new work, and stay.
+    """
+    commits: list[int] = []
+    gone: set[int] = set()
+    for call in answered_calls(events):
+        if call.command is None or call.result is None:
+            continue
+        for back in () if "stash" in call.command else undone_changes(call.command, call.state):
+            commits = commits[: max(0, len(commits) - back.commits)]
+            if not (back.paths or back.keeps_changes):
+                since, until = max(commits, default=0), max((seq for seq in turns if seq < call.seq), default=0)
+                gone.update(seq for seq, _ in texts if since < seq < until)
+        if commits_in(call.command, call.result.text):
+            commits.append(call.seq)
+    return [one for one in texts if one[0] not in gone]
+
+
 def decisions(
     texts: Sequence[tuple[int, str]], turns: Sequence[int], reports: Collection[int] = ()
 ) -> Sequence[SectionLine]:
@@ -277,11 +300,15 @@ def requests_in(
     for goal in goals:
         heading = _end_of(goal.seq, numbers)
         end = _end_of(heading + 1, numbers)
-        is_later = goal.text.startswith((LATEST_REQUEST, EARLIER_MARK))
         # A heading ends the messages, so no other line has this number.
-        requests.append(SectionLine(goal.text, end) if is_later and end > heading + 1 else goal)
+        requests.append(SectionLine(goal.text, end) if is_later(goal.text) and end > heading + 1 else goal)
     bare = [SectionLine(_MARK.sub("", one.text), one.seq) for one in requests]
     return sorted(bare, key=lambda line: line.seq), [line for line in messages if line not in requests]
+
+
+def is_later(goal: str) -> bool:
+    """Return whether a goal of an earlier summary is marked as a request that came after another."""
+    return goal.startswith((LATEST_REQUEST, EARLIER_MARK))
 
 
 def _end_of(number: int, numbers: Collection[int]) -> int:
@@ -294,7 +321,7 @@ def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequen
 
     `earlier` are the goals of earlier summaries, `said` the users' messages since, with the questions that they answer.
     """
-    requests = [line for line in (*earlier, *said) if _is_request(line.text)]
+    requests = [line for line in (*earlier, *said) if is_request(line.text)]
     if not requests:
         return [line for line in (*earlier[:1], *said) if not _REJECTED.search(line.text)][:1]
     first = requests[0]
@@ -306,7 +333,8 @@ def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequen
     return [first, SectionLine(LATEST_REQUEST + abridge(latest.text, LATEST_CHARS_MAX), latest.seq)]
 
 
-def _is_request(text: str) -> bool:
+def is_request(text: str) -> bool:
+    """Return whether a user's message asks for work, and is no answer, command or entry of a list."""
     return not _ASIDE.search(text) and len(content_words(text)) >= REQUEST_WORDS
 
 

@@ -52,10 +52,12 @@ EARLIER_MARK: Final = "Latest request: "
 """LATEST_REQUEST in older summaries."""
 _MARKS: Final = ('(asked: "', '(about: "', '(answered: "')
 """The beginnings of what is told of a user's message besides its words."""
-BEFORE_LAST: Final = "Before its last user message: "
+BEFORE_LAST: Final = "Earlier in this part: "
 """The mark of an agent's message that is not about the user's last message in its part."""
-EARLIER_BEFORE_LAST: Final = "Before the user's last message: "
-"""BEFORE_LAST in older summaries."""
+MARKED_BEFORE_LAST: Final = re.compile(
+    f"^(?:{BEFORE_LAST}|Before its last user message: |Before the user's last message: )"
+)
+"""That mark, also in older summaries."""
 UNRESOLVED: Final = "Not resolved when this part ended: "
 """The mark of a problem in the assistant's words."""
 LEAST_SHARE: Final = 0.1
@@ -200,7 +202,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             mark = LATEST_REQUEST if goal.chosen[at].text.startswith(LATEST_REQUEST) else ""
             cost += measure(mark) - measure(f"- {goal.chosen[at].text}\n")
             if cost <= room - taken:
-                goal.chosen[at] = SectionLine(mark + text, line.seq)
+                goal.chosen[at] = SectionLine(mark + text.removeprefix(mark), line.seq)
                 taken += cost
         elif cost <= room - taken:
             taken += cost - sum(measure(f"- {gone}\n") for gone in _remove_covered(text, sections))
@@ -278,7 +280,7 @@ def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
 @lru_cache(maxsize=4_096)
 def _normal(text: str) -> str:
     """Return the words of a line for comparison, without case, emphasis and an ellipsis."""
-    words = text.removeprefix(LATEST_REQUEST).removeprefix(BEFORE_LAST).replace("*", "").replace("`", "")
+    words = MARKED_BEFORE_LAST.sub("", text.removeprefix(LATEST_REQUEST)).replace("*", "").replace("`", "")
     return " ".join(words.lower().rstrip("… .?").split())
 
 

@@ -1,7 +1,7 @@
 """Lines of summaries that messages after them settle: failures, runs of checks, tasks, steps of a plan, next steps.
 
-Where another summary follows, messages and next steps that only announce what the agent did next are settled too, and
-lines that tell of nothing. The lines are left out as long as what settles them is shown with the summary. They are kept
+Where another summary follows, messages and next steps that only announce the agent's next actions are settled too, and
+lines on nothing. The lines are left out as long as what settles them is shown with the summary. They are kept
 as checksums, so that they quote nothing of a log and stay the same if the summary is shortened.
 """
 
