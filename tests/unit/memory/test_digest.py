@@ -643,3 +643,27 @@ def test_a_command_that_prints_the_status_of_its_part_is_not_listed_as_failed() 
     text = appendix(digest_of(log.events), COUNTER, 400)
     assert "[error] git branch -D wind" in text
     assert "tide" not in text
+
+
+@pytest.mark.parametrize(
+    ("between", "back", "modified"),
+    [
+        (None, ("feet", "metres"), ()),
+        (None, ("feet", "yards"), ("gauge.py",)),
+        ("git commit -am x", ("feet", "metres"), ("gauge.py",)),
+    ],
+)
+def test_a_file_whose_edits_were_taken_back_before_a_commit_counts_as_read(
+    between: str | None, back: tuple[str, str], modified: tuple[str, ...]
+) -> None:
+    log = Log()
+    log.user()
+    for old, new in (("metres", "feet"), back):
+        edit = {"file_path": "gauge.py", "old_string": old, "new_string": new}
+        log.result(log.call("Edit", body={"arguments": edit}), body={"content": "done"})
+        if between and old == "metres":
+            run = log.call("Bash", body={"arguments": {"command": between}})
+            log.result(run, body={"content": "[main 1a2b3c4] x"}, gist="x")
+    digest = digest_of(log.events)
+    assert digest.files_modified == modified
+    assert "gauge.py" in (*digest.files_read, *digest.files_modified)

@@ -1,14 +1,14 @@
 """The digest of a span: facts that are extracted mechanically and never left to a model."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.memory.digest.calls import AnsweredCall, PlanStep, Task, answered_calls, plan_of, tasks_in
 from app.core.memory.digest.commands import moved_paths, programs, removed_paths
-from app.core.memory.digest.files import files_of, is_one_of, is_temporary, repository_lines
+from app.core.memory.digest.files import commits_in, files_of, is_one_of, is_temporary, repository_lines, single_edit
 from app.core.memory.digest.names import names_in, weigh
 from app.core.memory.digest.outcomes import OK, CheckRun, outcomes_of, reads_only, run_of
 from app.core.memory.digest.record import FOUND_MAX, Artifact, Command, Digest, Output, Search, unite
@@ -92,8 +92,10 @@ def _tasks(calls: Sequence[AnsweredCall]) -> Iterator[Task]:
 def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the paths that the calls read and modified, in order.
 
-    Temporary files that commands wrote are left out, unless other tools work on such files too.
+    Files whose edits were all taken back count as read. Temporary files that commands wrote are left out, unless other
+    tools work on such files too.
     """
+    unchanged = _unchanged(calls)
     read: list[str] = []
     modified: list[str] = []
     diffed: list[str] = []
@@ -109,7 +111,23 @@ def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, .
         # A diff names a file from the root of its repository; a call may name the same file by its full path.
         full = {ending: path for path in (*read, *modified) for ending in _endings(path)}
         modified += [full.get(path, path) for path in diffed]
-    return tuple(read), tuple(modified)
+    return (*unchanged, *read), tuple(path for path in modified if path not in unchanged)
+
+
+def _unchanged(calls: Iterable[AnsweredCall]) -> Collection[str]:
+    """Return the paths of which later edits took back all edits before they were committed."""
+    changes: dict[str, list[tuple[str, str] | None]] = {}
+    for call in calls:
+        if call.command and call.result is not None and commits_in(call.command, call.result.text):
+            changes = {path: [None] if made else [] for path, made in changes.items()}
+        edit = None if call.command else single_edit(call.event.arguments)
+        for path in call.use.modified:
+            made = changes.setdefault(path, [])
+            if edit is not None and edit[::-1] in made:
+                made.remove(edit[::-1])
+            else:
+                made.append(edit)
+    return [path for path, made in changes.items() if not made]
 
 
 def _removed(calls: Iterable[AnsweredCall]) -> Iterable[str]:

@@ -95,6 +95,23 @@ def is_temporary(path: str) -> bool:
     return _TEMPORARY.match(path) is not None
 
 
+def edits_in(arguments: Mapping[str, Json]) -> Iterable[tuple[str, str]]:
+    """Yield the old and the new text of each edit in a call's arguments."""
+    edits = arguments.get("edits")
+    for one in (arguments, *(edits if isinstance(edits, list) else ())):
+        if isinstance(one, Mapping):
+            old = next((one[name] for name in OLD_TEXTS if isinstance(one.get(name), str)), None)
+            new = next((one[name] for name in NEW_TEXTS if isinstance(one.get(name), str)), None)
+            if old is not None and new is not None:
+                yield old, new
+
+
+def single_edit(arguments: Mapping[str, Json]) -> tuple[str, str] | None:
+    """Return the old and the new text of a call that makes one edit in one place; None for any other call."""
+    edits = list(edits_in(arguments))
+    return edits[0] if len(edits) == 1 and not arguments.get("replace_all") else None
+
+
 def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
     """Return the files that a call uses. A folder that is searched or listed does not count."""
     command = command_of(tool, arguments)

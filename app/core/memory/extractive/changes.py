@@ -1,7 +1,7 @@
 """Statements of the log about goals, changes, commits and conclusions."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Final
@@ -12,7 +12,7 @@ from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.memory.digest.answers import INTERRUPTED
 from app.core.memory.digest.calls import answered_calls
-from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS, commits_in, undone_changes
+from app.core.memory.digest.files import commits_in, edits_in, undone_changes
 from app.core.memory.digest.outcomes import OK
 from app.core.memory.digest.sentences import abridge
 from app.core.memory.extractive.quotes import TELLING_WORDS, Sentence, distinct
@@ -166,17 +166,6 @@ def _defined(text: str) -> Mapping[str, str]:
         names = (name for name in DEFINITION.findall(code[begin]) if f"{name}." not in code[begin])
         found |= {name: "\n".join(lines[begin:end]) for name in names if len(name) <= NAME_CHARS_MAX}
     return found
-
-
-def edits_in(arguments: Mapping[str, Json]) -> Iterable[tuple[str, str]]:
-    """Yield the old and the new text of each edit in a call's arguments."""
-    edits = arguments.get("edits")
-    for one in (arguments, *(edits if isinstance(edits, list) else ())):
-        if isinstance(one, Mapping):
-            old = next((one[name] for name in OLD_TEXTS if isinstance(one.get(name), str)), None)
-            new = next((one[name] for name in NEW_TEXTS if isinstance(one.get(name), str)), None)
-            if old is not None and new is not None:
-                yield old, new
 
 
 _MESSAGE: Final = re.compile(

@@ -22,6 +22,7 @@ from app.core.memory.digest.files import (
     distinct_files,
     files_of,
     is_temporary,
+    single_edit,
     undone_changes,
     writes_whole,
 )
@@ -42,7 +43,6 @@ from app.core.memory.extractive.changes import (
     FileChange,
     by_commands,
     definitions,
-    edits_in,
     parse_changes,
 )
 from app.core.memory.extractive.sections import SectionLine, done_lines
@@ -216,7 +216,7 @@ class SpanWork:
                 if name in self._changes:
                     self._changes[name].forget(arguments)
                 self._note(path, change)
-                if edit := _single_edit(arguments):
+                if edit := single_edit(arguments):
                     self._replaced[path, *edit] = change
         if not (use.modified or use.read or _LOOKING.search(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
@@ -225,7 +225,7 @@ class SpanWork:
 
     def _takes_back(self, path: str, arguments: Mapping[str, Json]) -> bool:
         """Undo the uncommitted change of which a call's edit is the exact inverse; return whether there is one."""
-        edit = _single_edit(arguments)
+        edit = single_edit(arguments)
         earlier = self._replaced.pop((path, edit[1], edit[0]), None) if edit else None
         if earlier is None or (path, earlier) not in self._uncommitted:
             return False
@@ -352,12 +352,6 @@ class SpanWork:
             if attempts.states[-1] == ERROR:
                 lines.append(SectionLine(f"{tool} failed when it was last called in this part.", attempts.seq))
         return sorted(lines, key=lambda line: -line.seq)
-
-
-def _single_edit(arguments: Mapping[str, Json]) -> tuple[str, str] | None:
-    """Return the old and the new text of a call that makes one edit in one place; None for any other call."""
-    edits = list(edits_in(arguments))
-    return edits[0] if len(edits) == 1 and not arguments.get("replace_all") else None
 
 
 def last_effect(events: Sequence[Event]) -> int:
