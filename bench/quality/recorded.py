@@ -74,7 +74,7 @@ def recorded(value: dict[str, Any], line: int, shares: Sequence[float] = ()) -> 
         id=value["id"],
         system=value["system"],
         head=neutral.recording(value, line).head(),
-        messages=tuple(map(_openai, messages)),
+        messages=tuple(map(openai_message, messages)),
         times=times,
         moments=tuple(
             Moment(point, times[point.at - 1], rules(messages[: point.at]), short_answers(point.events))
@@ -109,7 +109,8 @@ def _times(value: Mapping[str, Any]) -> tuple[str | None, ...]:
     return tuple(found)
 
 
-def _openai(message: Mapping[str, Any]) -> Object:
+def openai_message(message: Mapping[str, Any]) -> Object:
+    """Return a neutral message in OpenAI's shape."""
     calls = message.get("tool_calls")
     made: dict[str, Json] = {"role": message["role"], "content": message.get("content")}
     if calls:

@@ -9,6 +9,7 @@ all of whose evidence is in the context.
 """
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -19,7 +20,9 @@ from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import unite
 from app.core.memory.extractive import write_summary
 from app.core.tokens.counter import TextKind
-from bench.cost.sessions import COUNTER
+from bench.cost.sessions import COUNTER, session
+from bench.quality.recorded import openai_message
+from bench.quality.texts import transcript
 from bench.retention import dialogue, truth
 from bench.retention.points import Point, load
 from bench.retention.statements import StatementCounts
@@ -44,13 +47,35 @@ def summarize(point: Point, tokens: int) -> str:
     return text
 
 
-def merge(point: Point, tokens: int) -> str:
-    """Return a summary merged from those of PARTS neighbouring parts as a worker does, without reading events again."""
+def merge(point: Point, tokens: int, *, in_pairs: bool = False) -> str:
+    """Return a summary merged from those of PARTS neighbouring parts as a worker does, without reading events again.
+
+    With `in_pairs`, each two neighbours are merged, then the results, until one is left.
+    """
     size = -(-len(point.events) // PARTS)
     parts = [point.events[at : at + size] for at in range(0, len(point.events), size)]
     digests = [digest_of(part) for part in parts]
-    told = [write_summary(part, (), "", one, tokens, COUNTER) for part, one in zip(parts, digests, strict=True)]
-    return write_summary((), (), "\n\n".join(told), unite(digests), tokens, COUNTER)
+    texts = [write_summary(part, (), "", one, tokens, COUNTER) for part, one in zip(parts, digests, strict=True)]
+    width = 2 if in_pairs else PARTS
+    while len(texts) > 1:
+        starts = range(0, len(texts), width)
+        digests = [unite(digests[at : at + width]) for at in starts]
+        joined = ["\n\n".join(texts[at : at + width]) for at in starts]
+        texts = [write_summary((), (), text, one, tokens, COUNTER) for text, one in zip(joined, digests, strict=True)]
+    return texts[0]
+
+
+def write_texts(folder: Path, file: Path) -> None:
+    """Write the summary of each whole session of a file, and its messages, for people to compare."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            value = json.loads(line)
+            events = session(value, number).events
+            text = write_summary(events, (), "", digest_of(events), SIZES[1], COUNTER)
+            (folder / f"{value['id']}-summary.txt").write_text(f"{text}\n", encoding="utf-8")
+            log = transcript(map(openai_message, value["messages"]))
+            (folder / f"{value['id']}-log.txt").write_text(f"{log}\n", encoding="utf-8")
 
 
 def row(label: str, points: Sequence[Point], texts: Iterable[str]) -> str:
@@ -88,8 +113,9 @@ def statements(points: Sequence[Point]) -> str:
     """Return Markdown: the statements that summaries keep, their form, and the truth of the states they give."""
     lines = [
         "| summary | user messages, whole | newest three texts, sentences | their content words"
-        " | short answers shown, with their question | junk among names | sentences repeated | cut in a word |",
-        "|---|---|---|---|---|---|---|---|",
+        " | short answers shown, with their question | junk among names | sentences repeated | cut in a word"
+        " | users' messages out of order |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     states = ["| summary | stated | true | false | not known |", "|---|---|---|---|---|"]
     for label, make in _makers():
@@ -100,7 +126,7 @@ def statements(points: Sequence[Point]) -> str:
             truth.tally(truth.verdicts(text, point.events), counts)
         shares = " | ".join(map(share, (told.messages, told.newest)))
         words = f"{sum(told.words) / max(1, len(told.words)):.1%}"
-        rest = f"{share(told.answers)} | {share(told.junk)} | {told.repeated} | {told.cut}"
+        rest = f"{share(told.answers)} | {share(told.junk)} | {told.repeated} | {told.cut} | {told.misplaced}"
         lines.append(f"| {label} | {shares} | {words} | {rest} |")
         for kind in dict.fromkeys(kind for kind, _ in sorted(counts)):
             cells = " | ".join(str(counts[kind, verdict]) for verdict in (truth.TRUE, truth.FALSE, truth.UNKNOWN))
@@ -112,6 +138,7 @@ def _makers() -> Iterator[tuple[str, Callable[[Point], str]]]:
     for size in SIZES:
         yield f"extractive, at most {size:,}", partial(summarize, tokens=size)
     yield f"{PARTS} merged, at most {SIZES[1]:,}", partial(merge, tokens=SIZES[1])
+    yield f"{PARTS} merged in pairs, at most {SIZES[1]:,}", partial(merge, tokens=SIZES[1], in_pairs=True)
     yield "the agent's own", lambda point: point.summary
 
 
@@ -119,8 +146,13 @@ def main() -> None:
     """Run the benchmark and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
+    parser.add_argument("--texts", type=Path, help="write only the summaries of whole sessions, to this folder")
     given = parser.parse_args()
     files = sorted(given.data.glob("*.jsonl"))
+    if given.texts:
+        for file in files:
+            write_texts(given.texts, file)
+        return
     points = [point for file in files for point in read(file, load)]
     if points:
         halves = "".join(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from app.core.lexicon.words import content_words
@@ -14,6 +15,8 @@ NEWEST: Final = 3
 SHORT_WORDS: Final = 8
 QUESTION_CHARS: Final = 600
 """Characters from the end of a text in which its questions are searched."""
+ORDER_CHARS: Final = 60
+"""Beginning by which a message is found in the log."""
 QUESTION_KEPT: Final = 0.6
 """Share of a question's or option's words that must be in the answer's line."""
 
@@ -40,6 +43,8 @@ _STANDARD: Final = re.compile(
 _WORDS: Final = re.compile(r"[A-Za-z]{1,20}(?:/[A-Za-z]{1,20}){1,3}")
 _ABBREVIATION: Final = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]?|\W+|vs\.?|etc\.?")
 _LINE_NUMBER: Final = re.compile(r"\d{1,5}:?")
+_USERS: Final = re.compile(r"^## (?:Goal|User Messages)\n((?:- .*\n?)+)", re.M)
+_MARKS: Final = re.compile(r"^(?:First|Later) request: |(?:… ?.*)?(?: \((?:asked|about|answered|rejecting)\b.*)?$")
 
 
 def users(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
@@ -67,6 +72,7 @@ class StatementCounts:
     junk: list[bool] = field(default_factory=list)
     repeated: int = 0
     cut: int = 0
+    misplaced: int = 0
     open_questions: list[str] = field(default_factory=list)
     junk_names: list[str] = field(default_factory=list)
 
@@ -93,6 +99,7 @@ class StatementCounts:
         self.junk_names += [name for name, is_bad in zip(names, bad, strict=True) if is_bad]
         self.repeated += _repeated(text)
         self.cut += _cut(flat, events)
+        self.misplaced += _misplaced(text, events)
 
     def _answer(self, said: str, before: str, lines: Sequence[str]) -> None:
         asked = questions(before)
@@ -137,6 +144,15 @@ def _repeated(text: str) -> int:
     found = [one for one in sentences(re.sub(r"<[a-z-]+>", "\n", text)) if len(one.split()) >= 5]
     flat = " ".join(text.split())
     return sum(flat.count(one) > 1 for one in dict.fromkeys(found))
+
+
+def _misplaced(text: str, events: Sequence[Event]) -> int:
+    """Count the lines on users' messages that stand right before one on an earlier message."""
+    log = list(users(events))
+    lines = (line.removeprefix("- ") for block in _USERS.findall(text) for line in block.splitlines())
+    words = (_MARKS.sub("", line)[:ORDER_CHARS] for line in lines)
+    places = [found for one in words if one and (found := [at for at, said in log if one in said])]
+    return sum(one[0] > after[-1] for one, after in pairwise(places))
 
 
 def _cut(flat: str, events: Sequence[Event]) -> int:
