@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.core.memory.cover import Summary
-from app.core.plan.state.frontier import NEWER, OLDER
+from app.core.plan.state.frontier import NEWER, OLDER, SPARSE
 from app.core.plan.state.union import unite
 from app.core.plan.state.wording import WITHOUT_FOLD, join_summaries
 
@@ -221,7 +221,15 @@ def test_headings_mark_the_turn_in_which_the_previous_summary_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("follows", "rest"), [(OLDER, "up to a line that ends them"), (NEWER, "The messages below are newer")]
+    ("follows", "rest"),
+    [
+        (OLDER, "Messages of that part that are still needed follow, up to a line that ends them"),
+        (
+            SPARSE,
+            "Messages of that part that are still needed follow, with gaps between them, up to a line that ends them",
+        ),
+        (NEWER, "The messages below are newer"),
+    ],
 )
 def test_the_header_mentions_states_only_if_a_summary_has_any(follows: str, rest: str) -> None:
     last = replace(WITHOUT_FOLD, follows=follows, precise=True)

@@ -11,7 +11,7 @@ from app.core.plan.state import wording
 from app.core.plan.state.answers import held_content, held_messages
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
-from app.core.plan.state.frontier import NEWER, OLDER, Drop, Fold, Frontier
+from app.core.plan.state.frontier import NEWER, SPARSE, Drop, Fold, Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import count_summaries, summary_blocks
 from app.core.plan.state.settled import settled_lines
@@ -214,7 +214,7 @@ def fold(
     )
     newer = [item.event for item in rest if item.event.seq > to_seq]
     settled = settled_lines(cover, newer)
-    follows = OLDER if any(item.shown and item.event.seq <= to_seq for item in rest) else NEWER
+    follows = SPARSE if any(item.shown and item.event.seq <= to_seq for item in rest) else NEWER
     folds = (*folds[:-1], replace(folds[-1], settled=settled, follows=follows, precise=True))
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}

@@ -55,7 +55,7 @@ class Stub:
         return "replaced" if self.text or not self.tokens else "stubbed"
 
 
-OLDER, NEWER = "older", "newer"
+OLDER, SPARSE, NEWER = "older", "sparse", "newer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,12 @@ class Fold:
     `tokens` counts the summary as shown, `saved` the tokens saved against the events. At most `chars` characters of it
     are shown (0: all); if `ordered`, the sections that must not be lost come first. `recall` is as in `Stub`. If
     `joined`, it is shown in one text with the others, else in a message of its own; if `dated`, under a line on the age
-    of its states. `follows` of the last fold says which messages come after the summaries: OLDER ones that were kept,
-    up to a line that ends them, or only NEWER ones; it is empty in epochs of earlier versions. If the last fold is
-    `precise`, the line on the age of states is there only if a summary has any, and headings mark the turns that the
-    previous summary began; epochs of earlier versions are not. Its `settled` are checksums of the lines, in any of the
-    summaries, that newer messages settled when they were folded, and that are left out.
+    of its states. `follows` of the last fold says which messages come after the summaries: SPARSE ones that were kept,
+    up to a line that ends them, or only NEWER ones. In epochs of earlier versions it is empty, or OLDER, with which the
+    header does not mention the gaps between such messages. If the last fold is `precise`, the line on the age of states
+    is there only if a summary has any, and headings mark the turns that the previous summary began; epochs of earlier
+    versions are not. Its `settled` are checksums of the lines, in any of the summaries, that newer messages settled
+    when they were folded, and that are left out.
     """
 
     id: str
@@ -167,7 +168,7 @@ class Frontier:
     @property
     def older_to(self) -> int:
         """The last seq of the messages that a line ends after the summaries; 0 without such a line."""
-        return self.folds[-1].to_seq if self.folds and self.folds[-1].follows == OLDER else 0
+        return self.folds[-1].to_seq if self.folds and self.folds[-1].follows in (OLDER, SPARSE) else 0
 
     @lazy
     def saved(self) -> int:

@@ -9,7 +9,7 @@ from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.memory.cover import Clipped, Summary
 from app.core.memory.digest.sentences import shorten
-from app.core.plan.state.frontier import NEWER, OLDER, Fold, LeftOut
+from app.core.plan.state.frontier import NEWER, OLDER, SPARSE, Fold, LeftOut
 from app.core.plan.state.union import TEXTS_CACHED, unite
 
 TRUNCATED: Final = "...[truncated]"
@@ -72,6 +72,8 @@ _DATED: Final = " Failures, open tasks and plans are as of the end of each summa
 _FOLLOWS: Final = {
     "": f"{_REST}{_DATED}; messages after it are newer.",
     OLDER: f" Messages of that part that are still needed follow, up to a line that ends them.{_DATED}.",
+    SPARSE: f" Messages of that part that are still needed follow, with gaps between them, up to a line that ends them."
+    f"{_DATED}.",
     NEWER: f"{_DATED}; the messages below are newer.",
 }
 """The end of the header of dated summaries, by the messages that follow them."""
