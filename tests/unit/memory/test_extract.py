@@ -103,11 +103,15 @@ def test_nothing_is_invented_for_a_span_without_text() -> None:
     assert extract([], "", Digest(), 200, COUNTER) == NOTHING
 
 
-def test_calls_alone_are_named_and_changed_nothing_only_if_they_read_or_checked() -> None:
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("git push", " abc1234..def5678  main -> main"), ("git add gauge.py", ""), ("mkdir tide", "")],
+)
+def test_calls_alone_are_named_and_changed_nothing_only_if_they_read_or_checked(command: str, says: str) -> None:
     log = Log()
     run(log, "git status && pytest -q", "42 passed")
     assert body(log) == "Nothing was decided or changed; called Bash x1."
-    run(log, "git push", " abc1234..def5678  main -> main")
+    run(log, command, says)
     assert body(log) == "Nothing was decided; called Bash x2."
 
 

@@ -16,7 +16,7 @@ from app.core.memory.digest.answers import user_lines, with_question
 from app.core.memory.digest.appendix import Measure
 from app.core.memory.digest.calls import PENDING
 from app.core.memory.digest.calls import RUNNING as UNDER_WAY
-from app.core.memory.digest.outcomes import is_check, is_idle
+from app.core.memory.digest.outcomes import is_check, reads_only
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import abridge, ask_of, own_messages, own_words
 from app.core.memory.extractive.changes import (
@@ -155,7 +155,7 @@ class SpanBody:
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
         work = SpanWork(events, previous_text, (*digest.files_modified, *digest.files_read))
-        has_effect = any(not (is_idle(one.text) or is_check(one.text)) for one in digest.commands)
+        has_effect = any(not (reads_only(one.text) or is_check(one.text)) for one in digest.commands)
         self._nothing = UNDECIDED if has_effect else NOTHING.rstrip(".")
         # An earlier summary's sections on current state describe the time before this span.
         before = {heading: [] if events else earlier[heading] for heading in STATES}
@@ -345,7 +345,7 @@ class _Messages:
         return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:
-        """Return the assistant's sentences on finished work that still stands; see `finished_work`."""
+        """Return the assistant's sentences on finished work that was not undone; see `finished_work`."""
         return finished_work(self._stands, self._reports)
 
     def next_steps(self) -> Sequence[SectionLine]:

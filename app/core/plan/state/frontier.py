@@ -66,7 +66,7 @@ class Fold:
     are shown (0: all); if `ordered`, the sections that must not be lost come first. `recall` is as in `Stub`. If
     `joined`, it is shown in one text with the others, else in a message of its own; if `dated`, under a line on the age
     of its states. `follows` of the last fold says which messages come after the summaries: SPARSE ones that were kept,
-    up to a line that ends them, or only NEWER ones. In epochs of earlier versions it is empty, or OLDER, with which the
+    up to a line that ends them, or only NEWER ones; it is empty in epochs of earlier versions, or OLDER, with which the
     header does not mention the gaps between such messages. If the last fold is `precise`, the line on the age of states
     is there only if a summary has any, and headings mark the turns that the previous summary began; epochs of earlier
     versions are not. Its `settled` are checksums of the lines, in any of the summaries, that newer messages settled
