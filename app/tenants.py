@@ -121,9 +121,7 @@ class RecentCallers:
     """
 
     def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, clock: Callable[[], float] = time.monotonic, today: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._clock = clock
         self._today = today

@@ -60,12 +60,7 @@ def returned_to_queue(retry_seconds: float = 1.0) -> Iterator[None]:
 
 @asynccontextmanager
 async def job_context(
-    kind: str,
-    database: Database,
-    ref: SessionRef,
-    ciphers: ContentCiphers | None = None,
-    *,
-    job: int | None = None,
+    kind: str, database: Database, ref: SessionRef, ciphers: ContentCiphers | None = None, *, job: int | None = None
 ) -> AsyncIterator[None]:
     """Act for a session's tenant in a new trace; `ciphers` make the tenant's encrypted contents readable and writable.
 

@@ -45,8 +45,7 @@ def create_key(
     name: Annotated[str, typer.Argument(help="Name of the key, which says what it is for.")],
     tenant: Annotated[str, typer.Option(help="Tenant that the key belongs to; created if new.")] = "default",
     scope: Annotated[
-        list[str] | None,
-        typer.Option(help="ingest, read, audit or admin; repeatable. Default: ingest and read."),
+        list[str] | None, typer.Option(help="ingest, read, audit or admin; repeatable. Default: ingest and read.")
     ] = None,
     expires: Annotated[
         str | None, typer.Option(help="Expiry, as 2027-01-31 or 2027-01-31T12:00:00Z; default: never.")
@@ -178,12 +177,7 @@ class _Commands(TyperGroup):
         return None
 
 
-app = typer.Typer(
-    cls=_Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(keys, name="keys")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on (PALIMPSEST_HOST).")]

@@ -82,8 +82,7 @@ class ErasureCountConflict(Conflict):
     def __init__(self, sessions: int, expected: int | None) -> None:
         asked = "names no expected number" if expected is None else f"expects {expected}"
         super().__init__(
-            f"this would erase {sessions} sessions, but the request {asked}; nothing was erased",
-            sessions=sessions,
+            f"this would erase {sessions} sessions, but the request {asked}; nothing was erased", sessions=sessions
         )
 
 

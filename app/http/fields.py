@@ -185,8 +185,7 @@ LineName = Annotated[
 ViewOf = Annotated[str, Field(description="Name of the view that the context was made for.")]
 CallHead = Annotated[int, Field(description="Seq of the last event that the context takes into account.")]
 CallEpoch = Annotated[
-    int,
-    Field(description="Number of the view's epoch that the context is rendered from; 0 before the first epoch."),
+    int, Field(description="Number of the view's epoch that the context is rendered from; 0 before the first epoch.")
 ]
 CallFormat = Annotated[FormatName, Field(description="Format of the request: a provider's, or the neutral `blocks`.")]
 CallModel = Annotated[
@@ -252,12 +251,10 @@ Reducer = Annotated[
     ),
 ]
 ReducerIfAny = Annotated[
-    str | None,
-    Field(description="Rule that decided this, as in `EvictionOut.reducer`; null or absent if no rule did."),
+    str | None, Field(description="Rule that decided this, as in `EvictionOut.reducer`; null or absent if no rule did.")
 ]
 ReasonIfAny = Annotated[
-    str | None,
-    Field(description="Reason for this disposition, such as `superseded`; null or absent if it needs none."),
+    str | None, Field(description="Reason for this disposition, such as `superseded`; null or absent if it needs none.")
 ]
 CallCause = Annotated[str, Field(description="Cause of that epoch, as in `EpochOut.cause`.")]
 EpochNumber = Annotated[int, Field(description="Number of the epoch within its view, counted from 1.")]
@@ -285,6 +282,5 @@ EpochTokensAfter = Annotated[
 CreatedAt = Annotated[datetime, Field(description="Time of creation.")]
 UpdatedAt = Annotated[datetime, Field(description="Time of the last change.")]
 NextCursor = Annotated[
-    str | None,
-    Field(description="Cursor of the next page, to be passed as `cursor`; null on the last page."),
+    str | None, Field(description="Cursor of the next page, to be passed as `cursor`; null on the last page.")
 ]

@@ -244,11 +244,7 @@ Service = Annotated[Turns, Depends(service(Turns))]
 
 @router.operation("GET", "/v1/sessions/{sid}/turns", scope="read", returns=TurnPage)
 async def list_turns(
-    sid: Sid,
-    who: Who,
-    turns: Service,
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    sid: Sid, who: Who, turns: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List the turns of a session in order, each with its range of seqs and its state."""
     after = paging.decode_number(cursor, below=2**31 - 1001)

@@ -153,9 +153,7 @@ class VisibilityIn(StrictRequest):
         description="Events that every context must show, whatever the budget.",
     )
     unpin: list[Seq | TargetIn] = Field(
-        default_factory=list,
-        max_length=ITEMS_MAX,
-        description="Events to unpin, however they were pinned.",
+        default_factory=list, max_length=ITEMS_MAX, description="Events to unpin, however they were pinned."
     )
     view: ViewName = Field("main", description="Name of the view whose context is used to judge each item.")
     force: bool = Field(
@@ -209,10 +207,7 @@ router = Resource("visibility")
     problems=("invalid-policy", "context-infeasible", "conflict"),
 )
 async def patch_visibility(
-    sid: Sid,
-    body: VisibilityIn,
-    who: Who,
-    visibility: Annotated[Visibility, Depends(service(Visibility))],
+    sid: Sid, body: VisibilityIn, who: Who, visibility: Annotated[Visibility, Depends(service(Visibility))]
 ) -> VisibilityOut:
     """Hide, show, pin and unpin events for all future contexts. Each item is accepted or refused separately."""
     asked = VisibilityRequest(

@@ -68,13 +68,7 @@ async def find_claimed(connection: Executor, claim: KeyClaim) -> Mapping[str, An
 
 async def store(tx: Connection, ref: SessionRef, key: str, request_sha256: bytes, answer: Mapping[str, object]) -> None:
     """Store a response. Raises asyncpg.UniqueViolationError if the key has been used."""
-    await tx.execute(
-        STORE,
-        **ref._asdict(),
-        key=key,
-        request_sha256=request_sha256,
-        answer=texts.dumps(answer),
-    )
+    await tx.execute(STORE, **ref._asdict(), key=key, request_sha256=request_sha256, answer=texts.dumps(answer))
 
 
 async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, object]) -> None:

@@ -101,8 +101,7 @@ async def _erase(tx: Connection, ref: SessionRef) -> None:
     )
     for table in WITHOUT_KEYS:
         await tx.execute(
-            f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id",
-            **ref._asdict(),
+            f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id", **ref._asdict()
         )
 
 

@@ -65,15 +65,7 @@ async def current(connection: Executor, session_id: UUID) -> tuple[StoredLayer, 
     return await asyncio.to_thread(decoded) if large else decoded()
 
 
-async def put(
-    tx: Connection,
-    ref: SessionRef,
-    kind: str,
-    text: str | None,
-    *,
-    tokens: int,
-    turn: int | None,
-) -> int:
+async def put(tx: Connection, ref: SessionRef, kind: str, text: str | None, *, tokens: int, turn: int | None) -> int:
     """Store a new version of a layer, None to remove it; return the session's new version. `text` is the layer's
     content as `texts.dumps` writes it. The session must be locked."""
     row = await tx.fetchrow(

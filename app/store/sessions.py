@@ -123,8 +123,7 @@ def _require(row: SessionRow | None, external_id: str) -> SessionRow:
 async def name_of(database: Database, ref: SessionRef) -> str:
     """Return the external id of a session. Raises NotFound."""
     row = await database.fetchrow(
-        "SELECT external_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
-        **ref._asdict(),
+        "SELECT external_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id", **ref._asdict()
     )
     if row is None:
         raise NotFound("the session has been erased")
@@ -145,11 +144,7 @@ async def count(tx: Connection, tenant_id: UUID, most: int) -> int:
 
 
 async def page(
-    database: Database,
-    tenant_id: UUID,
-    limit: int,
-    after: ListPosition | None,
-    filters: SessionFilter = ALL,
+    database: Database, tenant_id: UUID, limit: int, after: ListPosition | None, filters: SessionFilter = ALL
 ) -> tuple[list[SessionRow], ListPosition | None]:
     """Return sessions, newest first, and the end of a page that is not full although more may follow. Each has the
     values of its current line, but the session's time of creation."""

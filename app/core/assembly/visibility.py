@@ -28,16 +28,7 @@ REPLACEMENT_CHARS_MAX: Final = 2_000
 
 Action = Literal["hide", "show", "pin", "unpin"]
 Reason = Literal[
-    "unknown",
-    "protocol",
-    "open_call",
-    "protected",
-    "hidden",
-    "folded",
-    "dropped",
-    "too_old",
-    "not_worth_it",
-    "no_room",
+    "unknown", "protocol", "open_call", "protected", "hidden", "folded", "dropped", "too_old", "not_worth_it", "no_room"
 ]
 
 

@@ -84,11 +84,7 @@ STRUCTURED: Final = Style(
         "Critical Context",
     ),
 )
-PLANNED: Final = Style(
-    "planned",
-    PROMPT_VERSION,
-    (*STRUCTURED.sections[:5], "Not Started", *STRUCTURED.sections[5:]),
-)
+PLANNED: Final = Style("planned", PROMPT_VERSION, (*STRUCTURED.sections[:5], "Not Started", *STRUCTURED.sections[5:]))
 NARRATIVE: Final = Style("narrative", PROMPT_VERSION, ())
 PREFIX: Final = Style(
     "prefix", "v2", ("Original Request", "Early Progress", "Context for Suffix"), "this beginning of a turn"

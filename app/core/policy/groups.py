@@ -170,8 +170,7 @@ class Cut:
         0, "Number of the newest turns that are kept in any case, if `keep_ratio` would keep less."
     )
     lean: Literal["back", "forward"] = _knob(
-        "back",
-        "Direction in which the cut point moves off a tool result: `back`, which keeps more, or `forward`.",
+        "back", "Direction in which the cut point moves off a tool result: `back`, which keeps more, or `forward`."
     )
     split_turn: Literal["prefix", "protect_current", "advance"] = _knob(
         "protect_current",

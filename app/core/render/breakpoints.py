@@ -93,11 +93,7 @@ def _breakpoint(place: Place, kind: str) -> Breakpoint:
 
 
 def _tail(
-    places: Places,
-    previous: Place | None,
-    kind: str,
-    system: tuple[Breakpoint, ...],
-    marking: Marking,
+    places: Places, previous: Place | None, kind: str, system: tuple[Breakpoint, ...], marking: Marking
 ) -> tuple[Breakpoint, ...]:
     """Return the system marker, `previous`, steps and the tail. If markers are scarce, `previous` is kept and the
     newest steps are dropped: this call then reads everything that was written, and writes the rest once."""
@@ -122,11 +118,7 @@ def _tail(
 
 
 def _rounds(
-    layout: Layout,
-    places: Places,
-    previous: Place | None,
-    system: tuple[Breakpoint, ...],
-    marking: Marking,
+    layout: Layout, places: Places, previous: Place | None, system: tuple[Breakpoint, ...], marking: Marking
 ) -> tuple[Breakpoint, ...]:
     """Return the end of the previous turn, a round ROUNDS_OFFSET back, the tail, and if possible the system prompt. If
     none of them reaches `previous`, it is marked as well, if necessary in place of the oldest."""

@@ -131,10 +131,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
         Provider(
             "bedrock",
             _paths(
-                (
-                    r"/model/(?P<model>[^/]+)/invoke(?:-with-response-stream)?",
-                    Endpoint("anthropic", versioned=True),
-                ),
+                (r"/model/(?P<model>[^/]+)/invoke(?:-with-response-stream)?", Endpoint("anthropic", versioned=True))
             ),
             telemetry="aws.bedrock",
         ),

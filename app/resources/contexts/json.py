@@ -74,11 +74,7 @@ def _message_json(plan: MessagePlan) -> dict[str, Json]:
 
 
 def body_of(
-    session: str,
-    assembled: Assembled,
-    compaction: str,
-    reason: str | None,
-    extra: Mapping[str, Json] | None = None,
+    session: str, assembled: Assembled, compaction: str, reason: str | None, extra: Mapping[str, Json] | None = None
 ) -> ContextBody:
     """Return the response with an assembled context."""
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
@@ -106,11 +102,7 @@ def body_of(
 
 
 def parts_json(
-    call: CallRecord,
-    folds: Iterable[Fold],
-    evictions: list[Json],
-    prefix_sha256: bytes,
-    shown: Callable[[int], int],
+    call: CallRecord, folds: Iterable[Fold], evictions: list[Json], prefix_sha256: bytes, shown: Callable[[int], int]
 ) -> dict[str, Json]:
     """Return the parts of a response that describe how a call's request was made, for a new or a recorded call.
 

@@ -117,13 +117,7 @@ class InputsLoader:
             if loaded is None:
                 held = None
                 loaded = await views.load(
-                    connection,
-                    ref,
-                    request.view,
-                    at=request.at,
-                    fresh=fresh,
-                    bound_tokens=bound,
-                    model=request.model,
+                    connection, ref, request.view, at=request.at, fresh=fresh, bound_tokens=bound, model=request.model
                 )
             loaded = _checked(loaded, asked)
             settings = await self._settings(connection, asked, loaded)

@@ -5,14 +5,7 @@ from uuid import UUID
 
 from app.core.errors import NotFound, NotReproducible
 from app.core.plan.state.frontier import Frontier
-from app.core.record import (
-    ReplayedCall,
-    ReplayInputs,
-    UnknownVersion,
-    breakpoints_of,
-    replay_call,
-    seqs_in_request,
-)
+from app.core.record import ReplayedCall, ReplayInputs, UnknownVersion, breakpoints_of, replay_call, seqs_in_request
 from app.resources.policies.service import Policies
 from app.store import audit
 from app.store.audit import CallRow, StoredEpoch

@@ -39,13 +39,7 @@ router = Resource("context", schemas=(ContextIn,))
 
 NO_RESULTS: Final[Mapping[str, Json]] = MappingProxyType({})
 
-PROBLEM_SLUGS: Final = (
-    "invalid-policy",
-    "context-infeasible",
-    "nothing-to-send",
-    "injection-over-reserve",
-    "conflict",
-)
+PROBLEM_SLUGS: Final = ("invalid-policy", "context-infeasible", "nothing-to-send", "injection-over-reserve", "conflict")
 
 
 # FastAPI's parsing of a dozen parameters takes as long as planning a context, so this hot route parses them itself.
@@ -150,12 +144,7 @@ async def _make(services: Any, who: Caller, sid: str, body: ContextIn, once: Ide
 
 
 async def _make_alone(
-    services: Any,
-    who: Caller,
-    sid: str,
-    body: ContextIn,
-    once: Idempotency,
-    results: Mapping[str, Json] = NO_RESULTS,
+    services: Any, who: Caller, sid: str, body: ContextIn, once: Idempotency, results: Mapping[str, Json] = NO_RESULTS
 ) -> ContextBody:
     """Make the context; the response also has `results`, of what was recorded before it."""
     line = sid if body.retry_of is None else await services.lines.of_call(who.tenant_id, sid, body.retry_of)

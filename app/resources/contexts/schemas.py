@@ -343,14 +343,7 @@ EXAMPLE: Final[dict[str, Any]] = {
         "reserve": 12800,
         "outside": 0,
         "estimator": "tiktoken:o200k_base",
-        "by_source": {
-            "tools": 0,
-            "system": 0,
-            "summaries": 0,
-            "history": 0,
-            "current_turn": 12,
-            "ephemeral": 3,
-        },
+        "by_source": {"tools": 0, "system": 0, "summaries": 0, "history": 0, "current_turn": 12, "ephemeral": 3},
         "calibration": None,
     },
     "summaries": [],
@@ -391,7 +384,6 @@ class ContextOut(BaseModel):
         None, description="Plan for each of the client's messages; present if the request had `messages`."
     )
     inserted: list[InsertedOut] | None = Field(
-        None,
-        description="Messages inserted between the client's, in order; present if the request had `messages`.",
+        None, description="Messages inserted between the client's, in order; present if the request had `messages`."
     )
     sha256: RequestSha256

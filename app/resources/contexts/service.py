@@ -11,14 +11,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from app.core.assembly.assemble import (
-    Assembled,
-    assemble,
-    assemble_plan,
-    begin_plan,
-    folds_more,
-    reason_not_shown,
-)
+from app.core.assembly.assemble import Assembled, assemble, assemble_plan, begin_plan, folds_more, reason_not_shown
 from app.core.assembly.inputs import ContextInputs, ContextRequest, cover_bounds, heals
 from app.core.errors import CannotFit, Conflict, ContextError, LineChanged, NothingToSend
 from app.core.log.segments import is_line

@@ -88,8 +88,7 @@ async def list_events(
     ] = 0,
     kind: Annotated[EventType | None, Query(alias="type", description="Type: return only events of it.")] = None,
     author: Annotated[
-        str | None,
-        Query(min_length=1, max_length=NAME_CHARS_MAX, description="Author: return only events by it."),
+        str | None, Query(min_length=1, max_length=NAME_CHARS_MAX, description="Author: return only events by it.")
     ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -108,12 +107,7 @@ async def list_events(
 
 
 @router.operation("GET", "/v1/sessions/{sid}/events/{seq}", scope="read", returns=EventOut)
-async def get_event(
-    sid: Sid,
-    seq: Seq,
-    who: Who,
-    reading: Annotated[Reading, Depends(service(Reading))],
-) -> Response:
+async def get_event(sid: Sid, seq: Seq, who: Who, reading: Annotated[Reading, Depends(service(Reading))]) -> Response:
     """Get an event as it was appended."""
     items = await reading.events(who.tenant_id, sid, seq - 1, 1) if 1 <= seq < 2**63 else []
     if not items or items[0]["seq"] != seq:
@@ -123,10 +117,7 @@ async def get_event(
 
 @router.operation("DELETE", "/v1/sessions/{sid}/events/{seq}", scope="admin", status=204)
 async def redact_event(
-    sid: Sid,
-    seq: Seq,
-    who: Who,
-    redaction: Annotated[Redaction, Depends(service(Redaction))],
+    sid: Sid, seq: Seq, who: Who, redaction: Annotated[Redaction, Depends(service(Redaction))]
 ) -> None:
     """Redact an event: its content is permanently erased, its place in the log stays.
 

@@ -77,8 +77,7 @@ class WarmingIn(StrictRequest):
     """Report of a request that kept the provider's cache of a call, without an answer of the model."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"usage": {"input_tokens": 4, "cache_read_tokens": 52000}}]},
+        extra="forbid", json_schema_extra={"examples": [{"usage": {"input_tokens": 4, "cache_read_tokens": 52000}}]}
     )
 
     usage: UsageIn | None = Field(

@@ -51,10 +51,7 @@ class ForkIn(StrictRequest):
 
     id: SessionId = Field(description="Id of the new session, chosen by the client.")
     at: int | None = Field(
-        None,
-        ge=0,
-        lt=2**63,
-        description="Seq of the last event that both share; 0 shares nothing. Default: the head.",
+        None, ge=0, lt=2**63, description="Seq of the last event that both share; 0 shares nothing. Default: the head."
     )
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="Client's own data about the new session; the parent's is not copied."
@@ -144,11 +141,7 @@ Service = Annotated[Lines, Depends(service(Lines))]
     problems=("invalid-request",),
 )
 async def list_lines(
-    sid: Sid,
-    who: Who,
-    lines: Service,
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    sid: Sid, who: Who, lines: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List the lines (branches) of a session, oldest first. The session's id means the current one."""
     after = paging.decode_number(cursor, below=2**31)
@@ -165,11 +158,7 @@ async def list_lines(
     problems=("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"),
 )
 async def rewind_session(
-    sid: Sid,
-    body: RewindIn,
-    who: Who,
-    lines: Service,
-    idempotent: Idempotent,
+    sid: Sid, body: RewindIn, who: Who, lines: Service, idempotent: Idempotent
 ) -> Mapping[str, Any]:
     """Rewind a session to an earlier seq: from now on its id means a new line that ends there.
 

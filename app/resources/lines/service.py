@@ -218,11 +218,7 @@ class Lines:
         return await self._create(tx, root, Tip(), create)
 
     async def _create(
-        self,
-        tx: Connection,
-        root: SessionRow,
-        tip: Tip,
-        make: Callable[[str], Awaitable[SessionRef | None]],
+        self, tx: Connection, root: SessionRow, tip: Tip, make: Callable[[str], Awaitable[SessionRef | None]]
     ) -> SessionRow:
         """Create a line under the next free id, and point the name at it.
 

@@ -150,12 +150,7 @@ async def get_policy(
 
 
 @router.operation("GET", "/v1/policies", scope="read", access=PrefixAccess.NONE, returns=PolicyPage)
-async def list_policies(
-    who: Who,
-    policies: Service,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Mapping[str, Any]:
+async def list_policies(who: Who, policies: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the policies in their newest versions: presets first, then the tenant's own by name."""
     rows = await policies.page(who.tenant_id, limit + 1, _place(cursor))
     return paging.page(rows, limit, lambda row: row.name)

@@ -254,12 +254,7 @@ class Reconcile:
         return row, replace(standing, tools=None, definitions=tools.definitions) if tools.tools else standing
 
     async def _append(
-        self,
-        tx: Connection,
-        root: SessionRow,
-        row: SessionRow,
-        events: Sequence[ClientEvent],
-        new: Sequence[Link],
+        self, tx: Connection, root: SessionRow, row: SessionRow, events: Sequence[ClientEvent], new: Sequence[Link]
     ) -> tuple[SessionRow, Appending, list[int], list[int]]:
         """Append events to a line, whose chain is extended by the links `new`. Return the line with its tip, the
         events, and the seqs of the chained ones and of the prompts."""

@@ -228,12 +228,7 @@ async def list_sessions(
 
 
 @router.operation(
-    "DELETE",
-    "/v1/sessions/{sid}",
-    scope="admin",
-    resolves_line=False,
-    status=204,
-    problems=("conflict",),
+    "DELETE", "/v1/sessions/{sid}", scope="admin", resolves_line=False, status=204, problems=("conflict",)
 )
 async def delete_session(
     sid: Sid,
@@ -253,12 +248,7 @@ async def delete_session(
 
 @router.operation("GET", "/v1/sessions/{sid}/epochs", scope="read", returns=EpochPage)
 async def list_epochs(
-    sid: Sid,
-    who: Who,
-    sessions: Service,
-    view: ViewParameter = "main",
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    sid: Sid, who: Who, sessions: Service, view: ViewParameter = "main", limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List the epochs of a view in order, each with its cause: the times at which its contexts were rewritten."""
     after = paging.decode_number(cursor, below=2**31)

@@ -249,11 +249,7 @@ class Sessions:
         return await sessions.get_line(self._database, tenant_id, external_id)
 
     async def page(
-        self,
-        tenant_id: UUID,
-        limit: int,
-        after: ListPosition | None,
-        asked: SessionFilter,
+        self, tenant_id: UUID, limit: int, after: ListPosition | None, asked: SessionFilter
     ) -> tuple[list[SessionRow], ListPosition | None]:
         """Return sessions, newest first, and the place to continue from if the page is short but more may follow."""
         return await sessions.page(self._database, tenant_id, limit, after, asked)

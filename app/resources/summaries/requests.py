@@ -76,13 +76,7 @@ class CompactionQueries:
         return await self.wait_for(session.session_id, id, 0)
 
     async def runs(
-        self,
-        tenant_id: UUID,
-        external_id: str,
-        *,
-        state: str | None,
-        after: tuple[datetime, UUID] | None,
-        limit: int,
+        self, tenant_id: UUID, external_id: str, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int
     ) -> list[CompactionRow]:
         """Return the runs of a session, all or those in one state, newest first. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)

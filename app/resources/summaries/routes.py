@@ -91,10 +91,7 @@ class CompactionIn(StrictRequest):
     """Request to summarize the older part of the log now."""
 
     focus: str | None = Field(
-        None,
-        min_length=1,
-        max_length=2000,
-        description="Topic that the summary should focus on. Default: none.",
+        None, min_length=1, max_length=2000, description="Topic that the summary should focus on. Default: none."
     )
     wait_ms: int = Field(
         0, ge=0, le=600_000, description="Maximum time to wait for the run to end, in milliseconds; 0 does not wait."
@@ -244,11 +241,7 @@ async def get_summary(sid: Sid, summary_id: SummaryPath, who: Who, requests: Ser
 
 
 @router.operation(
-    "GET",
-    "/v1/sessions/{sid}/coverage",
-    scope="read",
-    returns=CoverageOut,
-    response_model_exclude_none=True,
+    "GET", "/v1/sessions/{sid}/coverage", scope="read", returns=CoverageOut, response_model_exclude_none=True
 )
 async def get_coverage(
     sid: Sid, who: Who, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"

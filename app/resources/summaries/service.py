@@ -131,12 +131,7 @@ class Compaction:
     """Writes and stores the summaries of sessions."""
 
     def __init__(
-        self,
-        database: Database,
-        counting: Counting,
-        policies: Policies,
-        summarizing: Summarizing,
-        spending: Spending,
+        self, database: Database, counting: Counting, policies: Policies, summarizing: Summarizing, spending: Spending
     ) -> None:
         self._database = database
         self._planner = StepPlanner(database, counting, policies)

@@ -257,10 +257,7 @@ def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
 
 
 def plan_merge(
-    basis: Basis,
-    merged: Sequence[StoredSummary],
-    events: tuple[Event, ...],
-    requests: tuple[Event, ...],
+    basis: Basis, merged: Sequence[StoredSummary], events: tuple[Event, ...], requests: tuple[Event, ...]
 ) -> CompactionStep:
     """Plan to merge summaries and their digests, from their texts or, with `events`, from the log."""
     task = SummaryInput(

@@ -190,13 +190,7 @@ def _described(block: Block | None) -> BlockOut | None:
     if block is None:
         return None
     text = f"{block.tool} {canonical_json(block.arguments)}" if block.kind is Kind.CALL else content_text(block.content)
-    return answer_of(
-        BlockOut,
-        block,
-        kind=kind_of(block),
-        chars=len(text),
-        begins=text[:BEGINS_CHARS],
-    )
+    return answer_of(BlockOut, block, kind=kind_of(block), chars=len(text), begins=text[:BEGINS_CHARS])
 
 
 def _about(kind: type[Answer], session: str, call: CallRow, **more: Any) -> Answer:

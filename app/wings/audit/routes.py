@@ -113,8 +113,7 @@ TextChars = Annotated[
 ]
 Seq = Annotated[int, Path(ge=1, le=2**63 - 1, description="Seq of the event.")]
 View = Annotated[
-    str | None,
-    Query(pattern=RECORDED_VIEW, description="Name of a view: return only its calls. Default: all views."),
+    str | None, Query(pattern=RECORDED_VIEW, description="Name of a view: return only its calls. Default: all views.")
 ]
 
 
@@ -168,11 +167,7 @@ async def get_call_context(sid: Sid, call_id: CallId, who: Who, render: Render) 
 
 
 @router.operation(
-    "GET",
-    "/v1/sessions/{sid}/calls/{call_id}/blocks",
-    scope="read",
-    returns=CallBlockPage,
-    problems=_PROBLEM_SLUGS,
+    "GET", "/v1/sessions/{sid}/calls/{call_id}/blocks", scope="read", returns=CallBlockPage, problems=_PROBLEM_SLUGS
 )
 async def list_call_blocks(
     sid: Sid, call_id: CallId, who: Who, audit: Calls, text: TextChars = 4096, limit: Limit = 100, cursor: Cursor = None
@@ -213,13 +208,7 @@ async def diff_calls(sid: Sid, call_id: CallId, other_id: OtherCallId, who: Who,
     "GET", "/v1/sessions/{sid}/events/{seq}/history", scope="read", returns=HistoryPage, problems=_PROBLEM_SLUGS
 )
 async def get_event_history(
-    sid: Sid,
-    seq: Seq,
-    who: Who,
-    audit: Calls,
-    view: View = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    sid: Sid, seq: Seq, who: Who, audit: Calls, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List how the context of each call since an event was logged has shown it, oldest first, and why."""
     after = paging.decode_id(cursor)

@@ -233,12 +233,7 @@ class Audit:
             raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
         stored_at = from_seconds(events[-1].at)  # no body was read, so this is when it was stored
         calls = await audit.calls_since(
-            self._database,
-            ref,
-            seq=seq,
-            view=view,
-            after=after or first_id(stored_at),
-            limit=limit,
+            self._database, ref, seq=seq, view=view, after=after or first_id(stored_at), limit=limit
         )
         wanted = list({(call.view, call.epoch) for call in calls})
         epochs = await audit.epochs_of(self._database, ref.session_id, wanted)

@@ -23,12 +23,7 @@ from app.core.log.events import Draft, Json
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile
 from app.core.wire.bodies import parse
-from app.core.wire.calls import (
-    NO_BODY,
-    CallConversation,
-    NotBudgeted,
-    write_body,
-)
+from app.core.wire.calls import NO_BODY, CallConversation, NotBudgeted, write_body
 from app.core.wire.replies import Reply
 from app.providers.failures import redacted
 from app.resources.contexts.service import ContextAnswer

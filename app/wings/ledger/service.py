@@ -24,14 +24,7 @@ from app.resources.policies.service import Policies
 from app.store import sessions
 from app.store.engine import Database
 from app.wings.ledger import store
-from app.wings.ledger.cache_use import (
-    Caches,
-    CountedCall,
-    CountedEpoch,
-    LedgerBreakpoint,
-    LedgerLine,
-    Usage,
-)
+from app.wings.ledger.cache_use import Caches, CountedCall, CountedEpoch, LedgerBreakpoint, LedgerLine, Usage
 from app.wings.ledger.totals import POTENTIAL_CALLS_MAX, Account, PotentialBill, Totals, accounts, totals
 
 CACHES_KEPT: Final = 256
@@ -182,10 +175,7 @@ class Ledger:
         return ViewLedger(page, accounted, causes, totals(made), partial, ends=len(page) == len(newest))
 
     def _lines(
-        self,
-        rows: Sequence[store.LedgerRow],
-        found: Sequence[store.EpochRow],
-        used: Mapping[tuple[str, int], Policy],
+        self, rows: Sequence[store.LedgerRow], found: Sequence[store.EpochRow], used: Mapping[tuple[str, int], Policy]
     ) -> tuple[Sequence[LedgerLine], Sequence[CountedEpoch]]:
         calls, epochs = self._counted(rows, found, used, _outside(rows))
         return Caches().lines(calls, epochs), epochs

@@ -374,14 +374,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {
-        "count": count,
-        "short": short,
-        "moment": moment,
-        "age": age,
-        "plain": plain,
-        "excerpt": excerpt,
-    }
+    made.filters |= {"count": count, "short": short, "moment": moment, "age": age, "plain": plain, "excerpt": excerpt}
     made.globals |= {"address": address, "percent": percent, "version": VERSION, "revision": _revision()}
     return made
 

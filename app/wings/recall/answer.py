@@ -67,11 +67,7 @@ def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
 
 
 def short_ones(
-    ranked: Iterable[int],
-    scores: Mapping[int, float],
-    sizes: Mapping[int, int],
-    taken: Collection[int],
-    room: int,
+    ranked: Iterable[int], scores: Mapping[int, float], sizes: Mapping[int, int], taken: Collection[int], room: int
 ) -> list[int]:
     """Return the seqs of short events beyond LIMIT, for a search without an explicit limit.
 

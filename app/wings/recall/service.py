@@ -257,13 +257,7 @@ class Indexing:
             if indexed is None or not indexed.missing(first, last):
                 return indexed
             events = await store.unindexed_events(
-                tx,
-                ref.session_id,
-                indexed,
-                first,
-                last,
-                min(BATCH_EVENTS, most.events),
-                min(BATCH_TOKENS, most.tokens),
+                tx, ref.session_id, indexed, first, last, min(BATCH_EVENTS, most.events), min(BATCH_TOKENS, most.tokens)
             )
             if not events:
                 return store.IndexedRange(first, last)  # the session was erased, and a shorter one has its name

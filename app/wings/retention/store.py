@@ -194,14 +194,7 @@ def text_sha256(text: str) -> bytes:
 
 
 async def add(
-    tx: Connection,
-    tenant_id: UUID,
-    id: UUID,
-    *,
-    key_id: UUID | None,
-    key: str | None,
-    text: str,
-    forks: bool,
+    tx: Connection, tenant_id: UUID, id: UUID, *, key_id: UUID | None, key: str | None, text: str, forks: bool
 ) -> tuple[ErasureRow, bool]:
     """Store an erasure with the `text` of its filter; return it and True, or the one already stored under this
     idempotency `key` and False."""

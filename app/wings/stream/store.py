@@ -58,8 +58,7 @@ class News:
 async def created_at(database: Database, ref: SessionRef) -> datetime | None:
     """Return the time of a session's creation, by which sessions of one name differ; None if there is none."""
     row = await database.fetchrow(
-        "SELECT created_at FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
-        **ref._asdict(),
+        "SELECT created_at FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id", **ref._asdict()
     )
     return None if row is None else row["created_at"]
 
@@ -125,12 +124,7 @@ def _rows(row: asyncpg.Record, names: Sequence[str]) -> Iterable[tuple[Any, ...]
 
 
 async def news(
-    database: Database,
-    ref: SessionRef,
-    began: datetime,
-    *,
-    seq: int | None,
-    number: int | None,
+    database: Database, ref: SessionRef, began: datetime, *, seq: int | None, number: int | None
 ) -> News | None:
     """Return the events after `seq` and changes after `number` (None: none of these); None if the session is gone."""
     row = await database.fetchrow(

@@ -69,10 +69,4 @@ def _observers() -> Observers:
     return OBSERVERS
 
 
-WING = Wing(
-    routes=_routes,
-    lifespan=_lifespan,
-    start=_start,
-    process=_process,
-    observers=_observers,
-)
+WING = Wing(routes=_routes, lifespan=_lifespan, start=_start, process=_process, observers=_observers)

@@ -96,9 +96,7 @@ REPLICA = Gauge(
     "palimpsest_replica", "API processes by the state they see of the replica", ["state"], multiprocess_mode="livesum"
 )
 REPLICA_BEHIND = Gauge(
-    "palimpsest_replica_behind_seconds",
-    "Maximum age of the replica's data, if known",
-    multiprocess_mode="livemax",
+    "palimpsest_replica_behind_seconds", "Maximum age of the replica's data, if known", multiprocess_mode="livemax"
 )
 LATE_READS = Counter(
     "palimpsest_late_reads", "Reads that a replica may serve, by what served them and why", ["answered_by"]

@@ -131,11 +131,7 @@ class Deliveries:
     """
 
     def __init__(
-        self,
-        database: Database,
-        poster: Poster,
-        private_targets: bool | None = None,
-        delays: Sequence[float] = DELAYS,
+        self, database: Database, poster: Poster, private_targets: bool | None = None, delays: Sequence[float] = DELAYS
     ) -> None:
         self._database = database
         self._poster = poster

@@ -118,11 +118,7 @@ def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict
     content = content_field(item, index)
     if role in SYSTEM_ROLES:
         return prompt_event(NAME, content, without(item, "content"), prompt=prompt)
-    return {
-        "type": _KINDS[role],
-        "content": content,
-        "native": native(NAME, head=without(item, "role", "content")),
-    }
+    return {"type": _KINDS[role], "content": content, "native": native(NAME, head=without(item, "role", "content"))}
 
 
 def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
