@@ -47,19 +47,7 @@ from app.store import calls
 from app.store.engine import Database, acting_for
 from app.version import VERSION
 
-_BUSIEST_FIRST: Final = (
-    context,
-    events,
-    feedback,
-    sessions,
-    lines,
-    layers,
-    turns,
-    visibility,
-    summaries,
-    policies,
-    keys,
-)
+_BUSIEST: Final = (context, events, feedback, sessions, lines, layers, turns, visibility, summaries, policies, keys)
 """Routes are tried in this order, and then those of no resource."""
 WARM_UP_SECONDS: Final = 1.0
 """Maximum duration of the warm-up, so that a process without a database starts nearly as fast."""
@@ -130,7 +118,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     )
     errors.install(app)
     schemas: list[type[BaseModel]] = []
-    resources = (module.router for module in _BUSIEST_FIRST)
+    resources = (module.router for module in _BUSIEST)
     for part in chain(resources, (router,), *(wing.routes(settings) for wing in installed())):
         # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend([part] if isinstance(part, BaseRoute) else part.routes)

@@ -107,15 +107,7 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     NotLocal: Problem("not-local", 403, "Only local requests are allowed while no API key is required"),
 }
 
-ALL: Final[tuple[Problem, ...]] = (
-    *dict.fromkeys(TABLE.values()),
-    BODY_TOO_LARGE,
-    METHOD,
-    MALFORMED,
-    TOO_SLOW,
-    HEAD_TOO_LARGE,
-    INTERNAL,
-)
+ALL: Final = (*dict.fromkeys(TABLE.values()), BODY_TOO_LARGE, METHOD, MALFORMED, TOO_SLOW, HEAD_TOO_LARGE, INTERNAL)
 
 
 def problem_response(

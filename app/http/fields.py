@@ -63,24 +63,12 @@ Clock = Annotated[Moment, AfterValidator(_check_year)]
 """A time to which durations can be added, or from which they can be subtracted, without an overflow."""
 
 
-def _replace_unstorable(value: Any) -> Any:
-    return readable(value) if isinstance(value, str) else value
-
-
-LenientText = Annotated[str, BeforeValidator(_replace_unstorable)]
+LenientText = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
 """Text from third parties: characters that the database cannot store are replaced instead of refused."""
 
 
-def _id(value: Any) -> Any:
-    return str(value) if isinstance(value, UUID) else value
-
-
-Id = Annotated[str, BeforeValidator(_id)]
+Id = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, UUID) else value)]
 """A UUID in a response."""
-
-
-def _hex(value: Any) -> Any:
-    return value.hex() if isinstance(value, bytes) else value
 
 
 def value_types(annotation: Any) -> frozenset[Any]:
@@ -197,7 +185,7 @@ RetryOf = Annotated[
 ]
 RequestSha256 = Annotated[
     str,
-    BeforeValidator(_hex),
+    BeforeValidator(lambda value: value.hex() if isinstance(value, bytes) else value),
     Field(
         description="SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given "
         "order."

@@ -30,14 +30,8 @@ _AGE_HEADER: Final = {
 }
 _ANY_OPERATION = ("invalid-request", "malformed-http", "too-slow", "head-too-large", "internal")
 _OPERATION_WITH_KEY = (
-    "unauthorized",
-    "forbidden",
-    "not-local",
-    "too-many-requests",
-    "contents-erased",
-    "store-unavailable",
-    "overloaded",
-    *_ANY_OPERATION,
+    *("unauthorized", "forbidden", "not-local", "too-many-requests", "contents-erased"),
+    *("store-unavailable", "overloaded", *_ANY_OPERATION),
 )
 _WITH_BODY = ("invalid-json", "body-too-large")
 TAGS: Final = {
@@ -139,11 +133,6 @@ def introduction() -> str:
         "schema. `type` is also the path of a page that explains the problem and its remedy; `/problems` lists them."
     )
     return "\n".join([CONVENTIONS, "## Problems", "", about, "", "| type | status | title |", "|---|---|---|", *rows])
-
-
-def security_of(scope: str) -> list[dict[str, list[str]]]:
-    """Return the security requirement of an operation that needs a key with a scope."""
-    return [{KEY_SCHEME: [scope]}]
 
 
 def body_of_model(model: type[BaseModel], *parameters: dict[str, Any], required: bool = True) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from app.core.errors import Conflict, InvalidRequest, SessionGone
 from app.core.log.segments import session_of
 from app.http.auth import PrefixAccess, authenticate_bearer, check_prefix, resolve_line
 from app.http.middleware import EXCHANGE
-from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION, PAST_READS, security_of
+from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION, KEY_SCHEME, PAST_READS
 from app.http.openapi import problems as responses_of
 from app.http.requests import ParsedRequest, check_query
 from app.store import answers
@@ -183,7 +183,7 @@ class Resource:
 
         def declare(endpoint: Endpoint) -> Endpoint:
             responses = {code: {"model": returns} for code in also} | options.pop("responses", {})
-            options["openapi_extra"] = options.get("openapi_extra", {}) | {"security": security_of(scope)}
+            options["openapi_extra"] = options.get("openapi_extra", {}) | {"security": [{KEY_SCHEME: [scope]}]}
             if status == 204:
                 options["response_class"] = Response
             route = OperationRoute(

@@ -29,7 +29,7 @@ from app.resources.events.appends import (
     receipt,
 )
 from app.resources.events.schemas import LoggedEvent, LogGrown
-from app.resources.events.service import Ingest
+from app.resources.events.service import Ingest, PreparedAppend
 from app.resources.policies.service import Policies
 from app.resources.sessions.service import EventRates
 from app.store import answers, event_log, layers, sessions
@@ -119,10 +119,10 @@ class Turns:
             state, hint = session.state, SessionSnapshot.of(session)
             policy = await self._policies.get(tenant_id, session.policy, tx)
             if (before := await find_original(tx, ref.session_id, request)) is not None:
-                return await self._original_answer(tx, session, before, hint, policy)
+                return await self._original_answer(tx, session, before, policy)
             turn = await _last_turn(tx, session, turn_id)
             if turn.ended:
-                return await self._already_ended(tx, session, request, turn, hint, policy)
+                return await self._already_ended(tx, session, request, turn, policy)
             current_layers = await layers.current(tx, ref.session_id)
             shown = visible_layers([one.layer for one in current_layers], state.turns)
             drafts = [Draft(EventType.ANNOUNCE, content=one.content) for one in shown if one.kind == ANNOUNCE]
@@ -131,57 +131,38 @@ class Turns:
             counter = self._counting.session_counter(hint.estimator, hint.model)
             bodies, tokens = await self._counting.prepare(drafts, counter)
             batch = place(drafts, tokens, state.turn)
-            appending = await self._ingest.apply(tx, external_id, ref, request, state, batch, bodies, hint, policy)
+            prepared = PreparedAppend(external_id, ref, request, hint, policy, bodies, tokens)
+            appending = await self._ingest.apply(tx, prepared, batch)
             versions = [await layers.put(tx, ref, one.layer.kind, None, tokens=0, turn=None) for one in current_layers]
         answer = self._ingest.finish(appending)
         if versions:
             self._view_cache.set_layers(ref.session_id, versions[0] - 1, versions[-1], ())
-        return TurnEnded(
-            answer.session,
-            answer.head,
-            answer.epoch,
-            answer.events,
-            answer.pressure,
-            turn=state.turns,
-            turn_id=turn.turn_id,
-        )
+        appended = (answer.session, answer.head, answer.epoch, answer.events, answer.pressure)
+        return TurnEnded(*appended, turn=state.turns, turn_id=turn.turn_id)
 
     async def _original_answer(
-        self, tx: Connection, session: SessionRow, facts: AppendFacts, hint: SessionSnapshot, policy: Policy
+        self, tx: Connection, session: SessionRow, facts: AppendFacts, policy: Policy
     ) -> TurnEnded:
         stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
         marks = await event_log.turn_marks(tx, session.log, facts.turns, facts.turns)
         rows = [receipt(session.session_id, one) for one in stored]
-        return self._turn_ended(session.external_id, facts, rows, turn_of(marks[facts.turns]).turn_id, hint, policy)
+        return self._turn_ended(session, facts, rows, turn_of(marks[facts.turns]).turn_id, policy)
 
     async def _already_ended(
-        self,
-        tx: Connection,
-        session: SessionRow,
-        request: AppendRequest,
-        turn: Turn,
-        hint: SessionSnapshot,
-        policy: Policy,
+        self, tx: Connection, session: SessionRow, request: AppendRequest, turn: Turn, policy: Policy
     ) -> TurnEnded:
         """Return the response for a turn that has already ended, and store it for repetitions under its key."""
         facts = AppendFacts.without_new_events(session, session.state.head, session.state.tokens)
         if request.key is not None:
             await answers.store(tx, session.ref, request.key, request.request_sha256, asdict(facts))
-        return self._turn_ended(session.external_id, facts, (), turn.turn_id, hint, policy)
+        return self._turn_ended(session, facts, (), turn.turn_id, policy)
 
     def _turn_ended(
-        self,
-        external_id: str,
-        facts: AppendFacts,
-        rows: Sequence[EventReceipt],
-        turn_id: str | None,
-        hint: SessionSnapshot,
-        policy: Policy,
+        self, session: SessionRow, facts: AppendFacts, rows: Sequence[EventReceipt], turn_id: str | None, policy: Policy
     ) -> TurnEnded:
-        level = measure_pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
-        return TurnEnded(
-            external_id, facts.head, facts.epoch, tuple(rows), level, created=False, turn=facts.turns, turn_id=turn_id
-        )
+        level = measure_pressure(facts.tokens, facts.target, policy, session.model, self._counting)
+        appended = (session.external_id, facts.head, facts.epoch, tuple(rows), level)
+        return TurnEnded(*appended, created=False, turn=facts.turns, turn_id=turn_id)
 
 
 async def _last_turn(tx: Connection, session: SessionRow, turn_id: str | None) -> Turn:

@@ -192,14 +192,8 @@ _COLUMNS_OF_EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"
 
 def _epoch(row: asyncpg.Record) -> StoredEpoch:
     """Decode a row of _COLUMNS_OF_EPOCH."""
-    return StoredEpoch(
-        epoch=row["epoch"],
-        head=row["head"],
-        cause=row["cause"],
-        created_at=row["created_at"],
-        frontier=from_json(texts.loads(row["frontier"])),
-        evictions=tuple(map(eviction_of, json.loads(row["evictions"]))),
-    )
+    evictions = tuple(map(eviction_of, json.loads(row["evictions"])))
+    return decode(StoredEpoch, row, frontier=from_json(texts.loads(row["frontier"])), evictions=evictions)
 
 
 _EPOCHS_BEFORE: Final = f"""

@@ -20,9 +20,8 @@ COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c
 
 
 def calibration(record: Iterable[Any]) -> Calibration:
-    """Decode a record of COLUMNS."""
-    estimator, ratio, margin, samples, window_tokens, window_asked, version, window_at = record
-    return Calibration(estimator, ratio, margin, samples, window_tokens, window_asked, version, window_at)
+    """Decode a record of COLUMNS, which are the first fields of a calibration."""
+    return Calibration(*record)
 
 
 async def of_model(connection: Executor, tenant_id: UUID, model: str | None) -> tuple[Calibration, ...]:
@@ -90,19 +89,8 @@ async def lock(
 
 def with_samples(row: Row, *, locked: bool) -> CalibrationSamples:
     """Decode a row of FIELDS."""
-    known = Calibration(
-        row["estimator"],
-        row["ratio"],
-        row["margin"],
-        row["reported"],
-        row["window_tokens"],
-        row["window_asked"],
-        row["version"],
-        row["window_at"],
-        row["accepted_tokens"],
-        row["accepted_at"],
-        tuple(Claim(*one) for one in json.loads(row["claims"])),
-    )
+    claims = tuple(starmap(Claim, json.loads(row["claims"])))
+    known = decode(Calibration, row, samples=row["reported"], accepted=row["accepted_tokens"], claims=claims)
     # Samples of earlier versions have neither time nor source.
     return CalibrationSamples(known, tuple(starmap(Sample, json.loads(row["samples"]))), locked, row["updated_at"])
 
@@ -179,18 +167,6 @@ def learned(stored: str | None) -> Learned | None:
 
 def learned_json(value: Learned) -> str:
     """Encode the calibration that a view has learned from its own calls."""
-    known = value.known
-    figures: Json = [
-        known.estimator,
-        known.ratio,
-        known.margin,
-        known.samples,
-        known.window_tokens,
-        known.window_asked,
-        known.version,
-        known.window_at,
-        known.accepted,
-        known.accepted_at,
-    ]
+    figures: Json = list(parameters(value.known, "claims").values())
     fields = {"model": value.model, "known": figures, "points": value.points, "outside": value.outside}
     return canonical_json({**fields, "caches": value.caches})

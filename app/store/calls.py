@@ -90,19 +90,8 @@ WHERE views.epochs = :epoch - 1
 RETURNING view
 """
 _EPOCH: Final = (
-    *(
-        "session_id",
-        "tenant_id",
-        "view",
-        "epoch",
-        "head",
-        "cause",
-        "frontier",
-        "tokens_before",
-        "tokens_after",
-        "floor",
-    ),
-    *("kept", "stubbed", "folded", "evictions", "evicted", "changed_seq", "stable_tokens"),
+    *("session_id", "tenant_id", "view", "epoch", "head", "cause", "frontier", "tokens_before", "tokens_after"),
+    *("floor", "kept", "stubbed", "folded", "evictions", "evicted", "changed_seq", "stable_tokens"),
 )
 EPOCH_COLUMNS: Final = ", ".join(_EPOCH)
 EPOCH_VALUES: Final = ", ".join(f":{column}" for column in _EPOCH).replace(":folded", ":folded::uuid[]")

@@ -353,14 +353,9 @@ _SPOKEN: Final = (
 )
 
 
-async def has_conversation(connection: Executor, log: SessionLog) -> bool:
-    """Return whether a log contains any conversation."""
-    return await _spoken(connection, await owners(connection, log))
-
-
-async def has_conversation_after(connection: Executor, log: SessionLog, seq: int, head: int) -> bool:
-    """Return whether a log contains any conversation after the event `seq`."""
-    return await _spoken(connection, clip(await owners(connection, log, head), seq + 1, head))
+async def has_conversation(connection: Executor, log: SessionLog, after: int = 0, head: int = SEQ_MAX) -> bool:
+    """Return whether a log contains any conversation after the event `after`, up to `head`."""
+    return await _spoken(connection, clip(await owners(connection, log, head), after + 1, head))
 
 
 async def _spoken(connection: Executor, parts: Segments) -> bool:

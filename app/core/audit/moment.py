@@ -167,12 +167,8 @@ def new_evictions(before: Sequence[Eviction], after: Sequence[Eviction]) -> tupl
     new: list[Eviction] = []
     for row in after:
         earlier = known.get(_decision(row), [])
-        at, start, saved, parts = (
-            bisect_left(earlier, row.from_seq, key=attrgetter("to_seq")),
-            row.from_seq,
-            row.tokens_saved,
-            [],
-        )
+        at = bisect_left(earlier, row.from_seq, key=attrgetter("to_seq"))
+        start, saved, parts = row.from_seq, row.tokens_saved, []
         while at < len(earlier) and earlier[at].from_seq <= row.to_seq:
             parts.append((start, earlier[at].from_seq - 1))
             start, saved, at = earlier[at].to_seq + 1, saved - earlier[at].tokens_saved, at + 1

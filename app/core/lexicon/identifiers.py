@@ -66,15 +66,11 @@ def unescaped(text: str) -> str:
     A path with a drive letter is unchanged.
     """
     if _DRIVE.search(text):
-        return _ESCAPE_OR_PATH.sub(_blank, text)
+        return _ESCAPE_OR_PATH.sub(lambda found: found[0] if found["path"] else " ", text)
     for start, escape in _BY_START:
         if start in text:
             text = escape.sub(" ", text)
     return text
-
-
-def _blank(found: re.Match[str]) -> str:
-    return found[0] if found["path"] else " "
 
 
 _ROOTS: Final = (

@@ -25,17 +25,8 @@ router = Resource("events", schemas=(EventsIn, MessagesIn))
 
 Seq = Annotated[int, Path(description="Seq of the event.")]
 _APPEND_PROBLEMS = (
-    "invalid-event",
-    "unknown-call",
-    "duplicate-call",
-    "head-conflict",
-    "idempotency-conflict",
-    "conflict",
-    "body-too-large",
-    "not-found",
-    "too-many-sessions",
-    "session-erased",
-    "too-many-events",
+    *("invalid-event", "unknown-call", "duplicate-call", "head-conflict", "idempotency-conflict", "conflict"),
+    *("body-too-large", "not-found", "too-many-sessions", "session-erased", "too-many-events"),
 )
 
 

@@ -14,7 +14,7 @@ import asyncpg
 
 from app.core.compaction.next_span import readiness
 from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, LineChanged
-from app.core.log.appends import Batch, SessionState, check, depends_on_state, moves_state, place
+from app.core.log.appends import Batch, check, depends_on_state, moves_state, place
 from app.core.log.conversation import name_unnamed
 from app.core.log.events import Draft, EventType
 from app.core.log.segments import is_line
@@ -143,7 +143,7 @@ class Ingest:
             return None
         if moves_state(request.drafts):
             self._snapshots.put(ref.session_id, replace(hint, turn=batch.turn_after))
-        return self._appending(prepared.external_id, ref, batch, prepared.bodies, applied, hint, prepared.policy)
+        return self._appending(prepared, batch, applied)
 
     async def append_locked(self, tx: Connection, prepared: PreparedAppend) -> Appending:
         """Append with the session's row locked, or find the events that an equal request has appended."""
@@ -157,7 +157,7 @@ class Ingest:
         state, hint = session.state, SessionSnapshot.of(session)
         policy = await self._policies.get(ref.tenant_id, session.policy, tx)
         if (before := await find_original(tx, ref.session_id, request)) is not None:
-            return Appending(ref.session_id, await self._original_answer(tx, session, request, before, hint, policy))
+            return Appending(ref.session_id, await self._original_answer(tx, session, request, before, policy))
         named = name_unnamed(request.drafts, state.open_calls)
         if named is not request.drafts:
             request, counted_by = replace(request, drafts=tuple(named)), None
@@ -170,49 +170,39 @@ class Ingest:
             head = max(stored.seq for stored in known.values())
             through = await event_log.tokens_through(tx, session.log, head)
             facts = AppendFacts.without_new_events(session, head, through)
-            return Appending(ref.session_id, await self._original_answer(tx, session, request, facts, hint, policy))
+            return Appending(ref.session_id, await self._original_answer(tx, session, request, facts, policy))
         leads = state.head > 0 and _leading_prompts(request.drafts) > 0
         spoken = leads and await event_log.has_conversation(tx, hint.log)
         drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
         batch = place(drafts, tokens, state.turn)
         check(state, batch, request.expected_head)
-        appending = await self.apply(tx, external_id, ref, request, state, batch, bodies, hint, policy)
+        prepared = PreparedAppend(external_id, ref, request, hint, policy, bodies, tokens)
+        appending = await self.apply(tx, prepared, batch)
         if known:
             appended = appending.appended
             events = order_receipts(request.drafts, known, appended.events, ref.session_id)
             appending = replace(appending, appended=replace(appended, events=events))
         return appending
 
-    async def apply(
-        self,
-        tx: Connection,
-        external_id: str,
-        ref: SessionRef,
-        request: AppendRequest,
-        state: SessionState,
-        batch: Batch,
-        bodies: Sequence[str],
-        hint: SessionSnapshot,
-        policy: Policy,
-    ) -> Appending:
-        """Append a batch that was placed for `state`, under the session's lock."""
+    async def apply(self, tx: Connection, prepared: PreparedAppend, batch: Batch) -> Appending:
+        """Append a batch under the session's lock; the snapshot it was placed for is that of the locked row."""
+        ref, request, hint = prepared.ref, prepared.request, prepared.hint
         applied = await log.append(
             tx,
             ref,
             batch,
-            bodies,
+            prepared.bodies,
             expected_head=None,
-            expected_turn=state.turn,
+            expected_turn=hint.turn,
             expected=AppendSettings(),
             key=request.key,
             request_sha256=request.request_sha256,
-            trigger=self.compaction_trigger(policy, hint.model, batch),
+            trigger=self.compaction_trigger(prepared.policy, hint.model, batch),
         )
         if applied is None:
             raise RuntimeError("a batch that was checked under the lock did not apply")
-        hint = replace(hint, turn=batch.turn_after)
-        self._snapshots.put(ref.session_id, hint)  # only a hint: `tx` may not be committed
-        return self._appending(external_id, ref, batch, bodies, applied, hint, policy)
+        self._snapshots.put(ref.session_id, replace(hint, turn=batch.turn_after))  # `tx` may not be committed
+        return self._appending(prepared, batch, applied)
 
     def finish(self, appending: Appending) -> Appended:
         """Return the response to an append that is committed now, and add its events to the views held in memory."""
@@ -237,46 +227,32 @@ class Ingest:
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
         return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
-    def _appending(
-        self,
-        external_id: str,
-        ref: SessionRef,
-        batch: Batch,
-        bodies: Sequence[str],
-        applied: log.AppendResult,
-        hint: SessionSnapshot,
-        policy: Policy,
-    ) -> Appending:
-        before = applied.before
+    def _appending(self, prepared: PreparedAppend, batch: Batch, applied: log.AppendResult) -> Appending:
+        before, session_id = applied.before, prepared.ref.session_id
         rows = tuple(
             EventReceipt(
                 before.head + p.offset,
-                p.draft.id or event_id(ref.session_id, before.head + p.offset),
+                p.draft.id or event_id(session_id, before.head + p.offset),
                 before.turns + p.turn_offset,
                 p.tokens,
             )
             for p in batch.placed
         )
         tokens = before.tokens + batch.tokens + applied.carry_tokens
-        main_pressure = measure_pressure(tokens, applied.target, policy, hint.model, self._counting)
-        appended = Appended(external_id, before.head + len(rows), applied.epoch, rows, main_pressure)
-        return Appending(ref.session_id, appended, AddedEvents(applied, batch, bodies))
+        model, policy = prepared.hint.model, prepared.policy
+        main_pressure = measure_pressure(tokens, applied.target, policy, model, self._counting)
+        appended = Appended(prepared.external_id, before.head + len(rows), applied.epoch, rows, main_pressure)
+        return Appending(session_id, appended, AddedEvents(applied, batch, prepared.bodies))
 
     async def _original_answer(
-        self,
-        tx: Connection,
-        session: SessionRow,
-        request: AppendRequest,
-        facts: AppendFacts,
-        hint: SessionSnapshot,
-        policy: Policy,
+        self, tx: Connection, session: SessionRow, request: AppendRequest, facts: AppendFacts, policy: Policy
     ) -> Appended:
         """Rebuild the original response for a repeated request."""
         known = await event_log.by_ids(tx, session.log, [d.id for d in request.drafts if d.id is not None])
         stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
         nameless = [receipt(session.session_id, one) for one in stored if one.event_id is None]
         rows = order_receipts(request.drafts, known, nameless, session.session_id)
-        main_pressure = measure_pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        main_pressure = measure_pressure(facts.tokens, facts.target, policy, session.model, self._counting)
         return Appended(session.external_id, facts.head, facts.epoch, rows, main_pressure, created=False)
 
 

@@ -21,7 +21,7 @@ from app.core.log.events import NO_PROMPT, Draft, EventType, Json
 from app.core.log.segments import is_line, line_of, session_of
 from app.resources.contexts.service import Assembly, ContextAnswer
 from app.resources.events.appends import AppendRequest, EventReceipt, SessionSnapshot, WaitingLists
-from app.resources.events.service import Appending, Ingest
+from app.resources.events.service import Appending, Ingest, PreparedAppend
 from app.resources.lines.service import Lines, current_row, lock_or_create
 from app.resources.policies.service import Policies
 from app.resources.reconcile.messages import (
@@ -245,7 +245,7 @@ class Reconcile:
     ) -> tuple[SessionRow, _InForce]:
         """Return the line to append other system prompts to. If no conversation follows the present ones, they would
         stay in force, so the line is a fork before them."""
-        if await event_log.has_conversation_after(tx, row.log, row.system_seq, row.state.head):
+        if await event_log.has_conversation(tx, row.log, row.system_seq, row.state.head):
             return row, in_force
         first = in_force.prompt_seqs[0]
         tools = in_force if row.tools_seq >= first else _InForce()
@@ -270,9 +270,8 @@ class Reconcile:
         except (UnknownCall, DuplicateCall) as error:
             raise _with_message_index(error, events) from None
         request = AppendRequest(tuple(drafts), None, None, b"")
-        appending = await self._ingest.apply(
-            tx, row.external_id, row.ref, request, row.state, batch, bodies, hint, policy
-        )
+        prepared = PreparedAppend(row.external_id, row.ref, request, hint, policy, bodies, tokens)
+        appending = await self._ingest.apply(tx, prepared, batch)
         head = appending.appended.head
         before = head - len(drafts)
         added = [before + 1 + link.place for link in new]

@@ -61,6 +61,7 @@ class WrittenSummary:
     error: str | None = None
 
 
+@dataclass(eq=False)
 class Summarizing:
     """Summarizers by name: `write_summary` needs no model; the others are called through their guards.
 
@@ -68,23 +69,13 @@ class Summarizing:
     number of attempts before a run does without the model.
     """
 
-    def __init__(
-        self,
-        summarizers: Mapping[str, Summarizer],
-        prompts: Mapping[str, str],
-        *,
-        default: str = "extractive",
-        window_tokens: int = 100_000,
-        timeout: float = 120.0,
-        attempts_max: int = 3,
-    ) -> None:
-        self._summarizers = summarizers
-        self._prompts = prompts
-        self._default = default
-        self._window_tokens = window_tokens
-        self._timeout = timeout
-        self._learned_windows: dict[tuple[str, str | None], tuple[int, float]] = {}
-        self.attempts_max = attempts_max
+    _summarizers: Mapping[str, Summarizer]
+    _prompts: Mapping[str, str]
+    default: str = "extractive"
+    window_tokens: int = 100_000
+    timeout: float = 120.0
+    attempts_max: int = 3
+    _learned_windows: dict[tuple[str, str | None], tuple[int, float]] = field(default_factory=dict, init=False)
 
     async def aclose(self) -> None:
         """Close the connections to the models."""
@@ -93,7 +84,7 @@ class Summarizing:
 
     def has_model(self, policy: Policy) -> bool:
         """Return whether an available model writes the summaries of a policy."""
-        return (policy.summarize.summarizer or self._default) in self._summarizers
+        return (policy.summarize.summarizer or self.default) in self._summarizers
 
     async def write(
         self,
@@ -108,7 +99,7 @@ class Summarizing:
         Raises SummarizerUnavailable if a model is unavailable now and may be available later. If it is not called
         because too much was spent, the summary is written without it.
         """
-        name = policy.summarize.summarizer or self._default
+        name = policy.summarize.summarizer or self.default
         summarizer = self._summarizers.get(name)
         if summarizer is None or without_model:
             draft = await asyncio.to_thread(_extract, task)
@@ -131,9 +122,9 @@ class Summarizing:
         self, name: str, summarizer: Summarizer, task: SummaryInput, policy: Policy
     ) -> WrittenSummary:
         model = (name, policy.summarize.model)
-        window, until = self._learned_windows.get(model, (self._window_tokens, math.inf))
-        known = window if time.monotonic() < until else self._window_tokens
-        writing = Writing(summarizer, self._prompts, task, policy, known, self._timeout)
+        window, until = self._learned_windows.get(model, (self.window_tokens, math.inf))
+        known = window if time.monotonic() < until else self.window_tokens
+        writing = Writing(summarizer, self._prompts, task, policy, known, self.timeout)
         digest = await asyncio.to_thread(lambda: task.digest)
         answer, refused = await writing.write(digest)
         if writing.window_tokens < known:

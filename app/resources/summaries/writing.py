@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
@@ -93,28 +93,21 @@ Refusals: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 """Texts that the quality gate refused, each with its complaints. Two of them mean that the summary has failed."""
 
 
+@dataclass(eq=False)
 class Writing:
     """The model calls of one summary. `window_tokens` is the most that one request may take, as far as is known."""
 
-    def __init__(
-        self,
-        summarizer: Summarizer,
-        prompts: Mapping[str, str],
-        task: SummaryInput,
-        policy: Policy,
-        window_tokens: int,
-        timeout: float,
-    ) -> None:
-        self._summarizer = summarizer
-        self._prompts = prompts
-        self._task = task
-        self._policy = policy
-        self.window_tokens = window_tokens
-        self._timeout = timeout
-        self.input_tokens = 0
-        self.output_tokens = 0
-        self._running_count = self._ended_count = 0
-        self._ended = asyncio.Event()
+    _summarizer: Summarizer
+    _prompts: Mapping[str, str]
+    _task: SummaryInput
+    _policy: Policy
+    window_tokens: int
+    _timeout: float
+    input_tokens: int = 0
+    output_tokens: int = 0
+    _running_count: int = 0
+    _ended_count: int = 0
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def style(self) -> Style:

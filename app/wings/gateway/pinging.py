@@ -35,6 +35,7 @@ BYTES_MAX: Final = 64 * 1024 * 1024
 REFUSED_REMEMBERED: Final = 1_000
 """Number of sessions whose ping was refused that a process does not ping again."""
 _NOT_REPEATED: Final = {b"traceparent", b"tracestate", b"baggage", b"idempotency-key"}
+"""Header fields that belong to one request alone."""
 
 
 class PingClock(NamedTuple):
@@ -99,7 +100,8 @@ class Pings:
         if sent.session in self._refused or not can_ping(call.conversation.body.value):
             return
         at = self._clock.now() - seconds_ago
-        held = HeldRequest(call.without_bodies(), sent.upstream, sent.target, _repeatable(sent.fields), sent.body)
+        fields = tuple(one for one in sent.fields if one[0].lower() not in _NOT_REPEATED)
+        held = HeldRequest(call.without_bodies(), sent.upstream, sent.target, fields, sent.body)
         series = self._series[held.session] = _Series(held)
         series.task = asyncio.create_task(self._keep(series, KeptCache(call.cached_tokens, call.cache, at, at)))
         self._bytes += len(held.body)
@@ -212,8 +214,3 @@ async def is_newest(kernel: "Services", call: "PreparedCall") -> bool:
     session_id = session_key(call.tenant_id, call.line)
     newest = await audit.page(kernel.database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
     return [one.call_id for _, one in newest] == [call.call_id]
-
-
-def _repeatable(fields: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the fields of a request without those that belong to it alone."""
-    return tuple(one for one in fields if one[0].lower() not in _NOT_REPEATED)

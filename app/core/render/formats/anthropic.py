@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from app.core.errors import InvalidMessage
 from app.core.log.event import REASONING_PARTS, Block, Kind
 from app.core.log.events import Json, Part, arguments_object
+from app.core.render.formats import parts as shared
 from app.core.render.formats.layout import (
     Breakpoint,
     Frame,
@@ -24,32 +25,7 @@ from app.core.render.formats.layout import (
     framed,
     sendable,
 )
-from app.core.render.formats.parts import (
-    BEGINNING,
-    EMPTY,
-    NO_OUTPUT,
-    Image,
-    Piece,
-    Text,
-    content_field,
-    content_or_refusal,
-    is_only_reasoning,
-    is_own,
-    leading,
-    message_events,
-    message_object,
-    native,
-    native_of,
-    non_blank,
-    piece_text,
-    pieces,
-    plain_text,
-    prompt_event,
-    role_field,
-    system_text,
-    text_field,
-    without,
-)
+from app.core.render.formats.parts import Image, Piece, Text
 from app.core.render.formats.tools import CallIds, tool_name, tool_names, write_tools
 
 NAME: Final = "anthropic"
@@ -61,14 +37,14 @@ HOUR_MARKER: Final[Mapping[str, Json]] = {"type": "ephemeral", "ttl": "1h"}
 def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
     """Read Anthropic messages into the neutral events of each. Raises InvalidMessage."""
     events: list[list[dict[str, Json]]] = []
-    prompts = leading(messages, ("system",))
+    prompts = shared.leading(messages, ("system",))
     for index, raw in enumerate(messages):
-        message = message_object(raw, index)
-        role = role_field(message, index, ("system", "user", "assistant"))
-        head = without(message, "role", "content")
-        content = unmarked(content_field(message, index))
+        message = shared.message_object(raw, index)
+        role = shared.role_field(message, index, ("system", "user", "assistant"))
+        head = shared.without(message, "role", "content")
+        content = unmarked(shared.content_field(message, index))
         if role == "system":
-            events.append([prompt_event(NAME, content, head, prompt=index < prompts)])
+            events.append([shared.prompt_event(NAME, content, head, prompt=index < prompts)])
         else:
             events.append(_read_message(role, content, head, index))
     return events
@@ -80,7 +56,7 @@ def _read_message(
     kind = f"{role}.message"
     special, foreign = ("tool_use", "tool_result") if role == "assistant" else ("tool_result", "tool_use")
     if content is None or isinstance(content, str):
-        return [{"type": kind, "content": content, "native": native(NAME, head=head)}]
+        return [{"type": kind, "content": content, "native": shared.native(NAME, head=head)}]
     if role == "user":  # the provider requires results first
         content = sorted(content, key=lambda part: part.get("type") != special)
 
@@ -91,26 +67,26 @@ def _read_message(
             return None
         return _read_call(part, index) if role == "assistant" else _read_result(part, index)
 
-    return message_events(NAME, kind, head, content, read_special)
+    return shared.message_events(NAME, kind, head, content, read_special)
 
 
 def _read_call(part: Part, index: int) -> dict[str, Json]:
     return {
         "type": "tool.call",
-        "call_id": text_field(part, "id", index),
-        "tool": text_field(part, "name", index),
+        "call_id": shared.text_field(part, "id", index),
+        "tool": shared.text_field(part, "name", index),
         "arguments": part.get("input"),
-        "native_part": without(part, "type", "id", "name", "input"),
+        "native_part": shared.without(part, "type", "id", "name", "input"),
     }
 
 
 def _read_result(part: Part, index: int) -> dict[str, Json]:
-    event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(part, "tool_use_id", index)}
+    event: dict[str, Json] = {"type": "tool.result", "call_id": shared.text_field(part, "tool_use_id", index)}
     if "content" in part:
-        event["content"] = unmarked(content_field(part, index))
+        event["content"] = unmarked(shared.content_field(part, index))
     if part.get("is_error") is True:
         event["is_error"] = True
-    event["native_part"] = without(
+    event["native_part"] = shared.without(
         part, "type", "tool_use_id", "content", *(("is_error",) if part.get("is_error") is True else ())
     )
     return event
@@ -234,15 +210,15 @@ class AnthropicWriter(MessageWriter):
         self.texts.append(message.text())
 
     def _open(self) -> None:
-        self._append(_Message("user", {}, as_text=False, parts=[text_part(BEGINNING)], seqs=[0]))
+        self._append(_Message("user", {}, as_text=False, parts=[text_part(shared.BEGINNING)], seqs=[0]))
 
     def _plain(self, block: Block) -> None:
         if block.kind is not Kind.SYSTEM:
             self._put(block, "user", message_parts(block))
-        elif (native_of(block, NAME).get("head") or {}).get("role") == "system":
+        elif (shared.native_of(block, NAME).get("head") or {}).get("role") == "system":
             self._put(block, "system", message_parts(block))
         else:
-            self._put(block, "user", [text_part(system_text(plain_text(block.content) or EMPTY))])
+            self._put(block, "user", [text_part(shared.system_text(shared.plain_text(block.content) or shared.EMPTY))])
 
     def _say(self, block: Block) -> None:
         self._put(block, "assistant", message_parts(block), joins=self._calls_are_open())
@@ -250,10 +226,10 @@ class AnthropicWriter(MessageWriter):
     def _call(self, block: Block) -> None:
         part: Part = {
             "type": "tool_use",
-            "id": self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME)),
+            "id": self._ids.call(block.call_id or "", block.seq, own=shared.is_own(block, NAME)),
             "name": tool_name(block.tool, self._names),
             "input": arguments_object(block.arguments),
-            **native_of(block, NAME).get("part", {}),
+            **shared.native_of(block, NAME).get("part", {}),
         }
         self._put(block, "assistant", [part], joins=self._calls_are_open()).has_calls = True
 
@@ -266,12 +242,12 @@ class AnthropicWriter(MessageWriter):
         result |= result_content(block)
         if block.is_error:
             result["is_error"] = True
-        result |= native_of(block, NAME).get("part", {})
+        result |= shared.native_of(block, NAME).get("part", {})
         self._put(block, "user", [result], joins=True)  # a user's message in progress holds this round's results
 
     def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> _Message:
         """Add parts to the current message, or to a new one if the role changes or a message of this format begins."""
-        head = native_of(block, NAME).get("head")
+        head = shared.native_of(block, NAME).get("head")
         message = self._newest
         if message is None or message.role != role or (head is not None and not joins):
             plain = head is not None and isinstance(block.content, str) and block.kind is not Kind.RESULT
@@ -296,7 +272,9 @@ def _marker(*, hour: bool) -> Part:
 def unmarked(content: str | Sequence[Part] | None) -> str | list[Part] | None:
     """Return content without the client's cache markers."""
     return (
-        content if content is None or isinstance(content, str) else [without(part, "cache_control") for part in content]
+        content
+        if content is None or isinstance(content, str)
+        else [shared.without(part, "cache_control") for part in content]
     )
 
 
@@ -307,35 +285,39 @@ def text_part(text: str) -> dict[str, Json]:
 
 def system_parts(block: Block) -> list[Part]:
     """Return a system prompt's parts, never empty."""
-    if is_own(block, NAME) and not isinstance(block.content, str) and (shown := non_blank(block.content or ())):
+    if (
+        shared.is_own(block, NAME)
+        and not isinstance(block.content, str)
+        and (shown := shared.non_blank(block.content or ()))
+    ):
         return shown
-    return [text_part(plain_text(block.content) or EMPTY)]
+    return [text_part(shared.plain_text(block.content) or shared.EMPTY)]
 
 
 def message_parts(block: Block) -> list[Part]:
     """Return a message's parts without blank texts; empty only for reasoning that another provider signed."""
-    if is_own(block, NAME) and not isinstance(block.content, str) and block.content:
-        return non_blank(block.content) or [text_part(EMPTY)]
-    content = content_or_refusal(block)
+    if shared.is_own(block, NAME) and not isinstance(block.content, str) and block.content:
+        return shared.non_blank(block.content) or [text_part(shared.EMPTY)]
+    content = shared.content_or_refusal(block)
     if block.kind is not Kind.ASSISTANT:
-        return [_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
+        return [_part(piece) for piece in shared.pieces(content)] or [text_part(shared.EMPTY)]
     signed = [] if content is None or isinstance(content, str) else [_thinking(part) for part in content]
     found = [
         *(part for part in signed if part is not None),
-        *(text_part(piece_text(piece)) for piece in pieces(content)),
+        *(text_part(shared.piece_text(piece)) for piece in shared.pieces(content)),
     ]
-    return found or ([] if is_only_reasoning(content) else [text_part(EMPTY)])
+    return found or ([] if shared.is_only_reasoning(content) else [text_part(shared.EMPTY)])
 
 
 def result_content(block: Block) -> Mapping[str, Json]:
     """Return a tool result's `content` field; {} for a result of this format without content."""
-    if is_own(block, NAME):
+    if shared.is_own(block, NAME):
         if block.content is None:
             return {}
-        return {"content": block.content if isinstance(block.content, str) else non_blank(block.content)}
-    found = pieces(block.content)
+        return {"content": block.content if isinstance(block.content, str) else shared.non_blank(block.content)}
+    found = shared.pieces(block.content)
     if all(isinstance(piece, Text) for piece in found):
-        return {"content": plain_text(block.content) or NO_OUTPUT}
+        return {"content": shared.plain_text(block.content) or shared.NO_OUTPUT}
     return {"content": [_part(piece) for piece in found]}
 
 

@@ -18,29 +18,9 @@ from typing import Any, Final
 from app.core.errors import InvalidMessage
 from app.core.log.event import Block, Kind
 from app.core.log.events import Json, Part, arguments_object, canonical_json
+from app.core.render.formats import parts as shared
 from app.core.render.formats.layout import Layout, MessageWriter, framed, sendable
-from app.core.render.formats.parts import (
-    BEGINNING,
-    EMPTY,
-    NO_OUTPUT,
-    Image,
-    Piece,
-    Text,
-    content_or_refusal,
-    is_only_reasoning,
-    is_own,
-    leading,
-    message_events,
-    message_object,
-    native_of,
-    pieces,
-    plain_text,
-    prompt_event,
-    role_field,
-    system_text,
-    text_field,
-    without,
-)
+from app.core.render.formats.parts import Image, Piece, Text
 from app.core.render.formats.tools import dotted_name, tool_names, write_tools
 
 NAME: Final = "gemini"
@@ -66,15 +46,15 @@ _TEXTS: Final = ("output", "result", "error")
 def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
     """Read contents into the neutral events of each. Raises InvalidMessage."""
     events: list[list[dict[str, Json]]] = []
-    prompts = leading(messages, ("system",))
+    prompts = shared.leading(messages, ("system",))
     waiting: dict[str, deque[str]] = {}
     for index, raw in enumerate(messages):
-        message = message_object(raw, index)
-        role = role_field(message, index, ROLES, default="user")
+        message = shared.message_object(raw, index)
+        role = shared.role_field(message, index, ROLES, default="user")
         parts = read_parts(message, index)
-        head = without(present(message), "parts", "role")
+        head = shared.without(present(message), "parts", "role")
         if role == "system":
-            events.append([prompt_event(NAME, list(map(typed, parts)), head, prompt=index < prompts)])
+            events.append([shared.prompt_event(NAME, list(map(typed, parts)), head, prompt=index < prompts)])
         elif role == "model":
             read_call = partial(_read_call, index=index, waiting=waiting)
             events.append(_read_content("assistant.message", head, parts, CALLS, read_call))
@@ -95,7 +75,7 @@ def _read_content(
         key = key_of(part, special)
         return None if key is None else read_special(part, key, counts=counts)
 
-    events = message_events(NAME, kind, head, parts, read_part)
+    events = shared.message_events(NAME, kind, head, parts, read_part)
     for event in events:
         if event["type"] == kind:
             event["content"] = list(map(typed, event["content"]))
@@ -105,8 +85,8 @@ def _read_content(
 def _read_call(
     part: Part, key: str, *, index: int, waiting: dict[str, deque[str]], counts: Counter[str]
 ) -> dict[str, Json]:
-    call = present(message_object(part[key], index, key))
-    name, call_id = text_field(call, "name", index), call.get("id")
+    call = present(shared.message_object(part[key], index, key))
+    name, call_id = shared.text_field(call, "name", index), call.get("id")
     kept: dict[str, Json] = {}
     if not isinstance(call_id, str) or not call_id:
         call_id = _numbered(name, counts)
@@ -126,8 +106,8 @@ def _read_call(
 def _read_result(
     part: Part, key: str, *, index: int, waiting: dict[str, deque[str]], counts: Counter[str]
 ) -> dict[str, Json]:
-    found = present(message_object(part[key], index, key))
-    name, call_id = text_field(found, "name", index), found.get("id")
+    found = present(shared.message_object(part[key], index, key))
+    name, call_id = shared.text_field(found, "name", index), found.get("id")
     open_calls = waiting.get(name, deque())
     kept: dict[str, Json] = {}
     if isinstance(call_id, str) and call_id:
@@ -140,7 +120,7 @@ def _read_result(
     event: dict[str, Json] = {"type": "tool.result", "call_id": call_id}
     text = None
     if "response" in found:
-        response = message_object(found["response"], index, "response")
+        response = shared.message_object(found["response"], index, "response")
         shape = next(
             (one for one in _TEXTS if response.keys() == {one} and isinstance(response[one], str)), JSON_RESPONSE
         )
@@ -153,7 +133,7 @@ def _read_result(
         event["content"] = text
     elif isinstance(media, list):
         shown = [] if text is None else [{"type": "text", "text": text}]
-        event["content"] = [*shown, *(typed(present(message_object(one, index, "parts"))) for one in media)]
+        event["content"] = [*shown, *(typed(present(shared.message_object(one, index, "parts"))) for one in media)]
         kept["media"] = True
     else:
         raise InvalidMessage("parts must be a list of parts", index=index, field="parts")
@@ -177,9 +157,9 @@ def _numbered(name: str, counts: Counter[str]) -> str:
 def _other_fields(part: Part, key: str, inner: Mapping[str, Json], *known: str) -> dict[str, Json]:
     """Return the fields of a part other than the known ones of its call or response, above all a signature."""
     kept: dict[str, Json] = {}
-    if extra := without(part, key):
+    if extra := shared.without(part, key):
         kept["part"] = extra
-    if more := without(inner, *known):
+    if more := shared.without(inner, *known):
         kept["inner"] = more
     if "_" in key:
         kept["key"] = key
@@ -222,7 +202,7 @@ class GeminiWriter(MessageWriter):
         return {**super()._attributes(), "_newest": newest, "_waiting": self._waiting.copy()}
 
     def _open(self) -> None:
-        self.texts.append(sendable({"role": "user", "parts": [text_part(BEGINNING)]}))
+        self.texts.append(sendable({"role": "user", "parts": [text_part(shared.BEGINNING)]}))
 
     def _say(self, block: Block) -> None:
         self._put(block, "model", message_parts(block))
@@ -230,7 +210,7 @@ class GeminiWriter(MessageWriter):
     def _plain(self, block: Block) -> None:
         if block.kind is Kind.SYSTEM:
             text = "\n".join(part["text"] for part in _system_parts(block))
-            self._put(block, "user", [text_part(system_text(text))])
+            self._put(block, "user", [text_part(shared.system_text(text))])
         else:
             self._put(block, "user", message_parts(block))
 
@@ -247,7 +227,7 @@ class GeminiWriter(MessageWriter):
     def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> _Content:
         """Add parts to the current content, or to a new one if the role changes or a user's content of this format
         begins."""
-        head = native_of(block, NAME).get("head")
+        head = shared.native_of(block, NAME).get("head")
         content = self._newest
         if content is None or content.role != role or (role == "user" and head is not None and not joins):
             content = _Content(role, head or {})
@@ -256,7 +236,10 @@ class GeminiWriter(MessageWriter):
         return content
 
     def _call(self, block: Block) -> None:
-        own, kept = is_own(block, NAME), native_of(block, NAME).get("part", {}) if is_own(block, NAME) else {}
+        own, kept = (
+            shared.is_own(block, NAME),
+            shared.native_of(block, NAME).get("part", {}) if shared.is_own(block, NAME) else {},
+        )
         name = dotted_name(block.tool, self._names)
         call_id = None if own and kept.get("no_id") else block.call_id
         call: dict[str, Json] = {} if call_id is None else {"id": call_id}
@@ -272,8 +255,8 @@ class GeminiWriter(MessageWriter):
         self._waiting[key] = (*self._waiting.get(key, ()), (call_id, name))
 
     def _result(self, block: Block) -> None:
-        own = is_own(block, NAME)
-        kept = native_of(block, NAME).get("part", {}) if own else {}
+        own = shared.is_own(block, NAME)
+        kept = shared.native_of(block, NAME).get("part", {}) if own else {}
         (call_id, name), *rest = self._waiting.pop(block.call_id or "", ((block.call_id, dotted_name(block.tool)),))
         if rest:
             self._waiting[block.call_id or ""] = tuple(rest)
@@ -287,8 +270,8 @@ class GeminiWriter(MessageWriter):
 
     def _response(self, block: Block) -> Mapping[str, Json]:
         """Return the response of another format's result, whose images follow the round."""
-        self._images += tuple(piece for piece in pieces(block.content) if isinstance(piece, Image))
-        text = plain_text(block.content) or NO_OUTPUT
+        self._images += tuple(piece for piece in shared.pieces(block.content) if isinstance(piece, Image))
+        text = shared.plain_text(block.content) or shared.NO_OUTPUT
         return {"response": {"error" if block.is_error and not block.replaced else "output": text}}
 
 
@@ -307,11 +290,11 @@ def own_response(content: str | Sequence[Part] | None, kept: Mapping[str, Json])
 
 def _system_parts(block: Block) -> list[Part]:
     """Return a system prompt's parts, texts only and never empty."""
-    if is_own(block, NAME) and isinstance(block.content, list):
+    if shared.is_own(block, NAME) and isinstance(block.content, list):
         shown = own_parts(block.content)
         if shown and all(isinstance(part.get("text"), str) for part in shown):
             return shown
-    return [text_part(plain_text(block.content) or EMPTY)]
+    return [text_part(shared.plain_text(block.content) or shared.EMPTY)]
 
 
 def read_parts(message: Mapping[str, Json], index: int) -> list[dict[str, Json]]:
@@ -321,7 +304,7 @@ def read_parts(message: Mapping[str, Json], index: int) -> list[dict[str, Json]]
         return []
     if not isinstance(found, list):
         raise InvalidMessage("parts must be a list of parts", index=index, field="parts")
-    return [present(message_object(part, index, "parts")) for part in found]
+    return [present(shared.message_object(part, index, "parts")) for part in found]
 
 
 def present(value: Mapping[str, Json]) -> dict[str, Json]:
@@ -349,7 +332,7 @@ def untyped(part: Part) -> Part:
     if part.get("type") == UNKNOWN and isinstance(part.get("part"), Mapping):
         inner: Part = part["part"]
         return inner
-    return without(part, "type")
+    return shared.without(part, "type")
 
 
 def own_parts(content: Sequence[Part]) -> list[Part]:
@@ -364,13 +347,13 @@ def _is_blank(part: Part) -> bool:
 
 def message_parts(block: Block) -> list[Part]:
     """Return a message's parts; empty only for reasoning of another provider."""
-    if is_own(block, NAME) and isinstance(block.content, list):
-        return own_parts(block.content) or [text_part(EMPTY)]
-    content = content_or_refusal(block)
+    if shared.is_own(block, NAME) and isinstance(block.content, list):
+        return own_parts(block.content) or [text_part(shared.EMPTY)]
+    content = shared.content_or_refusal(block)
     if block.kind is Kind.ASSISTANT:  # of other providers' content, only text may be the model's
-        text = plain_text(content)
-        return [text_part(text)] if text else [] if is_only_reasoning(content) else [text_part(EMPTY)]
-    return [piece_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
+        text = shared.plain_text(content)
+        return [text_part(text)] if text else [] if shared.is_only_reasoning(content) else [text_part(shared.EMPTY)]
+    return [piece_part(piece) for piece in shared.pieces(content)] or [text_part(shared.EMPTY)]
 
 
 def text_part(text: str) -> Part:

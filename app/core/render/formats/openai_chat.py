@@ -6,38 +6,14 @@ from typing import Any, Final
 from app.core.errors import InvalidMessage
 from app.core.log.event import Block, Kind
 from app.core.log.events import Json, Part
+from app.core.render.formats import parts as shared
 from app.core.render.formats.layout import Layout, MessageWriter, framed
-from app.core.render.formats.parts import (
-    EMPTY,
-    SYSTEM_ROLES,
-    Image,
-    Piece,
-    Text,
-    arguments_text,
-    content_field,
-    content_or_refusal,
-    custom_input,
-    is_blank,
-    is_only_reasoning,
-    is_own,
-    leading,
-    message_object,
-    native,
-    native_of,
-    non_blank,
-    pieces,
-    plain_text,
-    prompt_event,
-    result_text,
-    role_field,
-    text_field,
-    without,
-)
+from app.core.render.formats.parts import Image, Piece, Text
 from app.core.render.formats.tools import CallIds, tool_name, tool_names, write_tools
 
 NAME: Final = "openai"
 CALL_ID_CHARS_MAX: Final = 40
-ROLES: Final = (*SYSTEM_ROLES, "user", "assistant", "tool", "function")
+ROLES: Final = (*shared.SYSTEM_ROLES, "user", "assistant", "tool", "function")
 BESIDE_CONTENT: Final = ("tool_calls", "refusal", "audio", "function_call")
 """Fields that an assistant's message may hold instead of content."""
 
@@ -45,10 +21,10 @@ BESIDE_CONTENT: Final = ("tool_calls", "refusal", "audio", "function_call")
 def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
     """Read chat messages into the neutral events of each. Raises InvalidMessage."""
     events: list[list[dict[str, Json]]] = []
-    prompts = leading(messages, SYSTEM_ROLES)
+    prompts = shared.leading(messages, shared.SYSTEM_ROLES)
     for index, raw in enumerate(messages):
-        message = message_object(raw, index)
-        role = role_field(message, index, ROLES)
+        message = shared.message_object(raw, index)
+        role = shared.role_field(message, index, ROLES)
         if role == "assistant":
             events.append(_read_assistant(message, index))
         elif role == "tool":
@@ -59,11 +35,11 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
 
 
 def _read_plain(message: Mapping[str, Json], role: str, index: int, *, prompt: bool) -> dict[str, Json]:
-    head = without(message, "content", *(("role",) if role in ("system", "user") else ()))
-    content = content_field(message, index)
-    if role in SYSTEM_ROLES:
-        return prompt_event(NAME, content, head, prompt=prompt)
-    return {"type": "user.message", "content": content, "native": native(NAME, head=head)}
+    head = shared.without(message, "content", *(("role",) if role in ("system", "user") else ()))
+    content = shared.content_field(message, index)
+    if role in shared.SYSTEM_ROLES:
+        return shared.prompt_event(NAME, content, head, prompt=prompt)
+    return {"type": "user.message", "content": content, "native": shared.native(NAME, head=head)}
 
 
 def _read_assistant(message: Mapping[str, Json], index: int) -> list[dict[str, Json]]:
@@ -72,14 +48,14 @@ def _read_assistant(message: Mapping[str, Json], index: int) -> list[dict[str, J
     if not isinstance(calls, list):
         raise InvalidMessage("tool_calls must be a list", index=index, field="tool_calls")
     if content is not None:
-        content = content_field(message, index)
-    carried = content is not None and not (calls and is_blank(content))
-    head = without(message, "role", *(("content",) if carried else ()), *(("tool_calls",) if calls else ()))
+        content = shared.content_field(message, index)
+    carried = content is not None and not (calls and shared.is_blank(content))
+    head = shared.without(message, "role", *(("content",) if carried else ()), *(("tool_calls",) if calls else ()))
     if head.get("tool_calls") == []:  # refused by the provider
         del head["tool_calls"]
     events: list[dict[str, Json]] = []
     if carried or not calls:
-        events.append({"type": "assistant.message", "native": native(NAME, head=head)})
+        events.append({"type": "assistant.message", "native": shared.native(NAME, head=head)})
         if carried:
             events[0]["content"] = content
     for call in calls:
@@ -88,19 +64,21 @@ def _read_assistant(message: Mapping[str, Json], index: int) -> list[dict[str, J
 
 
 def _read_call(raw: Json, index: int, head: Mapping[str, Json] | None) -> dict[str, Json]:
-    call = message_object(raw, index)
-    call_id = text_field(call, "id", index)
+    call = shared.message_object(raw, index)
+    call_id = shared.text_field(call, "id", index)
     kind = call.get("type")
     part: dict[str, Json] = {}
-    if extra := without(call, "id", "function", "custom", *(("type",) if kind in ("function", "custom") else ())):
+    if extra := shared.without(
+        call, "id", "function", "custom", *(("type",) if kind in ("function", "custom") else ())
+    ):
         part["call"] = extra
     if kind == "custom":
-        inner = message_object(call.get("custom"), index, "custom")
-        part["custom"] = without(inner, "name", "input")
-        arguments: Json = {"input": text_field(inner, "input", index, may_be_empty=True)}
+        inner = shared.message_object(call.get("custom"), index, "custom")
+        part["custom"] = shared.without(inner, "name", "input")
+        arguments: Json = {"input": shared.text_field(inner, "input", index, may_be_empty=True)}
     else:
-        inner = message_object(call.get("function"), index, "function")
-        if extra := without(inner, "name", "arguments"):
+        inner = shared.message_object(call.get("function"), index, "function")
+        if extra := shared.without(inner, "name", "arguments"):
             part["function"] = extra
         if kind is None:
             part["untyped"] = True
@@ -108,18 +86,18 @@ def _read_call(raw: Json, index: int, head: Mapping[str, Json] | None) -> dict[s
     return {
         "type": "tool.call",
         "call_id": call_id,
-        "tool": text_field(inner, "name", index),
+        "tool": shared.text_field(inner, "name", index),
         "arguments": arguments,
-        "native": native(NAME, head=head, part=part),
+        "native": shared.native(NAME, head=head, part=part),
     }
 
 
 def _read_result(message: Mapping[str, Json], index: int) -> dict[str, Json]:
     return {
         "type": "tool.result",
-        "call_id": text_field(message, "tool_call_id", index),
-        "content": content_field(message, index),
-        "native": native(NAME, head=without(message, "role", "tool_call_id", "content")),
+        "call_id": shared.text_field(message, "tool_call_id", index),
+        "content": shared.content_field(message, index),
+        "native": shared.native(NAME, head=shared.without(message, "role", "tool_call_id", "content")),
     }
 
 
@@ -145,14 +123,14 @@ class ChatWriter(MessageWriter):
         self._joins = False
         role, content = "system" if block.kind is Kind.SYSTEM else "user", block.content
         if isinstance(content, str):
-            content = content if content.strip() else EMPTY
-        elif is_own(block, NAME) and not is_blank(content):
-            content = non_blank(content or ())
+            content = content if content.strip() else shared.EMPTY
+        elif shared.is_own(block, NAME) and not shared.is_blank(content):
+            content = shared.non_blank(content or ())
         else:
-            found = pieces(content)
+            found = shared.pieces(content)
             texts_only = role == "system" or not found or (len(found) == 1 and isinstance(found[0], Text))
-            content = plain_text(content) or EMPTY if texts_only else [_part(piece) for piece in found]
-        self._write({"role": role, "content": content, **(native_of(block, NAME).get("head") or {})})
+            content = shared.plain_text(content) or shared.EMPTY if texts_only else [_part(piece) for piece in found]
+        self._write({"role": role, "content": content, **(shared.native_of(block, NAME).get("head") or {})})
 
     def _show(self, pieces: Sequence[Piece]) -> None:
         self._joins = False
@@ -160,48 +138,48 @@ class ChatWriter(MessageWriter):
 
     def _say(self, block: Block) -> None:
         if self._joins and self._newest.get("tool_calls"):
-            _append_text(self._newest, plain_text(content_or_refusal(block)))
-        elif is_own(block, NAME):
-            self._begin_answer(block.content, native_of(block, NAME).get("head") or {})
-        elif not is_only_reasoning(content_or_refusal(block)):
-            self._begin_answer(plain_text(content_or_refusal(block)), {})
+            _append_text(self._newest, shared.plain_text(shared.content_or_refusal(block)))
+        elif shared.is_own(block, NAME):
+            self._begin_answer(block.content, shared.native_of(block, NAME).get("head") or {})
+        elif not shared.is_only_reasoning(shared.content_or_refusal(block)):
+            self._begin_answer(shared.plain_text(shared.content_or_refusal(block)), {})
 
     def _begin_answer(self, content: str | Sequence[Part] | None, fields: Mapping[str, Json]) -> None:
         """Begin an assistant message. Blank content is kept only if a field of BESIDE_CONTENT is set."""
-        shown = content if content is None or isinstance(content, str) else non_blank(content)
+        shown = content if content is None or isinstance(content, str) else shared.non_blank(content)
         message: dict[str, Json] = {"role": "assistant", **({} if shown is None else {"content": shown}), **fields}
-        if is_blank(message.get("content")) and not any(message.get(name) for name in BESIDE_CONTENT):
-            message["content"] = EMPTY
+        if shared.is_blank(message.get("content")) and not any(message.get(name) for name in BESIDE_CONTENT):
+            message["content"] = shared.EMPTY
         self._begin(message)
         self._joins = True
 
     def _call(self, block: Block) -> None:
-        head = native_of(block, NAME).get("head")
+        head = shared.native_of(block, NAME).get("head")
         if not self._joins or (head is not None and not self._newest.get("tool_calls")):
             self._begin({"role": "assistant", **(head if head is not None else {"content": None})})
             self._joins = True
         self._newest["tool_calls"] = [*(self._newest.get("tool_calls") or ()), self._call_value(block)]
 
     def _call_value(self, block: Block) -> dict[str, Json]:
-        part = native_of(block, NAME).get("part", {})
-        call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
+        part = shared.native_of(block, NAME).get("part", {})
+        call_id = self._ids.call(block.call_id or "", block.seq, own=shared.is_own(block, NAME))
         name = tool_name(block.tool, self._names)
         if "custom" in part:
-            custom = {"name": name, "input": custom_input(block.arguments), **part["custom"]}
+            custom = {"name": name, "input": shared.custom_input(block.arguments), **part["custom"]}
             return {"id": call_id, "type": "custom", "custom": custom, **part.get("call", {})}
-        function = {"name": name, "arguments": arguments_text(block, NAME), **part.get("function", {})}
+        function = {"name": name, "arguments": shared.arguments_text(block, NAME), **part.get("function", {})}
         typed = {} if part.get("untyped") else {"type": "function"}
         return {"id": call_id, **typed, "function": function, **part.get("call", {})}
 
     def _result(self, block: Block) -> None:
         self._joins = False
         content: Json
-        if is_own(block, NAME) and block.content is not None:
+        if shared.is_own(block, NAME) and block.content is not None:
             content = block.content
         else:
-            self._images += tuple(piece for piece in pieces(block.content) if isinstance(piece, Image))
-            content = result_text(block)
-        head = native_of(block, NAME).get("head") or {}
+            self._images += tuple(piece for piece in shared.pieces(block.content) if isinstance(piece, Image))
+            content = shared.result_text(block)
+        head = shared.native_of(block, NAME).get("head") or {}
         call_id = self._ids.result(block.call_id or "")
         self._write({"role": "tool", "tool_call_id": call_id, "content": content, **head})
 

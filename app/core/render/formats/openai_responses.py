@@ -6,34 +6,9 @@ from typing import Any, Final, Self
 from app.core.errors import InvalidMessage
 from app.core.log.event import Block, Kind
 from app.core.log.events import ID_CHARS_MAX, Json, Part
+from app.core.render.formats import parts as shared
 from app.core.render.formats.layout import Layout, Mark, MessageWriter, framed
-from app.core.render.formats.parts import (
-    EMPTY,
-    NO_OUTPUT,
-    SYSTEM_ROLES,
-    Image,
-    Piece,
-    Text,
-    arguments_text,
-    content_field,
-    content_or_refusal,
-    custom_input,
-    is_blank,
-    is_only_reasoning,
-    is_own,
-    leading,
-    message_object,
-    native,
-    native_of,
-    non_blank,
-    pieces,
-    plain_text,
-    prompt_event,
-    result_text,
-    role_field,
-    text_field,
-    without,
-)
+from app.core.render.formats.parts import Image, Piece, Text
 from app.core.render.formats.tools import CallIds, tool_name, tool_names, write_tools
 
 NAME: Final = "openai-responses"
@@ -53,9 +28,9 @@ BLANK_IMAGE: Final = (
 
 def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
     """Read input items into the neutral event of each. Raises InvalidMessage."""
-    prompts = leading(messages, SYSTEM_ROLES)
+    prompts = shared.leading(messages, shared.SYSTEM_ROLES)
     messages = _with_call_ids(messages)
-    items = [message_object(raw, index) for index, raw in enumerate(messages)]
+    items = [shared.message_object(raw, index) for index, raw in enumerate(messages)]
     calls = {(item["type"], item["call_id"]) for item in items if _is_call(item)}
     return [[_read_item(item, index, calls, prompt=index < prompts)] for index, item in enumerate(items)]
 
@@ -110,56 +85,63 @@ def _read_item(
     if kind == "function_call" or _is_call(item):
         return _read_call(item, kind, index)
     # Reasoning, items of provider-side tools and unknown items are kept whole, for this format only.
-    return {"type": "assistant.message", "content": [item], "native": native(NAME, head={}, part={"item": True})}
+    return {"type": "assistant.message", "content": [item], "native": shared.native(NAME, head={}, part={"item": True})}
 
 
 def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
-    role = role_field(item, index, (*SYSTEM_ROLES, *_KINDS))
-    content = content_field(item, index)
-    if role in SYSTEM_ROLES:
-        return prompt_event(NAME, content, without(item, "content"), prompt=prompt)
-    return {"type": _KINDS[role], "content": content, "native": native(NAME, head=without(item, "role", "content"))}
+    role = shared.role_field(item, index, (*shared.SYSTEM_ROLES, *_KINDS))
+    content = shared.content_field(item, index)
+    if role in shared.SYSTEM_ROLES:
+        return shared.prompt_event(NAME, content, shared.without(item, "content"), prompt=prompt)
+    return {
+        "type": _KINDS[role],
+        "content": content,
+        "native": shared.native(NAME, head=shared.without(item, "role", "content")),
+    }
 
 
 def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
     """Return a call's event. Functions and custom tools have a name; for other kinds of call the kind is used."""
-    call_id = text_field(item, "call_id", index)
+    call_id = shared.text_field(item, "call_id", index)
     if kind == "function_call":
         arguments: Json = item.get("arguments")
-        tool, rest = text_field(item, "name", index), without(item, "type", "call_id", "name", "arguments")
+        tool, rest = (
+            shared.text_field(item, "name", index),
+            shared.without(item, "type", "call_id", "name", "arguments"),
+        )
     elif kind == "custom_tool_call":
-        arguments = {"input": text_field(item, "input", index, may_be_empty=True)}
-        tool, rest = text_field(item, "name", index), without(item, "call_id", "name", "input")
+        arguments = {"input": shared.text_field(item, "input", index, may_be_empty=True)}
+        tool, rest = shared.text_field(item, "name", index), shared.without(item, "call_id", "name", "input")
     else:
-        arguments = without(item, "type", "id", "call_id", "status")
-        tool, rest = kind.removesuffix("_call"), without(item, "call_id", *arguments)
-    kept = native(NAME, part={"item": rest} if rest else None)
+        arguments = shared.without(item, "type", "id", "call_id", "status")
+        tool, rest = kind.removesuffix("_call"), shared.without(item, "call_id", *arguments)
+    kept = shared.native(NAME, part={"item": rest} if rest else None)
     return {"type": "tool.call", "call_id": call_id, "tool": tool, "arguments": arguments, "native": kept}
 
 
 def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
     """Return a result's event. The output becomes the content, a single object one part."""
-    event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(item, "call_id", index)}
+    event: dict[str, Json] = {"type": "tool.result", "call_id": shared.text_field(item, "call_id", index)}
     part: dict[str, Json] = {}
     if item.get(BY_ID) is True:
         part[BY_ID] = True
-    if rest := without(item, BY_ID, "call_id", "output", *(("type",) if kind == "function_call_output" else ())):
+    if rest := shared.without(item, BY_ID, "call_id", "output", *(("type",) if kind == "function_call_output" else ())):
         part["item"] = rest
     if kind in ("function_call_output", "custom_tool_call_output"):
-        event["content"] = content_field(item, index, "output")
+        event["content"] = shared.content_field(item, index, "output")
     elif isinstance(output := item.get("output"), Mapping):
         event["content"], part["single"] = [output], True
     elif isinstance(output, list) and all(isinstance(piece, Mapping) for piece in output):
         event["content"] = output
     elif "output" in item:
-        event["content"] = text_field(item, "output", index) if output else ""
-    event["native"] = native(NAME, part=part)
+        event["content"] = shared.text_field(item, "output", index) if output else ""
+    event["native"] = shared.native(NAME, part=part)
     return event
 
 
 def output_item(call_kind: str, block: Block) -> dict[str, Json]:
     """Return the output item, without its call_id, for a result that is replaced or came in another format."""
-    kind, text, found = f"{call_kind}_output", result_text(block), pieces(block.content)
+    kind, text, found = f"{call_kind}_output", shared.result_text(block), shared.pieces(block.content)
     match call_kind:
         case "computer_call":
             images = (piece.any_url for piece in found if isinstance(piece, Image))
@@ -199,7 +181,11 @@ class ResponsesWriter(MessageWriter):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
-        foreign = [plain_text(block.content) or EMPTY for block in layout.system if not is_own(block, NAME)]
+        foreign = [
+            shared.plain_text(block.content) or shared.EMPTY
+            for block in layout.system
+            if not shared.is_own(block, NAME)
+        ]
         tools = write_tools(layout.tools, NAME)
         self.frame = framed({"instructions": "\n\n".join(foreign)}, "input", {"tools": tools})
         self._names = tool_names(layout.tools)
@@ -207,7 +193,7 @@ class ResponsesWriter(MessageWriter):
         self._kinds: dict[str, str] = {}  # by call, of its item; the kind of its output must match
         self._reasoning: list[Mapping[str, Json]] = []
         for block in layout.system:
-            if is_own(block, NAME):
+            if shared.is_own(block, NAME):
                 self._item(_message(block, "system"))
 
     def restored(self, mark: Mark) -> Self:
@@ -240,31 +226,31 @@ class ResponsesWriter(MessageWriter):
         self._begin(item)
 
     def _say(self, block: Block) -> None:
-        if is_own(block, NAME) and native_of(block, NAME).get("part", {}).get("item") and block.content:
+        if shared.is_own(block, NAME) and shared.native_of(block, NAME).get("part", {}).get("item") and block.content:
             for part in block.content:
                 if not isinstance(part, str):
                     self._item(part)
-        elif is_own(block, NAME) or not is_only_reasoning(content_or_refusal(block)):
+        elif shared.is_own(block, NAME) or not shared.is_only_reasoning(shared.content_or_refusal(block)):
             self._item(_message(block, "assistant"))
 
     def _call_item(self, block: Block) -> dict[str, Json]:
-        rest = native_of(block, NAME).get("part", {}).get("item", {})
+        rest = shared.native_of(block, NAME).get("part", {}).get("item", {})
         kind = str(rest.get("type", "function_call"))
         self._kinds[block.call_id or ""] = kind
-        call_id = self._ids.call(block.call_id or "", block.seq, own=is_own(block, NAME))
+        call_id = self._ids.call(block.call_id or "", block.seq, own=shared.is_own(block, NAME))
         item: dict[str, Json] = {"type": kind, "call_id": call_id, **rest}
         if kind == "custom_tool_call":
-            return {**item, "name": tool_name(block.tool, self._names), "input": custom_input(block.arguments)}
+            return {**item, "name": tool_name(block.tool, self._names), "input": shared.custom_input(block.arguments)}
         if kind != "function_call":
             return {**item, **(block.arguments if isinstance(block.arguments, Mapping) else {})}
-        return {**item, "name": tool_name(block.tool, self._names), "arguments": arguments_text(block, NAME)}
+        return {**item, "name": tool_name(block.tool, self._names), "arguments": shared.arguments_text(block, NAME)}
 
     def _result_item(self, block: Block) -> dict[str, Json]:
         call_id = self._ids.result(block.call_id or "")
         kind = self._kinds.get(block.call_id or "", "function_call")
-        part = native_of(block, NAME).get("part", {})
+        part = shared.native_of(block, NAME).get("part", {})
         rest = part.get("item", {})
-        if not is_own(block, NAME):
+        if not shared.is_own(block, NAME):
             return {**rest, **output_item(kind, block), "call_id": call_id}
         item: dict[str, Json] = {"type": "function_call_output", "call_id": call_id, **rest}
         if part.get(BY_ID):
@@ -272,16 +258,16 @@ class ResponsesWriter(MessageWriter):
         if block.content is not None:
             item["output"] = block.content[0] if part.get("single") else block.content
         elif item["type"] in ("function_call_output", "custom_tool_call_output"):
-            item["output"] = NO_OUTPUT
+            item["output"] = shared.NO_OUTPUT
         return item
 
 
 def _message(block: Block, role: str) -> dict[str, Json]:
-    head = native_of(block, NAME).get("head") or {}
-    if is_own(block, NAME):
-        content = block.content if isinstance(block.content, str) else non_blank(block.content or ())
-        return {"role": role, **head, "content": EMPTY if is_blank(content) else content}
-    found = pieces(content_or_refusal(block))
+    head = shared.native_of(block, NAME).get("head") or {}
+    if shared.is_own(block, NAME):
+        content = block.content if isinstance(block.content, str) else shared.non_blank(block.content or ())
+        return {"role": role, **head, "content": shared.EMPTY if shared.is_blank(content) else content}
+    found = shared.pieces(shared.content_or_refusal(block))
     if role != "user" or all(isinstance(piece, Text) for piece in found):
-        return {"role": role, "content": plain_text(content_or_refusal(block)) or EMPTY}
+        return {"role": role, "content": shared.plain_text(shared.content_or_refusal(block)) or shared.EMPTY}
     return {"role": role, "content": [input_part(piece) for piece in found]}
