@@ -181,7 +181,8 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
     components = document["components"]
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer", "description": _KEY}}
-    reads = {route.operation_id for route in routes if isinstance(route, APIRoute) and _is_past_read(route)}
+    declared = [route for route in routes if isinstance(route, APIRoute)]
+    reads = {one.operation_id for one in declared if not PAST_READS.isdisjoint(_calls(one.dependant))}
     for operations in document["paths"].values():
         for operation in operations.values():
             if operation["operationId"] in reads:
@@ -192,10 +193,6 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
                 if response["description"] == "Successful Response":
                     response["description"] = _response_description(status, response, components["schemas"])
     return document
-
-
-def _is_past_read(route: APIRoute) -> bool:
-    return any(call in PAST_READS for call in _calls(route.dependant))
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:

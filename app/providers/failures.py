@@ -157,17 +157,12 @@ _PUBLIC_NAME: Final = re.compile(
 """Names of fields and parameters that many clients send and that errors may repeat."""
 
 
-def names_a_secret(name: str) -> bool:
-    """Return whether the name of a header field or a parameter says that it holds a credential."""
-    return _SECRET_NAME.search(name) is not None
-
-
 def may_be_secret(name: str, value: str) -> bool:
     """Return whether a value under this name may be a credential.
 
     Under a neutral name, words and numbers do not count: replacing them would garble other texts.
     """
-    if names_a_secret(name):
+    if _SECRET_NAME.search(name):
         return len(value) >= SECRET_CHARS_MIN
     if _PUBLIC_NAME.fullmatch(name) or len(value) < QUOTED_CHARS_MIN:
         return False

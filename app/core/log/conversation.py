@@ -18,17 +18,9 @@ from typing import Final
 
 from app.core.log.appends import OpenCall
 from app.core.log.event import REASONING_PARTS, TEXT_PARTS
-from app.core.log.events import ID_CHARS_MAX, Draft, EventType, Json, arguments_object
+from app.core.log.events import DIALOGUE, ID_CHARS_MAX, TOOL_USE, Draft, EventType, Json, arguments_object
 
-CHAINED: Final = frozenset(
-    {
-        EventType.USER_MESSAGE,
-        EventType.ASSISTANT_MESSAGE,
-        EventType.TOOL_CALL,
-        EventType.TOOL_RESULT,
-        EventType.SYSTEM_MESSAGE,
-    }
-)
+CHAINED: Final = DIALOGUE | {*TOOL_USE, EventType.SYSTEM_MESSAGE}
 """The types of events that clients send back with every request."""
 HASH_BYTES: Final = 16
 START: Final = bytes(HASH_BYTES)

@@ -101,17 +101,14 @@ def outcome_of(report: Report, call: CallRow, policy: Policy) -> tuple[ReportedO
         overflow = classify(
             _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
         )
-        error = given if overflow is None else {**given, "overflow": _overflow_json(overflow)}
+        found = {} if overflow is None else {name: value for name, value in asdict(overflow).items() if value}
+        error = given if overflow is None else {**given, "overflow": found}
     figures = (total, read, write, usage.get("output_tokens"), report.latency_ms)
     return ReportedOutcome(*figures, error, overflow is not None), overflow
 
 
 def _text(value: Json) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _overflow_json(overflow: Overflow) -> dict[str, Json]:
-    return {name: value for name, value in asdict(overflow).items() if value}
 
 
 def outcome_if_sent(call: CallRow, outcome: ReportedOutcome) -> ReportedOutcome | None:

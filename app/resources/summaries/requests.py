@@ -199,7 +199,8 @@ class Coverage:
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
         faults += _fold_faults(state, stored)
         live = await summaries.live(self._database, session.session_id, cover_id(session.session_id, policy.shows))
-        faults += _overlaps([(one.from_seq, one.to_seq) for one in live])
+        overlaps = (later.from_seq for earlier, later in pairwise(live) if later.from_seq <= earlier.to_seq)
+        faults += [f"live summaries overlap at {seq}" for seq in overlaps]
         return CoverageProof(session.state.head, view, current.epoch, runs, faults)
 
 
@@ -246,7 +247,3 @@ def _unaccounted(events: Sequence[Event], fates: Mapping[int, str], hidden: set[
         and event.call_seq not in hidden
     ]
     return [f"event {seq} is neither shown nor accounted for" for seq in lost]
-
-
-def _overlaps(spans: Sequence[tuple[int, int]]) -> list[str]:
-    return [f"live summaries overlap at {later[0]}" for earlier, later in pairwise(spans) if later[0] <= earlier[1]]

@@ -300,12 +300,6 @@ def assets() -> Mapping[str, tuple[bytes, bytes]]:
     return {file.name: (data := file.read_bytes(), gzip.compress(data, mtime=0)) for file in files if file.is_file()}
 
 
-@cache
-def _revision() -> str:
-    """Return a text that changes with any static file, so that browsers may keep the files."""
-    return hashlib.sha256(b"".join(data for data, _ in assets().values())).hexdigest()[:12]
-
-
 def address(path: str, **query: object) -> str:
     """Return the address of a page; parameters that are None or empty are left out."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
@@ -375,7 +369,9 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters |= {"count": count, "short": short, "moment": moment, "age": age, "plain": plain, "excerpt": excerpt}
-    made.globals |= {"address": address, "percent": percent, "version": VERSION, "revision": _revision()}
+    # It changes with any static file, so that browsers may keep the files.
+    revision = hashlib.sha256(b"".join(data for data, _ in assets().values())).hexdigest()[:12]
+    made.globals |= {"address": address, "percent": percent, "version": VERSION, "revision": revision}
     return made
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -174,11 +175,8 @@ class Recall:
         by_seq = {event.seq: event for event in events}
         wanted = [by_seq[seq] for seq in chosen]
         bare = frozenset(seq for seq in shown if not _is_redacted(by_seq.get(seq)))
-
-        def give() -> answer.RecallAnswer:
-            return answer.fill(wanted, bare, found.weights, asked.max_tokens, counter, asked.offset)
-
-        bounded = await off_loop(give, bytes_of(wanted))
+        fill = partial(answer.fill, wanted, bare, found.weights, asked.max_tokens, counter, asked.offset)
+        bounded = await off_loop(fill, bytes_of(wanted))
         return bounded, [_item(one, by_seq, found.scores) for one in bounded.given]
 
 

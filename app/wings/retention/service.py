@@ -52,14 +52,10 @@ class _ExaminedPage:
     number: int
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class RetentionRules:
     """Stores, previews and applies the retention rules of tenants."""
 
-    def __init__(self, database: Database, clock: Callable[[], datetime] = _now) -> None:
+    def __init__(self, database: Database, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._database = database
         self._clock = clock
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from app.core.errors import ContentsErased, StoreUnavailable
-from app.store.engine import Connection, Database, Executor
+from app.store.engine import Database, Executor
 from app.store.rows import columns, decode
 from app.store.texts import ContentCiphers
 
@@ -76,15 +76,6 @@ async def all_keys(connection: Executor) -> list[ListedKey]:
         "FROM content_keys k ORDER BY tenant"
     )
     return [decode(ListedKey, row) for row in rows]
-
-
-async def replace_wrapping(tx: Connection, tenant_id: UUID, wrapped: bytes) -> None:
-    """Replace the wrapping of a tenant's key, unless the key was dropped."""
-    await tx.execute(
-        "UPDATE content_keys SET wrapped = :wrapped WHERE tenant_id = :tenant_id AND wrapped IS NOT NULL",
-        tenant_id=tenant_id,
-        wrapped=wrapped,
-    )
 
 
 async def drop_key(database: Database, tenant: str) -> bool:
@@ -194,9 +185,13 @@ async def rewrap(database: Database, operator: str) -> int:
         held = [one for one in await all_keys(tx) if one.wrapped is not None]
         for one in held:
             try:
-                await replace_wrapping(tx, one.tenant_id, keys.rotate(one.wrapped or b""))
+                wrapped = keys.rotate(one.wrapped or b"")
             except InvalidToken:
-                raise StoreUnavailable(
-                    f"the key of tenant {one.tenant!r} is not wrapped by any of these keys"
-                ) from None
+                detail = f"the key of tenant {one.tenant!r} is not wrapped by any of these keys"
+                raise StoreUnavailable(detail) from None
+            await tx.execute(
+                "UPDATE content_keys SET wrapped = :wrapped WHERE tenant_id = :tenant_id AND wrapped IS NOT NULL",
+                tenant_id=one.tenant_id,
+                wrapped=wrapped,
+            )
     return len(held)

@@ -148,9 +148,7 @@ def _summary_metrics(work: Sequence[WorkCount]) -> Iterator[Metric]:
 def _delivery_metrics(work: Sequence[WorkCount]) -> Iterator[Metric]:
     text = "Attempts to deliver a webhook, by outcome"
     attempts = CounterMetricFamily("palimpsest_webhook_attempts", text, labels=["outcome"])
-    known: _Samples = {
-        (name,): 0 for name in ("delivered", "retried", "failed")
-    }  # from 0, so that the first is an increase
+    known: _Samples = {(name,): 0 for name in ("delivered", "retried", "failed")}  # so that the first is an increase
     yield _fill(attempts, known | _sums(work, lambda one: (one.outcome,), lambda one: one.number))
     text = "Time from an event to its delivery to a webhook"
     lag = HistogramMetricFamily("palimpsest_webhook_lag_seconds", text, labels=[])

@@ -62,7 +62,7 @@ SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
 OPERATORS = {
     "app.wings.sealing.service:drop_key",
     "app.wings.sealing.service:all_keys",
-    "app.wings.sealing.service:replace_wrapping",
+    "app.wings.sealing.service:rewrap",
     "app.store.keys:create",
     "app.store.keys:page",
     "app.store.keys:revoke",
