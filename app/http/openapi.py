@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import WithDefaultSchema
 from starlette.routing import BaseRoute
@@ -133,6 +133,11 @@ def introduction() -> str:
         "schema. `type` is also the path of a page that explains the problem and its remedy; `/problems` lists them."
     )
     return "\n".join([CONVENTIONS, "## Problems", "", about, "", "| type | status | title |", "|---|---|---|", *rows])
+
+
+def examples(*bodies: Any) -> ConfigDict:
+    """Return the configuration of a schema with examples."""
+    return ConfigDict(json_schema_extra={"examples": list(bodies)})
 
 
 def body_of_model(model: type[BaseModel], *parameters: dict[str, Any], required: bool = True) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import Depends, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.core.log.events import SESSION_ID_PATTERN
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, StrictRequest, answer_of
+from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
 from app.tenants import KeyRequest, Tenants
 
@@ -27,18 +28,13 @@ SCOPES: Final = (
 class KeyIn(StrictRequest):
     """Request for an API key for the caller's tenant."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "name": "laptop of user 42",
-                    "scopes": ["ingest", "read"],
-                    "expires_at": "2027-01-01T00:00:00Z",
-                    "session_prefix": "user-42:",
-                }
-            ]
-        },
+    model_config = examples(
+        {
+            "name": "laptop of user 42",
+            "scopes": ["ingest", "read"],
+            "expires_at": "2027-01-01T00:00:00Z",
+            "session_prefix": "user-42:",
+        }
     )
 
     name: str = Field(

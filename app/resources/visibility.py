@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import Depends
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from app.core.assembly.inputs import ContextInputs, ContextRequest, plan_inputs
 from app.core.assembly.visibility import (
@@ -30,6 +30,7 @@ from app.core.assembly.visibility import (
 from app.core.errors import Conflict
 from app.core.plan.update import update_context
 from app.http.fields import SessionName, Sid, StrictRequest, ViewName, answer_of
+from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
 from app.resources.contexts.service import Assembly
 from app.store import event_log, sessions, visibility
@@ -134,12 +135,7 @@ class VisibilityIn(StrictRequest):
     """Decisions on the events that contexts show. They apply to every view of the session, in this order: unpin, show,
     hide, pin. An item is the seq of an event, or a target."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{"hide": [{"path": "/build.log", "replacement": "[the build passed]"}], "pin": [3]}]
-        },
-    )
+    model_config = examples({"hide": [{"path": "/build.log", "replacement": "[the build passed]"}], "pin": [3]})
 
     hide: list[Seq | HideIn] = Field(
         default_factory=list, max_length=ITEMS_MAX, description="Events to hide, or to show only as a replacement."

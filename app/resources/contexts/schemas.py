@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -28,6 +28,7 @@ from app.http.fields import (
     ViewName,
     ViewOf,
 )
+from app.http.openapi import examples
 from app.resources.events.schemas import AppendedOut, EventsIn, MessagesIn
 from app.resources.feedback.schemas import OutcomeIn, OutcomeOut
 from app.resources.policies.routes import PolicyGiven, PolicyRef
@@ -130,11 +131,7 @@ class ContextQuery(StrictRequest):
 class StepOutcomeIn(OutcomeIn):
     """Outcome of an earlier call of the session."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"call_id": "019373a1-0000-7000-8000-000000000000", "usage": {"input_tokens": 1200}}]
-        }
-    )
+    model_config = examples({"call_id": "019373a1-0000-7000-8000-000000000000", "usage": {"input_tokens": 1200}})
 
     call_id: UUID = Field(description="Id of the recorded call.")
 
@@ -142,10 +139,7 @@ class StepOutcomeIn(OutcomeIn):
 class ContextIn(ContextQuery):
     """Parameters of a context request, including those that need a body."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000}]},
-    )
+    model_config = examples({"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000})
 
     unchecked_text = frozenset({"policy", "messages", "system", "tools", "append", "outcome"})
 
@@ -357,7 +351,7 @@ EXAMPLE: Final[dict[str, Any]] = {
 class ContextOut(BaseModel):
     """A context: the request to send to the provider unchanged, and how it was made."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+    model_config = examples(EXAMPLE)
 
     call_id: CallId
     session: SessionName

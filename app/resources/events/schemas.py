@@ -18,6 +18,7 @@ from app.http.fields import (
     StrictRequest,
     TurnNumber,
 )
+from app.http.openapi import examples
 
 
 def _logged(name: str, description: str) -> Any:
@@ -117,11 +118,8 @@ ExpectedHead = Annotated[
 class EventsIn(StrictRequest):
     """Events to append, all or none."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{"events": [{"type": "user.message", "content": "Which files changed?"}], "expected_head": 0}]
-        },
+    model_config = examples(
+        {"events": [{"type": "user.message", "content": "Which files changed?"}], "expected_head": 0}
     )
 
     events: list[EventIn] = Field(
@@ -133,10 +131,7 @@ class EventsIn(StrictRequest):
 class MessagesIn(StrictRequest):
     """Messages in a provider's own format to append, all or none."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"format": "openai", "messages": [{"role": "user", "content": "Hello"}]}]},
-    )
+    model_config = examples({"format": "openai", "messages": [{"role": "user", "content": "Hello"}]})
 
     format: NativeFormat = Field(description="Format of the messages: that of the provider's API.")
     messages: list[dict[str, Any]] = Field(
@@ -199,18 +194,14 @@ class LogGrown(BaseModel):
 class AppendedOut(LogGrown):
     """Result of an append."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "session": "demo",
-                    "line": "demo@line.1",
-                    "head": 1,
-                    "epoch": 0,
-                    "events": [{"index": 0, "seq": 1, "id": "b5c2…", "turn": 1, "tokens": 8}],
-                    "pressure": {"tokens": 8, "budget": 109714, "ratio": 0.0001, "level": "none"},
-                }
-            ]
+    model_config = examples(
+        {
+            "session": "demo",
+            "line": "demo@line.1",
+            "head": 1,
+            "epoch": 0,
+            "events": [{"index": 0, "seq": 1, "id": "b5c2…", "turn": 1, "tokens": 8}],
+            "pressure": {"tokens": 8, "budget": 109714, "ratio": 0.0001, "level": "none"},
         }
     )
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.http.fields import (
     CallFormat,
@@ -18,6 +18,7 @@ from app.http.fields import (
     UpdatedAt,
     ViewOf,
 )
+from app.http.openapi import examples
 from app.resources.feedback.measurements import Report
 
 Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
@@ -53,14 +54,9 @@ class OutcomeIn(StrictRequest):
 
     unchecked_text = frozenset({"error"})
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"usage": {"input_tokens": 1200, "cache_read_tokens": 52000, "output_tokens": 310}, "latency_ms": 2100},
-                {"error": {"status": 400, "message": "prompt is too long: 215000 tokens > 200000 maximum"}},
-            ]
-        },
+    model_config = examples(
+        {"usage": {"input_tokens": 1200, "cache_read_tokens": 52000, "output_tokens": 310}, "latency_ms": 2100},
+        {"error": {"status": 400, "message": "prompt is too long: 215000 tokens > 200000 maximum"}},
     )
 
     usage: UsageIn | None = Field(None, description="Token usage, from which the server learns how the model counts.")
@@ -76,9 +72,7 @@ class OutcomeIn(StrictRequest):
 class WarmingIn(StrictRequest):
     """Report of a request that kept the provider's cache of a call, without an answer of the model."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"usage": {"input_tokens": 4, "cache_read_tokens": 52000}}]}
-    )
+    model_config = examples({"usage": {"input_tokens": 4, "cache_read_tokens": 52000}})
 
     usage: UsageIn | None = Field(
         None, description="Token usage, as in the outcome of a call. Null or omitted: the request failed."

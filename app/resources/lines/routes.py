@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import line_of, session_of
 from app.http import paging
 from app.http.fields import CreatedAt, Cursor, Head, Limit, NextCursor, Seq, SessionId, Sid, StrictRequest, answer_of
+from app.http.openapi import examples
 from app.http.operation import Idempotent, Resource, Who, service
 from app.resources.lines.service import Forked, Forks, Lines
 from app.resources.sessions.routes import SessionOut, parent_of, session_out
@@ -39,7 +40,7 @@ class LinePage(BaseModel):
 class RewindIn(StrictRequest):
     """Request to rewind a session."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"to": 12}]})
+    model_config = examples({"to": 12})
 
     to: int = Field(ge=0, lt=2**63, description="Seq of the last event to keep; 0 for an empty line.")
 
@@ -47,7 +48,7 @@ class RewindIn(StrictRequest):
 class ForkIn(StrictRequest):
     """Request for a new session that begins with the log of another, up to a seq."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"id": "demo-try-2", "at": 120}]})
+    model_config = examples({"id": "demo-try-2", "at": 120})
 
     id: SessionId = Field(description="Id of the new session, chosen by the client.")
     at: int | None = Field(

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 from typing_extensions import TypeAliasType
 
 from app.core.errors import InvalidRequest
@@ -15,6 +15,7 @@ from app.core.policy.policy import json_schema
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import Cursor, Limit, NextCursor
+from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
 from app.http.requests import read_json
 from app.resources.policies.service import NAME_PATTERN, STORED_NAME_PATTERN, VERSION_MAX, Policies
@@ -58,17 +59,13 @@ class PolicyRef(BaseModel):
 class PolicyOut(BaseModel):
     """A stored version of a policy."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "name": "careful",
-                    "version": 2,
-                    "preset": False,
-                    "policy": _POLICY_EXAMPLE,
-                    "created_at": "2026-11-21T09:30:00Z",
-                }
-            ]
+    model_config = examples(
+        {
+            "name": "careful",
+            "version": 2,
+            "preset": False,
+            "policy": _POLICY_EXAMPLE,
+            "created_at": "2026-11-21T09:30:00Z",
         }
     )
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, Depends, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.core.errors import InvalidRequest
 from app.core.log.segments import ADDRESS_PATTERN, line_of, session_of
@@ -33,6 +33,7 @@ from app.http.fields import (
     ViewParameter,
     answer_of,
 )
+from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
 from app.resources.policies.routes import PolicyGiven, PolicyRef
 from app.resources.sessions.service import Sessions, check_metadata
@@ -44,12 +45,7 @@ from app.tenants import Caller
 class SessionIn(StrictRequest):
     """Settings of a session. Those omitted keep their current value."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{"model": "gpt-4o", "policy": {"retention": {"keep_last": 5}}, "metadata": {"user": "ann"}}]
-        },
-    )
+    model_config = examples({"model": "gpt-4o", "policy": {"retention": {"keep_last": 5}}, "metadata": {"user": "ann"}})
 
     unchecked_text = frozenset({"policy"})
 

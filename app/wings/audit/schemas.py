@@ -27,6 +27,7 @@ from app.http.fields import (
     ToSeq,
     ViewOf,
 )
+from app.http.openapi import examples
 from app.resources.contexts.schemas import (
     EXAMPLE,
     CacheOut,
@@ -363,9 +364,7 @@ class PreviewDiff(DiffOut):
 class PreviewOut(ContextOut):
     """A context as the next call would get it. Nothing was recorded or changed."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [EXAMPLE | {"call_id": None, "preview": True, "cause": "start"}]}
-    )
+    model_config = examples(EXAMPLE | {"call_id": None, "preview": True, "cause": "start"})
 
     call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
     preview: Literal[True] = Field(description="Always true: this is a preview.")

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Depends, Path, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, SessionName, StrictRequest, answer_of
+from app.http.openapi import examples
 from app.http.operation import Key, Resource, Who, service
 from app.wings.retention.erasures import UNEXPECTED_MAX, ErasureRequest, Erasures
 from app.wings.retention.rules import DAYS_MAX, DELIVERY_DAYS_MAX, Lifetimes
@@ -35,7 +36,7 @@ DELIVERY_DAYS = "Days for which finished deliveries are kept; null or 0: 30."
 class RetentionIn(StrictRequest):
     """Rules for how long the tenant's data is kept. They replace all previous rules; an omitted one is null."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"idle_days": 180, "call_days": 30}]})
+    model_config = examples({"idle_days": 180, "call_days": 30})
 
     session_days: int | None = Field(None, ge=0, le=DAYS_MAX, description=SESSION_DAYS)
     idle_days: int | None = Field(None, ge=0, le=DAYS_MAX, description=IDLE_DAYS)
@@ -97,7 +98,7 @@ FORKS = (
 class ErasureIn(StrictRequest):
     """Conditions for the sessions to erase; all of them must hold."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"metadata": {"user": "ann"}}]})
+    model_config = examples({"metadata": {"user": "ann"}})
 
     metadata: dict[str, Any] = Field(
         min_length=1,

@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Depends, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, NextCursor, SessionName, StrictRequest, UpdatedAt, answer_of
+from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
 from app.wings.webhooks.service import URL_CHARS_MAX, WebhookEvent, Webhooks
 from app.wings.webhooks.store import DeliveryRow, WebhookRow
@@ -26,11 +27,8 @@ class WebhookIn(StrictRequest):
     Every response other than 2xx is a failure, redirects included.
     """
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{"url": "https://example.com/hooks", "events": ["compaction.started", "compaction.finished"]}]
-        },
+    model_config = examples(
+        {"url": "https://example.com/hooks", "events": ["compaction.started", "compaction.finished"]}
     )
 
     url: str = Field(min_length=1, max_length=URL_CHARS_MAX, description="URL to post to, http or https.")
