@@ -20,7 +20,6 @@ LAYERS = "/v1/sessions/s/layers"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 FORMATS = ("openai", "openai-responses", "anthropic", "gemini", "blocks")
 TEXT = "word " * 80
-NOW = datetime.now(UTC)
 
 
 async def put(client: httpx.AsyncClient, kind: str, content: Any) -> Json:
@@ -242,22 +241,23 @@ async def test_versions_that_no_call_shows_are_deleted(client: httpx.AsyncClient
     await put(client, "sources", "never seen either")
     await put(client, "sources", "stands")
     assert await service.sweep(database) == 0  # a context that shows them may be in progress
-    await _backdate(database, {1: 9, 2: 6, 3: 3, 4: 1.5}, call, 4.5)
+    made = _call_id(4.5)
+    await _backdate(database, {1: 9, 2: 6, 3: 3, 4: 1.5}, call, made)
     assert await service.sweep(database) == 2
     versions = [row["version"] for row in await database.fetch("SELECT version FROM layers ORDER BY version")]
     assert versions == [2, 4]
-    again = (await client.get(f"/v1/sessions/s/calls/{_call_id(4.5)}/context")).json()
+    again = (await client.get(f"/v1/sessions/s/calls/{made}/context")).json()
     assert again["reproduced"] is True
     assert "seen" in request_text(again)
 
 
 def _call_id(hours: float) -> str:
     """Return the id of a call made `hours` ago."""
-    return str(first_id(NOW - timedelta(hours=hours) + timedelta(hours=1)))
+    return str(first_id(datetime.now(UTC) - timedelta(hours=hours) + timedelta(hours=1)))
 
 
-async def _backdate(database: Database, ages: dict[int, float], call: str, made: float) -> None:
-    """Backdate layer versions and a call by the given hours."""
+async def _backdate(database: Database, ages: dict[int, float], call: str, made: str) -> None:
+    """Backdate layer versions by the given hours, and give a call the id `made`."""
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
         for version, hours in ages.items():
@@ -268,9 +268,7 @@ async def _backdate(database: Database, ages: dict[int, float], call: str, made:
                 version=version,
                 seconds=hours * 3600,
             )
-        await tx.execute(
-            "UPDATE model_calls SET call_id = :new WHERE call_id = :old", old=UUID(call), new=UUID(_call_id(made))
-        )
+        await tx.execute("UPDATE model_calls SET call_id = :new WHERE call_id = :old", old=UUID(call), new=UUID(made))
 
 
 @pytest.mark.wing("audit")
