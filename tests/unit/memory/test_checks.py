@@ -38,6 +38,7 @@ def commands(digest: Digest) -> list[str]:
         ("mise run fmt && mise run lint && mise run test", ["mise run lint", "mise run test"]),
         (".venv/bin/python -m pytest -q tests/a.py", ["pytest tests/a.py"]),
         ("uv run pytest -x -k tide", ["pytest -k tide"]),
+        ("./test-harness.sh setup-repo && ./test-harness.sh verify-commit", ["./test-harness.sh verify-commit"]),
         ("npx tsc --noEmit; npm run lint", ["tsc --noEmit", "npm run lint"]),
         ("# all of it\ncargo clippy --all-targets", ["cargo clippy --all-targets"]),
         ("golangci-lint run --help", []),
@@ -101,6 +102,11 @@ def test_a_run_of_everything_covers_one_of_a_part_and_not_the_reverse() -> None:
     assert newest_runs([CheckRun("go test ./...", "error"), other])[0].state == "error"
     assert newest_runs([part, other]) == (part, other)
     assert newest_runs([part, CheckRun("mise run lint", "ok")])[0] == part
+    tagged = CheckRun("go test -tags=integration ./tide", "error")
+    for run in (whole, CheckRun("mise run test", "ok"), CheckRun("go test ./tide", "ok")):
+        assert newest_runs([tagged, run]) == (tagged, run), "it runs more tests"
+    all_tagged = CheckRun("go test -tags=integration ./...", "ok")
+    assert newest_runs([tagged, all_tagged]) == (all_tagged,)
     web, api = (CheckRun("npm test", state, folder=at) for state, at in (("error", "web"), ("ok", "api")))
     assert newest_runs([web, api]) == (web, api)
 
@@ -111,15 +117,15 @@ def test_a_check_older_than_the_last_edits_says_so_and_names_what_failed() -> No
     add_run(log, "mise run lint", "0 issues.")
     add_edit(log, text="<tool_use_error>String to replace not found in file.</tool_use_error>")
     add_edit(log, "/tmp/notes.txt")
-    ended = ["[error] go test ./... # failed: TestTide", "[ok] mise run lint"]
+    ended = ["[ok] mise run lint", "[error] go test ./... # failed: TestTide"]
     assert commands(digest_of(log.events)) == ended
     assert commands(unite([digest_of(log.events[:4]), digest_of(log.events[4:])])) == ended
     before = digest_of(log.events)
     seen = len(log.events)
     add_edit(log)
     old = [
-        "[error] go test ./... # failed: TestTide; before the last edits",
         "[ok] mise run lint # before the last edits",
+        "[error] go test ./... # failed: TestTide; before the last edits",
     ]
     assert commands(digest_of(log.events)) == old
     after = digest_of(log.events[seen:])
@@ -169,3 +175,22 @@ def test_commands_that_prepare_or_look_and_those_of_unknown_end_are_not_listed()
         add_run(log, command, "fine")
     add_run(log, "./tide | head", "1")
     assert commands(digest_of(log.events)) == []
+
+
+def test_where_room_is_short_failures_are_listed_and_unknown_outcomes_left_out_first() -> None:
+    log = Log()
+    add_run(log, "go test ./tide", "Exit code 1\n--- FAIL: TestTide (0.1s)\nFAIL")
+    for name in range(9):
+        add_run(log, f"go test ./harbour{name}", f"ok  \tharbour{name}\t0.2s")
+    add_run(log, "go test ./wind | grep -v skip", "ok  \twind\t0.2s")
+    shown = appendix(digest_of(log.events), COUNTER, 70)
+    assert "[error] go test ./tide # failed: TestTide" in shown
+    assert "./wind" not in shown
+
+
+def test_a_command_that_failed_is_left_out_once_it_was_continued() -> None:
+    log = Log()
+    add_run(log, "git cherry-pick ea85138", "Exit code 1\nerror: could not apply ea85138")
+    assert commands(digest_of(log.events)) == ["[error] git cherry-pick ea85138"]
+    add_run(log, "git add gauge.go && git cherry-pick --continue --no-edit", "fine")
+    assert "[error]" not in "".join(commands(digest_of(log.events)))

@@ -30,6 +30,12 @@ def result(text: str, *, is_error: bool = False) -> Event:
         ("terraform apply", "panic: no harbour", "error"),
         ("mise run lint 2>&1 | tail -20", "[lint] $ golangci-lint\n0 issues.", "ok"),
         ("make test 2>&1 | tail -1", "42 passed in 2.0s", "ok"),
+        (
+            "mise run lint && mise run test 2>&1 | tail -9",
+            "ok  \ttide\t(cached)\n[lint] $ golangci-lint\n[lint] Finished in 96.2ms\nFinished in 1.62s\n",
+            "ok",
+        ),
+        ("mise run lint && mise run test 2>&1 | tail -9", "[lint] $ golangci-lint\nFinished in 1.62s\n", "unknown"),
         ("make test 2>&1 | tail -1", "2 failed, 42 passed in 2.0s", "error"),
         ("go test ./... 2>&1 | tail -5", "ok  \ttide/gauge\t0.2s\nok  \ttide/report\t(cached)", "ok"),
         ("go test ./... 2>&1 | head -1", "ok  \ttide/gauge\t0.2s", "unknown"),

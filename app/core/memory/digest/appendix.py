@@ -133,8 +133,8 @@ _SHARES: Final = {
 TASKS_SHARE: Final = 0.2
 TASKS_TOKENS: Final = 320
 """The maximum share of the same room for the agent's tasks, and the least that they may take."""
-_LEAST_TOKENS: Final = {"repository": 80, "commands": 60}
-"""The minimum room in a small appendix, for a few commits and for the newest run of every check."""
+_LEAST_TOKENS: Final = {"repository": 80, "commands": 100}
+"""The minimum room in a small appendix, for a few commits and for the newest run of every check, failures first."""
 REQUESTS: Final = "earlier-requests"
 FORMER_REQUESTS: Final = "requests"
 """The name of that section in summaries written before version 0.4.0."""
@@ -331,15 +331,15 @@ def _commands(digest: Digest, beside: str) -> Sequence[str]:
         one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at + 1 :]))
     ]
     stated = (f"[{one.state}] {shorten(one.text, COMMAND_CHARS_MAX)}" for one in others)
-    checks = [run.line(beside) for run in digest.checks]
+    checks = [run.line(beside) for run in sorted(digest.checks, key=lambda run: (UNKNOWN, OK, ERROR).index(run.state))]
     # If there are checks, only failed commands are worth the room.
     return [*(one for one in stated if not checks or one.startswith(f"[{ERROR}]")), *checks]
 
 
 def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
-    """Return whether a later command of the same programs succeeded."""
+    """Return whether a later command of the same programs succeeded, such as `git add -A && git rebase --continue`."""
     ran = {*programs(failed.text)}
-    return any(one.state == OK and ran == {*programs(one.text)} for one in later)
+    return any(one.state == OK and ran <= {*programs(one.text)} for one in later)
 
 
 def _is_left_out(command: Command, digest: Digest) -> bool:

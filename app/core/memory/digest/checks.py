@@ -39,6 +39,8 @@ _TASK_KINDS: Final = (
     (_TYPES, re.compile(r"(?:[\w./-]*[:/_.-])?(?:type-?check|types|tsc)(?:[:_.-][\w:.-]*)?")),
     (_BUILD, re.compile(r"(?:[\w./-]*[:/_.-])?(?:build|compile|assemble)(?:[:_.-][\w:.-]*)?")),
 )
+_TOOLBOX: Final = re.compile(r"harness|helper|util|setup")
+"""Names of scripts whose subcommand tells their purpose."""
 _WRAPPERS: Final = frozenset({"npx", "bunx", "pnpx", "xvfb-run", "time", "nice", "env", "command", "sudo", "exec"})
 _RUNNERS: Final = frozenset({"uv", "poetry", "pipenv", "hatch", "pnpm", "yarn", "bundle", "npm", "rye", "pdm"})
 """Programs that run another with `run` or `exec`."""
@@ -54,6 +56,8 @@ _VALUED: Final = _words(
     "-run -k -m -t -tags -g -p -n -c -o -j -timeout --filter --grep --project --config --package --timeout --lib"
 )
 """Options whose value is the next word."""
+_WIDENING: Final = re.compile(r"--?(?:tags|features|all-features|all-targets|race|strict)\b")
+"""Options with which a check looks at more."""
 _EVERYTHING: Final = frozenset({"./...", ".", "...", "./", "--all", "--workspace"})
 
 
@@ -98,6 +102,8 @@ def covers(later: Check, earlier: Check) -> bool:
     everything, with any program of the same kind, if `earlier` checked a part.
     """
     if later.folder and earlier.folder and later.folder != earlier.folder:
+        return False
+    if any(_WIDENING.match(option) for option in earlier.options - later.options):
         return False
     if later.head == earlier.head:
         is_wider = bool(earlier.operands) and later.operands >= earlier.operands
@@ -158,9 +164,11 @@ def _kind(words: Sequence[str]) -> tuple[str, int] | None:
         has_subcommand = named and name not in _BARE_PROGRAMS and re.fullmatch(r"[a-z][a-z-]{1,20}", named[0])
         return _PROGRAMS[name], 2 if has_subcommand else 1
     if ("/" in name and name.startswith((".", "/", "~"))) or name.endswith(".sh"):
-        script = name.rsplit("/", 1)[-1]
+        script, length = name.rsplit("/", 1)[-1], 1
+        if _TOOLBOX.search(script):
+            script, length = (named or [""])[0], 2
         kind = next((kind for kind, pattern in _TASK_KINDS if pattern.fullmatch(script)), None)
-        return (kind, 1) if kind else None
+        return (kind, length) if kind else None
     return None
 
 

@@ -49,6 +49,10 @@ _GREEN: Final = re.compile(
     re.M,
 )
 """The end of the output of a successful test, linter or build."""
+_RUNNERS_LINES: Final = re.compile(
+    r"^(?:\[[\w:.-]{1,40}\] (?:\$ [^\n]*|Finished in [\d.]+m?s)|Finished in [\d.]+m?s|Done in [\d.]+m?s\.?)\n?", re.M
+)
+"""Lines that a task runner, such as mise or yarn, prints about its tasks, often after their output."""
 GREEN_TAIL_CHARS: Final = 300
 GREPS: Final = frozenset({"grep", "rg", "egrep", "ag"})
 NAME_CHARS_MAX: Final = 80
@@ -232,7 +236,7 @@ def _reports_success(command: str, text: str) -> bool:
     cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]
     if not _shows(command, cut):
         return False
-    if _GREEN.search(text[-GREEN_TAIL_CHARS:]):
+    if _GREEN.search(_RUNNERS_LINES.sub("", text[-RESULT_TAIL_CHARS:])[-GREEN_TAIL_CHARS:]):
         return True
     # A build that fails prints an error to one of the streams, if nothing filters it out.
     filtered = any(step.follows == "|" and step.words and step.words[0] in GREPS for step in parts)

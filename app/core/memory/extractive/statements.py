@@ -84,8 +84,6 @@ _OBSERVED: Final = re.compile(
 )
 """Words of an observation."""
 _OURS: Final = re.compile(r"\b(?:i|we|our)\b", re.I)
-_TRIVIAL: Final = re.compile(r"\b(?:unused|no longer (?:needed|used|needs?|required))\b", re.I)
-"""Words of a remark on code that is no longer needed."""
 _FOUND: Final = re.compile(
     r"\b(?:found|see|identified|discovered|understand) (?:it|(?:the|another|an?|one more) (?:\w+ )?"
     r"(?:bugs?|issue|problem|cause|culprit|reason|gap))\b(?=[^,;]{0,60}$)",
@@ -110,11 +108,14 @@ _SETTLED: Final = re.compile(
 _DIAGNOSIS: Final = re.compile(rf"\b(?:{_CAUSE}|(?:are|is|was|were) failing)\b", re.I)
 _HEDGED: Final = re.compile(
     r"\b(?:likely|maybe|might|may|could|would|(?<!i )should|probably|perhaps|seems?|appears?|presumably|consider"
-    r"|i(?:['’]d)? (?:think|suspect|guess|suggest|recommend|propose)|if you)\b"
+    r"|i(?:['’]d)? (?:think|suspect|guess|suggest|recommend|propose)|if you"
+    r"|unused|no longer (?:needed|used|needs?|required))\b"
     r"|^\W{0,4}(?:if|options?|question|example|suppose|imagine|say|i can)\b|\?\W{0,4}$",
     re.I,
 )
-"""Words of a sentence that supposes, proposes or asks."""
+"""Words of a sentence that supposes, proposes or asks, or remarks on code that is no longer needed."""
+_RETRACTION: Final = re.compile(r"\W{0,4}(?:(?:but|oh) )?(?:actually|wait|hmm+|on second thought)\b", re.I)
+"""The beginning of a sentence that takes the one before it back."""
 _VERB: Final = (
     r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
     r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
@@ -259,9 +260,8 @@ def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str
     items = statements(text)
     for at, one in enumerate(items):
         worth = worth_of(one.text)
-        if not worth or one.is_supposed or is_narration(one.text):
-            continue
-        if _HEDGED.search(one.text) or _TRIVIAL.search(one.text):
+        is_retracted = at + 1 < len(items) and _RETRACTION.match(items[at + 1].text)
+        if not worth or one.is_supposed or is_narration(one.text) or _HEDGED.search(one.text) or is_retracted:
             continue
         whole = _join_neighbor(items, at)
         if whole and not is_intent(whole):
