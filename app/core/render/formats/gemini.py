@@ -236,10 +236,8 @@ class GeminiWriter(MessageWriter):
         return content
 
     def _call(self, block: Block) -> None:
-        own, kept = (
-            shared.is_own(block, NAME),
-            shared.native_of(block, NAME).get("part", {}) if shared.is_own(block, NAME) else {},
-        )
+        own = shared.is_own(block, NAME)
+        kept = shared.native_of(block, NAME).get("part", {}) if own else {}
         name = dotted_name(block.tool, self._names)
         call_id = None if own and kept.get("no_id") else block.call_id
         call: dict[str, Json] = {} if call_id is None else {"id": call_id}
