@@ -629,9 +629,9 @@ def test_temporary_files_of_commands_are_no_modified_files_unless_the_work_is_in
     for command in ("head -9 a.go > /tmp/a.go && mv /tmp/a.go a.go", "cat > /tmp/try.py <<'E'\nx\nE"):
         log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": ""}, gist="")
     assert digest_of(log.events).files_modified == ("a.go",)
-    edit = {"file_path": "/tmp/work/b.go", "old_string": "a", "new_string": "b"}
+    edit = {"file_path": "/tmp/b.go", "old_string": "a", "new_string": "b"}
     log.result(log.call("Edit", body={"arguments": edit}), body={"content": "done"})
-    assert digest_of(log.events).files_modified == ("/tmp/a.go", "a.go", "/tmp/try.py", "/tmp/work/b.go")
+    assert digest_of(log.events).files_modified == ("/tmp/a.go", "a.go", "/tmp/try.py", "/tmp/b.go")
 
 
 def test_a_command_that_prints_the_status_of_its_part_is_not_listed_as_failed() -> None:
