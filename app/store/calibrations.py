@@ -166,7 +166,7 @@ def learned(stored: str | None) -> Learned | None:
 
 
 def learned_json(value: Learned) -> str:
-    """Encode the calibration that a view has learned from its own calls."""
+    """Encode the calibration that a view has learned from its own calls, its fields in their order without names."""
     figures: Json = list(parameters(value.known, "claims").values())
     fields = {"model": value.model, "known": figures, "points": value.points, "outside": value.outside}
     return canonical_json({**fields, "caches": value.caches})
