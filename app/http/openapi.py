@@ -1,6 +1,6 @@
 """The parts of the OpenAPI document that routes do not declare: bodies, problems, conventions, and descriptions."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from fastapi.dependencies.models import Dependant
@@ -135,9 +135,13 @@ def introduction() -> str:
     return "\n".join([CONVENTIONS, "## Problems", "", about, "", "| type | status | title |", "|---|---|---|", *rows])
 
 
-def examples(*bodies: Any) -> ConfigDict:
-    """Return the configuration of a schema with examples."""
-    return ConfigDict(json_schema_extra={"examples": list(bodies)})
+def examples(*made: Callable[[], BaseModel]) -> ConfigDict:
+    """Return the configuration of a schema with examples, which are made with the document and show the set fields."""
+
+    def add_examples(schema: JsonSchemaValue) -> None:
+        schema["examples"] = [make().model_dump(mode="json", exclude_unset=True) for make in made]
+
+    return ConfigDict(json_schema_extra=add_examples)
 
 
 def body_of_model(model: type[BaseModel], *parameters: dict[str, Any], required: bool = True) -> dict[str, Any]:

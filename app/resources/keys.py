@@ -1,7 +1,7 @@
 """API keys: create, list, revoke."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
@@ -29,12 +29,12 @@ class KeyIn(StrictRequest):
     """Request for an API key for the caller's tenant."""
 
     model_config = examples(
-        {
-            "name": "laptop of user 42",
-            "scopes": ["ingest", "read"],
-            "expires_at": "2027-01-01T00:00:00Z",
-            "session_prefix": "user-42:",
-        }
+        lambda: KeyIn(
+            name="laptop of user 42",
+            scopes=["ingest", "read"],
+            expires_at=datetime(2027, 1, 1, tzinfo=UTC),
+            session_prefix="user-42:",
+        )
     )
 
     name: str = Field(

@@ -135,7 +135,9 @@ class VisibilityIn(StrictRequest):
     """Decisions on the events that contexts show. They apply to every view of the session, in this order: unpin, show,
     hide, pin. An item is the seq of an event, or a target."""
 
-    model_config = examples({"hide": [{"path": "/build.log", "replacement": "[the build passed]"}], "pin": [3]})
+    model_config = examples(
+        lambda: VisibilityIn(hide=[HideIn(path="/build.log", replacement="[the build passed]")], pin=[3])
+    )
 
     hide: list[Seq | HideIn] = Field(
         default_factory=list, max_length=ITEMS_MAX, description="Events to hide, or to show only as a replacement."

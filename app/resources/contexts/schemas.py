@@ -30,10 +30,12 @@ from app.http.fields import (
 )
 from app.http.openapi import examples
 from app.resources.events.schemas import AppendedOut, EventsIn, MessagesIn
-from app.resources.feedback.schemas import OutcomeIn, OutcomeOut
+from app.resources.feedback.schemas import OutcomeIn, OutcomeOut, UsageIn
 from app.resources.policies.routes import PolicyGiven, PolicyRef
 from app.resources.reconcile.schemas import InsertedOut, MessagePlanOut, ReconciledEvent
 from app.resources.summaries.routes import CompactionOut
+
+_CALL_ID: Final = "019373a1-0000-7000-8000-000000000000"
 
 ProviderRequest = Annotated[
     dict[str, Any],
@@ -131,7 +133,7 @@ class ContextQuery(StrictRequest):
 class StepOutcomeIn(OutcomeIn):
     """Outcome of an earlier call of the session."""
 
-    model_config = examples({"call_id": "019373a1-0000-7000-8000-000000000000", "usage": {"input_tokens": 1200}})
+    model_config = examples(lambda: StepOutcomeIn(call_id=UUID(_CALL_ID), usage=UsageIn(input_tokens=1200)))
 
     call_id: UUID = Field(description="Id of the recorded call.")
 
@@ -139,7 +141,7 @@ class StepOutcomeIn(OutcomeIn):
 class ContextIn(ContextQuery):
     """Parameters of a context request, including those that need a body."""
 
-    model_config = examples({"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000})
+    model_config = examples(lambda: ContextIn(format="anthropic", model="claude-sonnet-5-5", max_tokens=60000))
 
     unchecked_text = frozenset({"policy", "messages", "system", "tools", "append", "outcome"})
 
@@ -318,40 +320,10 @@ class CacheOut(BaseModel):
     )
 
 
-EXAMPLE: Final[dict[str, Any]] = {
-    "call_id": "019373a1-0000-7000-8000-000000000000",
-    "session": "demo",
-    "line": "demo@line.1",
-    "view": "main",
-    "head": 2,
-    "epoch": 1,
-    "format": "openai",
-    "model": "gpt-4o",
-    "policy": {"name": "default", "version": 1},
-    "request": {"messages": [{"role": "user", "content": "Which files changed?"}]},
-    "tokens": {
-        "estimate": 15,
-        "target": 109714,
-        "limit": 128000,
-        "limit_assumed": False,
-        "reserve": 12800,
-        "outside": 0,
-        "estimator": "tiktoken:o200k_base",
-        "by_source": {"tools": 0, "system": 0, "summaries": 0, "history": 0, "current_turn": 12, "ephemeral": 3},
-        "calibration": None,
-    },
-    "summaries": [],
-    "evictions": [],
-    "cache": {"breakpoints": [], "prefix_sha256": "9f86d0…", "prefix_tokens": 12, "tokens": 0, "expires_at": None},
-    "compaction": {"state": "none", "reason": None},
-    "sha256": "9f86d0…",
-}
-
-
 class ContextOut(BaseModel):
     """A context: the request to send to the provider unchanged, and how it was made."""
 
-    model_config = examples(EXAMPLE)
+    model_config = examples(lambda: example())
 
     call_id: CallId
     session: SessionName
@@ -381,3 +353,35 @@ class ContextOut(BaseModel):
         None, description="Messages inserted between the client's, in order; present if the request had `messages`."
     )
     sha256: RequestSha256
+
+
+def example() -> ContextOut:
+    """Return an example of a context."""
+    return ContextOut(
+        call_id=_CALL_ID,
+        session="demo",
+        line="demo@line.1",
+        view="main",
+        head=2,
+        epoch=1,
+        format="openai",
+        model="gpt-4o",
+        policy=PolicyRef(name="default", version=1),
+        request={"messages": [{"role": "user", "content": "Which files changed?"}]},
+        tokens=TokensOut(
+            estimate=15,
+            target=109714,
+            limit=128000,
+            limit_assumed=False,
+            reserve=12800,
+            outside=0,
+            estimator="tiktoken:o200k_base",
+            by_source={"tools": 0, "system": 0, "summaries": 0, "history": 0, "current_turn": 12, "ephemeral": 3},
+            calibration=None,
+        ),
+        summaries=[],
+        evictions=[],
+        cache=CacheOut(breakpoints=[], prefix_sha256="9f86d0…", prefix_tokens=12, tokens=0, expires_at=None),
+        compaction=CompactionOut(state="none", reason=None),
+        sha256="9f86d0…",
+    )

@@ -119,7 +119,7 @@ class EventsIn(StrictRequest):
     """Events to append, all or none."""
 
     model_config = examples(
-        {"events": [{"type": "user.message", "content": "Which files changed?"}], "expected_head": 0}
+        lambda: EventsIn(events=[EventIn(type=EventType.USER_MESSAGE, content="Which files changed?")], expected_head=0)
     )
 
     events: list[EventIn] = Field(
@@ -131,7 +131,7 @@ class EventsIn(StrictRequest):
 class MessagesIn(StrictRequest):
     """Messages in a provider's own format to append, all or none."""
 
-    model_config = examples({"format": "openai", "messages": [{"role": "user", "content": "Hello"}]})
+    model_config = examples(lambda: MessagesIn(format="openai", messages=[{"role": "user", "content": "Hello"}]))
 
     format: NativeFormat = Field(description="Format of the messages: that of the provider's API.")
     messages: list[dict[str, Any]] = Field(
@@ -195,14 +195,14 @@ class AppendedOut(LogGrown):
     """Result of an append."""
 
     model_config = examples(
-        {
-            "session": "demo",
-            "line": "demo@line.1",
-            "head": 1,
-            "epoch": 0,
-            "events": [{"index": 0, "seq": 1, "id": "b5c2…", "turn": 1, "tokens": 8}],
-            "pressure": {"tokens": 8, "budget": 109714, "ratio": 0.0001, "level": "none"},
-        }
+        lambda: AppendedOut(
+            session="demo",
+            line="demo@line.1",
+            head=1,
+            epoch=0,
+            events=[AppendedEvent(index=0, seq=1, id="b5c2…", turn=1, tokens=8)],
+            pressure=Pressure(tokens=8, budget=109714, ratio=0.0001, level="none"),
+        )
     )
 
     events: list[AppendedEvent] = Field(

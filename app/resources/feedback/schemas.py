@@ -55,8 +55,10 @@ class OutcomeIn(StrictRequest):
     unchecked_text = frozenset({"error"})
 
     model_config = examples(
-        {"usage": {"input_tokens": 1200, "cache_read_tokens": 52000, "output_tokens": 310}, "latency_ms": 2100},
-        {"error": {"status": 400, "message": "prompt is too long: 215000 tokens > 200000 maximum"}},
+        lambda: OutcomeIn(
+            usage=UsageIn(input_tokens=1200, cache_read_tokens=52000, output_tokens=310), latency_ms=2100
+        ),
+        lambda: OutcomeIn(error=ErrorIn(status=400, message="prompt is too long: 215000 tokens > 200000 maximum")),
     )
 
     usage: UsageIn | None = Field(None, description="Token usage, from which the server learns how the model counts.")
@@ -72,7 +74,7 @@ class OutcomeIn(StrictRequest):
 class WarmingIn(StrictRequest):
     """Report of a request that kept the provider's cache of a call, without an answer of the model."""
 
-    model_config = examples({"usage": {"input_tokens": 4, "cache_read_tokens": 52000}})
+    model_config = examples(lambda: WarmingIn(usage=UsageIn(input_tokens=4, cache_read_tokens=52000)))
 
     usage: UsageIn | None = Field(
         None, description="Token usage, as in the outcome of a call. Null or omitted: the request failed."

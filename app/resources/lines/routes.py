@@ -40,7 +40,7 @@ class LinePage(BaseModel):
 class RewindIn(StrictRequest):
     """Request to rewind a session."""
 
-    model_config = examples({"to": 12})
+    model_config = examples(lambda: RewindIn(to=12))
 
     to: int = Field(ge=0, lt=2**63, description="Seq of the last event to keep; 0 for an empty line.")
 
@@ -48,7 +48,7 @@ class RewindIn(StrictRequest):
 class ForkIn(StrictRequest):
     """Request for a new session that begins with the log of another, up to a seq."""
 
-    model_config = examples({"id": "demo-try-2", "at": 120})
+    model_config = examples(lambda: ForkIn(id="demo-try-2", at=120))
 
     id: SessionId = Field(description="Id of the new session, chosen by the client.")
     at: int | None = Field(

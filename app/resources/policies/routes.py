@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Path, Query, Request, Response
@@ -60,13 +60,13 @@ class PolicyOut(BaseModel):
     """A stored version of a policy."""
 
     model_config = examples(
-        {
-            "name": "careful",
-            "version": 2,
-            "preset": False,
-            "policy": _POLICY_EXAMPLE,
-            "created_at": "2026-11-21T09:30:00Z",
-        }
+        lambda: PolicyOut(
+            name="careful",
+            version=2,
+            preset=False,
+            document=_POLICY_EXAMPLE,
+            created_at=datetime(2026, 11, 21, 9, 30, tzinfo=UTC),
+        )
     )
 
     name: str = Field(description="Name of the policy.")

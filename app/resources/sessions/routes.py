@@ -45,7 +45,9 @@ from app.tenants import Caller
 class SessionIn(StrictRequest):
     """Settings of a session. Those omitted keep their current value."""
 
-    model_config = examples({"model": "gpt-4o", "policy": {"retention": {"keep_last": 5}}, "metadata": {"user": "ann"}})
+    model_config = examples(
+        lambda: SessionIn(model="gpt-4o", policy={"retention": {"keep_last": 5}}, metadata={"user": "ann"})
+    )
 
     unchecked_text = frozenset({"policy"})
 

@@ -29,13 +29,13 @@ from app.http.fields import (
 )
 from app.http.openapi import examples
 from app.resources.contexts.schemas import (
-    EXAMPLE,
     CacheOut,
     ContextOut,
     EvictionOut,
     ProviderRequest,
     SummaryRef,
     TokensOut,
+    example,
 )
 from app.resources.feedback.schemas import MatchedOut
 from app.resources.layers.routes import LayerKind
@@ -364,7 +364,11 @@ class PreviewDiff(DiffOut):
 class PreviewOut(ContextOut):
     """A context as the next call would get it. Nothing was recorded or changed."""
 
-    model_config = examples(EXAMPLE | {"call_id": None, "preview": True, "cause": "start"})
+    model_config = examples(
+        lambda: PreviewOut(
+            **example().model_dump(exclude={"call_id"}, exclude_unset=True), call_id=None, preview=True, cause="start"
+        )
+    )
 
     call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
     preview: Literal[True] = Field(description="Always true: this is a preview.")

@@ -36,7 +36,7 @@ DELIVERY_DAYS = "Days for which finished deliveries are kept; null or 0: 30."
 class RetentionIn(StrictRequest):
     """Rules for how long the tenant's data is kept. They replace all previous rules; an omitted one is null."""
 
-    model_config = examples({"idle_days": 180, "call_days": 30})
+    model_config = examples(lambda: RetentionIn(idle_days=180, call_days=30))
 
     session_days: int | None = Field(None, ge=0, le=DAYS_MAX, description=SESSION_DAYS)
     idle_days: int | None = Field(None, ge=0, le=DAYS_MAX, description=IDLE_DAYS)
@@ -98,7 +98,7 @@ FORKS = (
 class ErasureIn(StrictRequest):
     """Conditions for the sessions to erase; all of them must hold."""
 
-    model_config = examples({"metadata": {"user": "ann"}})
+    model_config = examples(lambda: ErasureIn(metadata={"user": "ann"}))
 
     metadata: dict[str, Any] = Field(
         min_length=1,

@@ -28,7 +28,7 @@ class WebhookIn(StrictRequest):
     """
 
     model_config = examples(
-        {"url": "https://example.com/hooks", "events": ["compaction.started", "compaction.finished"]}
+        lambda: WebhookIn(url="https://example.com/hooks", events=["compaction.started", "compaction.finished"])
     )
 
     url: str = Field(min_length=1, max_length=URL_CHARS_MAX, description="URL to post to, http or https.")
