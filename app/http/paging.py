@@ -2,14 +2,18 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import UUID
 
+from pydantic import BaseModel, Field, create_model
+
 from app.core.errors import InvalidRequest
 from app.core.lexicon.times import parse_time
 from app.core.log.events import readable
+from app.http.fields import NextCursor
 
 CURSOR_CHARS_MAX: Final = 4096
 """Upper bound on the length of a cursor; no valid one is longer."""
@@ -20,6 +24,17 @@ Item = TypeVar("Item")
 def encode(value: Any) -> str:
     """Return the cursor of a value; dates and ids become text."""
     return base64.urlsafe_b64encode(json.dumps(value, default=str).encode()).decode().rstrip("=")
+
+
+def page_of(item: type[BaseModel], description: str, items: str) -> type[BaseModel]:
+    """Return the schema of a page of a list, `CallPage` of `CallItem`; `items` describes the items and their order."""
+    return create_model(
+        re.sub("(Item|Out|Run)$", "Page", item.__name__),
+        __doc__=description,
+        __module__=item.__module__,
+        items=(list[item], Field(description=items)),  # type: ignore[valid-type]  # made at run time
+        next_cursor=NextCursor,
+    )
 
 
 def page(

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from app.core.log.events import SESSION_ID_PATTERN
 from app.http import paging
 from app.http.auth import PrefixAccess
-from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, StrictRequest, answer_of
+from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, StrictRequest, answer_of
 from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
 from app.tenants import KeyRequest, Tenants
@@ -77,11 +77,7 @@ class KeyMade(KeyOut):
     )
 
 
-class KeyPage(BaseModel):
-    """A page of API keys."""
-
-    items: list[KeyOut] = Field(description="API keys, newest first, revoked and expired ones included.")
-    next_cursor: NextCursor
+KeyPage = paging.page_of(KeyOut, "A page of API keys.", "API keys, newest first, revoked and expired ones included.")
 
 
 router = Resource("keys", scope="admin", access=PrefixAccess.WITHIN)

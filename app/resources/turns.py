@@ -15,7 +15,7 @@ from app.core.log.events import ANNOUNCE, Draft, EventType
 from app.core.policy.policy import Policy
 from app.core.render.layers import visible_layers
 from app.http import paging
-from app.http.fields import Cursor, Limit, NextCursor, Sid, StrictRequest
+from app.http.fields import Cursor, Limit, Sid, StrictRequest
 from app.http.operation import Key, Resource, Who, service
 from app.resources.contexts.view_cache import ViewCache
 from app.resources.events.appends import (
@@ -177,11 +177,9 @@ async def _last_turn(tx: Connection, session: SessionRow, turn_id: str | None) -
     return turn
 
 
-class TurnPage(BaseModel):
-    """A page of a session's turns. Events before the first turn belong to no turn."""
-
-    items: list[TurnOut] = Field(description="Turns in order.")
-    next_cursor: NextCursor
+TurnPage = paging.page_of(
+    TurnOut, "A page of a session's turns. Events before the first turn belong to no turn.", "Turns in order."
+)
 
 
 class TurnEndIn(StrictRequest):

@@ -12,13 +12,13 @@ from app.http.fields import (
     EventTokens,
     LineName,
     MainEpoch,
-    NextCursor,
     Seq,
     SessionName,
     StrictRequest,
     TurnNumber,
 )
 from app.http.openapi import examples
+from app.http.paging import page_of
 
 
 def _logged(name: str, description: str) -> Any:
@@ -222,8 +222,4 @@ class EventOut(EventIn):
     redacted: bool | None = Field(None, description="True if the content was erased on request; absent otherwise.")
 
 
-class EventPage(BaseModel):
-    """A page of a session's log."""
-
-    items: list[EventOut] = Field(description="Events in the order of their seqs, without gaps.")
-    next_cursor: NextCursor
+EventPage = page_of(EventOut, "A page of a session's log.", "Events in the order of their seqs, without gaps.")

@@ -11,7 +11,6 @@ from app.http.fields import (
     CallModel,
     LenientText,
     LineName,
-    NextCursor,
     RecordedView,
     SessionName,
     StrictRequest,
@@ -19,6 +18,7 @@ from app.http.fields import (
     ViewOf,
 )
 from app.http.openapi import examples
+from app.http.paging import page_of
 from app.resources.feedback.measurements import Report
 
 Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
@@ -188,8 +188,4 @@ class CalibrationsForgotten(BaseModel):
     forgotten: int = Field(description="Number of calibrations that were deleted.")
 
 
-class CalibrationPage(BaseModel):
-    """A page of calibrations."""
-
-    items: list[CalibrationOut] = Field(description="Calibrations by model, then by estimator.")
-    next_cursor: NextCursor
+CalibrationPage = page_of(CalibrationOut, "A page of calibrations.", "Calibrations by model, then by estimator.")

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import line_of, session_of
 from app.http import paging
-from app.http.fields import CreatedAt, Cursor, Head, Limit, NextCursor, Seq, SessionId, Sid, StrictRequest, answer_of
+from app.http.fields import CreatedAt, Cursor, Head, Limit, Seq, SessionId, Sid, StrictRequest, answer_of
 from app.http.openapi import examples
 from app.http.operation import Idempotent, Resource, Who, service
 from app.resources.lines.service import Forked, Forks, Lines
@@ -30,11 +30,7 @@ class LineOut(BaseModel):
     created_at: CreatedAt
 
 
-class LinePage(BaseModel):
-    """A page of a session's lines."""
-
-    items: list[LineOut] = Field(description="Lines, oldest first.")
-    next_cursor: NextCursor
+LinePage = paging.page_of(LineOut, "A page of a session's lines.", "Lines, oldest first.")
 
 
 class RewindIn(StrictRequest):

@@ -14,7 +14,7 @@ from app.core.log.events import Json
 from app.core.policy.policy import json_schema
 from app.http import paging
 from app.http.auth import PrefixAccess
-from app.http.fields import Cursor, Limit, NextCursor
+from app.http.fields import Cursor, Limit
 from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
 from app.http.requests import read_json
@@ -78,11 +78,9 @@ class PolicyOut(BaseModel):
     created_at: datetime | None = Field(description="Time at which the version was stored; null for presets.")
 
 
-class PolicyPage(BaseModel):
-    """A page of policies."""
-
-    items: list[PolicyOut] = Field(description="Policies in their newest version: presets first, then others by name.")
-    next_cursor: NextCursor
+PolicyPage = paging.page_of(
+    PolicyOut, "A page of policies.", "Policies in their newest version: presets first, then others by name."
+)
 
 
 def policy_body() -> dict[str, Any]:

@@ -26,7 +26,6 @@ from app.http.fields import (
     LineName,
     MainEpoch,
     Moment,
-    NextCursor,
     SessionName,
     Sid,
     StrictRequest,
@@ -121,11 +120,7 @@ class SessionOut(BaseModel):
     )
 
 
-class SessionPage(BaseModel):
-    """A page of sessions."""
-
-    items: list[SessionOut] = Field(description="Sessions, newest first.")
-    next_cursor: NextCursor
+SessionPage = paging.page_of(SessionOut, "A page of sessions.", "Sessions, newest first.")
 
 
 class EpochOut(BaseModel):
@@ -139,11 +134,7 @@ class EpochOut(BaseModel):
     created_at: CreatedAt
 
 
-class EpochPage(BaseModel):
-    """A page of a view's epochs."""
-
-    items: list[EpochOut] = Field(description="Epochs by number.")
-    next_cursor: NextCursor
+EpochPage = paging.page_of(EpochOut, "A page of a view's epochs.", "Epochs by number.")
 
 
 router = Resource("sessions")

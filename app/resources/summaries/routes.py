@@ -21,7 +21,6 @@ from app.http.fields import (
     FromSeq,
     Id,
     Limit,
-    NextCursor,
     Sid,
     StrictRequest,
     SummaryId,
@@ -54,11 +53,7 @@ class SummaryOut(BaseModel):
     created_at: CreatedAt
 
 
-class SummaryPage(BaseModel):
-    """A page of summaries."""
-
-    items: list[SummaryOut] = Field(description="Summaries, oldest first.")
-    next_cursor: NextCursor
+SummaryPage = paging.page_of(SummaryOut, "A page of summaries.", "Summaries, oldest first.")
 
 
 class SummaryWhole(SummaryOut):
@@ -137,11 +132,7 @@ class CompactionRun(BaseModel):
     finished_at: datetime | None = Field(description="Time at which it ended; null until then.")
 
 
-class CompactionPage(BaseModel):
-    """A page of compaction runs."""
-
-    items: list[CompactionRun] = Field(description="Compaction runs, newest first.")
-    next_cursor: NextCursor
+CompactionPage = paging.page_of(CompactionRun, "A page of compaction runs.", "Compaction runs, newest first.")
 
 
 class CoverageRun(BaseModel):

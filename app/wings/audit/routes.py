@@ -18,7 +18,6 @@ from app.http.fields import (
     Id,
     Limit,
     Moment,
-    NextCursor,
     ReasonIfAny,
     ReducerIfAny,
     Sid,
@@ -89,11 +88,9 @@ class CallBlockOut(BaseModel):
     cut: bool = Field(description="Whether `text` is only the beginning.")
 
 
-class CallBlockPage(BaseModel):
-    """A page of the blocks of a recorded call's request."""
-
-    items: list[CallBlockOut] = Field(description="Blocks in the order of the request.")
-    next_cursor: NextCursor
+CallBlockPage = paging.page_of(
+    CallBlockOut, "A page of the blocks of a recorded call's request.", "Blocks in the order of the request."
+)
 
 
 router = Resource("audit")

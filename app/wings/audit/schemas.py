@@ -17,7 +17,6 @@ from app.http.fields import (
     Disposition,
     FromSeq,
     LineName,
-    NextCursor,
     ReasonIfAny,
     Reducer,
     ReducerIfAny,
@@ -28,6 +27,7 @@ from app.http.fields import (
     ViewOf,
 )
 from app.http.openapi import examples
+from app.http.paging import page_of
 from app.resources.contexts.schemas import (
     CacheOut,
     ContextOut,
@@ -129,11 +129,7 @@ class CallItem(CallRef):
     sha256: RequestSha256
 
 
-class CallPage(BaseModel):
-    """A page of recorded calls."""
-
-    items: list[CallItem] = Field(description="Recorded calls, newest first.")
-    next_cursor: NextCursor
+CallPage = page_of(CallItem, "A page of recorded calls.", "Recorded calls, newest first.")
 
 
 class DeclinedOut(BaseModel):
@@ -316,11 +312,9 @@ class HistoryItem(BaseModel):
     )
 
 
-class HistoryPage(BaseModel):
-    """A page of the history of an event."""
-
-    items: list[HistoryItem] = Field(description="Calls made since the event was logged, oldest first.")
-    next_cursor: NextCursor
+HistoryPage = page_of(
+    HistoryItem, "A page of the history of an event.", "Calls made since the event was logged, oldest first."
+)
 
 
 class NextEvictionsOut(BaseModel):

@@ -168,11 +168,7 @@ class ErasureOut(BaseModel):
     finished_at: datetime | None = Field(description="Time at which it finished; null until then.")
 
 
-class ErasurePage(BaseModel):
-    """A page of erasures."""
-
-    items: list[ErasureOut] = Field(description="Erasures, newest first.")
-    next_cursor: NextCursor
+ErasurePage = paging.page_of(ErasureOut, "A page of erasures.", "Erasures, newest first.")
 
 
 class ErasedSessionOut(BaseModel):
@@ -182,11 +178,9 @@ class ErasedSessionOut(BaseModel):
     erased_at: datetime = Field(description="Time at which it was erased.")
 
 
-class ErasedSessionPage(BaseModel):
-    """A page of the sessions erased by an erasure."""
-
-    items: list[ErasedSessionOut] = Field(description="Erased sessions by `session_id`.")
-    next_cursor: NextCursor
+ErasedSessionPage = paging.page_of(
+    ErasedSessionOut, "A page of the sessions erased by an erasure.", "Erased sessions by `session_id`."
+)
 
 
 router = Resource("retention", scope="admin", access=PrefixAccess.TENANT)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from app.http import paging
 from app.http.auth import PrefixAccess
-from app.http.fields import CreatedAt, Cursor, Id, Limit, NextCursor, SessionName, StrictRequest, UpdatedAt, answer_of
+from app.http.fields import CreatedAt, Cursor, Id, Limit, SessionName, StrictRequest, UpdatedAt, answer_of
 from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
 from app.wings.webhooks.service import URL_CHARS_MAX, WebhookEvent, Webhooks
@@ -60,11 +60,7 @@ class WebhookMade(WebhookOut):
     )
 
 
-class WebhookPage(BaseModel):
-    """A page of webhooks."""
-
-    items: list[WebhookOut] = Field(description="Webhooks by name.")
-    next_cursor: NextCursor
+WebhookPage = paging.page_of(WebhookOut, "A page of webhooks.", "Webhooks by name.")
 
 
 class DeliveryOut(BaseModel):
@@ -87,11 +83,7 @@ class DeliveryOut(BaseModel):
     finished_at: datetime | None = Field(description="Time at which it was delivered or given up; null while pending.")
 
 
-class DeliveryPage(BaseModel):
-    """A page of deliveries."""
-
-    items: list[DeliveryOut] = Field(description="Deliveries, newest first.")
-    next_cursor: NextCursor
+DeliveryPage = paging.page_of(DeliveryOut, "A page of deliveries.", "Deliveries, newest first.")
 
 
 router = Resource("webhooks", scope="admin", access=PrefixAccess.TENANT)
