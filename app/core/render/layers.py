@@ -1,11 +1,11 @@
 """Layers: an agent's sources and announcement, shown after the conversation and replaced as a whole."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from app.core.log.appends import parse_event
 from app.core.log.events import LAYERS, Draft, EventType, Json, Part, canonical_json
-from app.core.render.formats.parts import is_blank
+from app.core.render.formats.parts import is_blank, text_part
 from app.core.tokens.counter import Counter
 
 Content = str | Sequence[Part]
@@ -56,14 +56,10 @@ def enclose(tag: str, content: Content, **attributes: str) -> Content:
     written = "".join(f' {name}="{value}"' for name, value in attributes.items())
     if isinstance(content, str):
         return f"<{tag}{written}>\n{content}\n</{tag}>"
-    return [_text(f"<{tag}{written}>"), *content, _text(f"</{tag}>")]
+    return [text_part(f"<{tag}{written}>"), *content, text_part(f"</{tag}>")]
 
 
 def visible_layers(layers: Sequence[Layer], turn: int) -> tuple[Layer, ...]:
     """Return the layers that a context of turn `turn` shows, in the order of LAYERS."""
     known = {layer.kind: layer for layer in layers if layer.turn in (None, turn)}
     return tuple(known[kind] for kind in LAYERS if kind in known)
-
-
-def _text(text: str) -> Mapping[str, Json]:
-    return {"type": "text", "text": text}

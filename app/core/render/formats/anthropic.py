@@ -56,7 +56,7 @@ def _read_message(
     kind = f"{role}.message"
     special, foreign = ("tool_use", "tool_result") if role == "assistant" else ("tool_result", "tool_use")
     if content is None or isinstance(content, str):
-        return [{"type": kind, "content": content, "native": shared.native(NAME, head=head)}]
+        return [shared.message_event(NAME, kind, content, head)]
     if role == "user":  # the provider requires results first
         content = sorted(content, key=lambda part: part.get("type") != special)
 
@@ -71,17 +71,13 @@ def _read_message(
 
 
 def _read_call(part: Part, index: int) -> dict[str, Json]:
-    return {
-        "type": "tool.call",
-        "call_id": shared.text_field(part, "id", index),
-        "tool": shared.text_field(part, "name", index),
-        "arguments": part.get("input"),
-        "native_part": shared.without(part, "type", "id", "name", "input"),
-    }
+    call_id, tool = shared.text_field(part, "id", index), shared.text_field(part, "name", index)
+    kept = shared.without(part, "type", "id", "name", "input")
+    return shared.call_event(call_id, tool, part.get("input"), native_part=kept)
 
 
 def _read_result(part: Part, index: int) -> dict[str, Json]:
-    event: dict[str, Json] = {"type": "tool.result", "call_id": shared.text_field(part, "tool_use_id", index)}
+    event = shared.result_event(shared.text_field(part, "tool_use_id", index))
     if "content" in part:
         event["content"] = unmarked(shared.content_field(part, index))
     if part.get("is_error") is True:
@@ -210,7 +206,7 @@ class AnthropicWriter(MessageWriter):
         self.texts.append(message.text())
 
     def _open(self) -> None:
-        self._append(_Message("user", {}, as_text=False, parts=[text_part(shared.BEGINNING)], seqs=[0]))
+        self._append(_Message("user", {}, as_text=False, parts=[shared.text_part(shared.BEGINNING)], seqs=[0]))
 
     def _plain(self, block: Block) -> None:
         if block.kind is not Kind.SYSTEM:
@@ -218,7 +214,9 @@ class AnthropicWriter(MessageWriter):
         elif (shared.native_of(block, NAME).get("head") or {}).get("role") == "system":
             self._put(block, "system", message_parts(block))
         else:
-            self._put(block, "user", [text_part(shared.system_text(shared.plain_text(block.content) or shared.EMPTY))])
+            self._put(
+                block, "user", [shared.text_part(shared.system_text(shared.plain_text(block.content) or shared.EMPTY))]
+            )
 
     def _say(self, block: Block) -> None:
         self._put(block, "assistant", message_parts(block), joins=self._calls_are_open())
@@ -278,11 +276,6 @@ def unmarked(content: str | Sequence[Part] | None) -> str | list[Part] | None:
     )
 
 
-def text_part(text: str) -> dict[str, Json]:
-    """Return a text part."""
-    return {"type": "text", "text": text}
-
-
 def system_parts(block: Block) -> list[Part]:
     """Return a system prompt's parts, never empty."""
     if (
@@ -291,22 +284,22 @@ def system_parts(block: Block) -> list[Part]:
         and (shown := shared.non_blank(block.content or ()))
     ):
         return shown
-    return [text_part(shared.plain_text(block.content) or shared.EMPTY)]
+    return [shared.text_part(shared.plain_text(block.content) or shared.EMPTY)]
 
 
 def message_parts(block: Block) -> list[Part]:
     """Return a message's parts without blank texts; empty only for reasoning that another provider signed."""
     if shared.is_own(block, NAME) and not isinstance(block.content, str) and block.content:
-        return shared.non_blank(block.content) or [text_part(shared.EMPTY)]
+        return shared.non_blank(block.content) or [shared.text_part(shared.EMPTY)]
     content = shared.content_or_refusal(block)
     if block.kind is not Kind.ASSISTANT:
-        return [_part(piece) for piece in shared.pieces(content)] or [text_part(shared.EMPTY)]
+        return [_part(piece) for piece in shared.pieces(content)] or [shared.text_part(shared.EMPTY)]
     signed = [] if content is None or isinstance(content, str) else [_thinking(part) for part in content]
     found = [
         *(part for part in signed if part is not None),
-        *(text_part(shared.piece_text(piece)) for piece in shared.pieces(content)),
+        *(shared.text_part(shared.piece_text(piece)) for piece in shared.pieces(content)),
     ]
-    return found or ([] if shared.is_only_reasoning(content) else [text_part(shared.EMPTY)])
+    return found or ([] if shared.is_only_reasoning(content) else [shared.text_part(shared.EMPTY)])
 
 
 def result_content(block: Block) -> Mapping[str, Json]:
@@ -334,7 +327,7 @@ def _thinking(part: Part) -> Part | None:
 
 def _part(piece: Piece) -> Part:
     if isinstance(piece, Text):
-        return text_part(piece.text)
+        return shared.text_part(piece.text)
     if isinstance(piece, Image):
         if piece.url is not None:
             return {"type": "image", "source": {"type": "url", "url": piece.url}}

@@ -17,7 +17,7 @@ from app.core.log.events import Json, Part
 from app.core.plan.state.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS, anthropic, gemini, openai_responses
 from app.core.render.formats.layout import Layout
-from app.core.render.formats.parts import is_opaque, is_own, without
+from app.core.render.formats.parts import is_opaque, is_own, text_part, without
 
 CARRIED_CHARS_MAX: Final = 20_000
 """The most characters carried over as text from a part that only its own provider understands."""
@@ -230,7 +230,7 @@ def _convert(block: Block, form: str) -> tuple[Block, Sequence[str]]:
         content = [_as_text(without(part, *signed), lost) if is_opaque(part) else part for part in content]
     extra = _outside_content(block, lost) if block.kind is Kind.ASSISTANT and not is_own(block, form) else []
     if extra:
-        before: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+        before: list[Part] = [text_part(content)] if isinstance(content, str) else list(content or ())
         content = [*before, *extra]
     return (block, ()) if content is block.content else (replace(block, content=content), tuple(dict.fromkeys(lost)))
 
@@ -242,7 +242,7 @@ def _outside_content(block: Block, lost: list[str]) -> list[Part]:
     if isinstance(audio := head.get("audio"), Mapping):
         found.append(_as_text({"type": "audio", "transcript": audio.get("transcript")}, lost))
     if isinstance(call := head.get("function_call"), Mapping):
-        found.append({"type": "text", "text": f"[function_call]\n{call.get('name')}\n{call.get('arguments')}"})
+        found.append(text_part(f"[function_call]\n{call.get('name')}\n{call.get('arguments')}"))
     return found
 
 
@@ -260,7 +260,7 @@ def _as_text(part: Part, lost: list[str]) -> Part:
     elif not lines:
         lost.append(kind)
     text = "\n".join([f"[{kind}]", *lines])
-    return {"type": "text", "text": text[:CARRIED_CHARS_MAX]}
+    return text_part(text[:CARRIED_CHARS_MAX])
 
 
 def _leaves(value: Json, name: str = "") -> Iterator[tuple[str, str]]:

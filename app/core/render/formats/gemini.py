@@ -94,13 +94,8 @@ def _read_call(
     if "args" not in call:
         kept["no_args"] = True
     waiting.setdefault(name, deque()).append(call_id)
-    return {
-        "type": "tool.call",
-        "call_id": call_id,
-        "tool": name,
-        "arguments": call.get("args", {}),
-        "native_part": kept | _other_fields(part, key, call, "id", "name", "args"),
-    }
+    kept |= _other_fields(part, key, call, "id", "name", "args")
+    return shared.call_event(call_id, name, call.get("args", {}), native_part=kept)
 
 
 def _read_result(
@@ -117,7 +112,7 @@ def _read_result(
         # The API pairs responses without ids with the calls of their name, in order.
         call_id = open_calls.popleft() if open_calls else _numbered(name, counts)
         kept["no_id"] = True
-    event: dict[str, Json] = {"type": "tool.result", "call_id": call_id}
+    event = shared.result_event(call_id)
     text = None
     if "response" in found:
         response = shared.message_object(found["response"], index, "response")
@@ -132,7 +127,7 @@ def _read_result(
     if media is None:
         event["content"] = text
     elif isinstance(media, list):
-        shown = [] if text is None else [{"type": "text", "text": text}]
+        shown = [] if text is None else [shared.text_part(text)]
         event["content"] = [*shown, *(typed(present(shared.message_object(one, index, "parts"))) for one in media)]
         kept["media"] = True
     else:

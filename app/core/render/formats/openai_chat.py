@@ -39,7 +39,7 @@ def _read_plain(message: Mapping[str, Json], role: str, index: int, *, prompt: b
     content = shared.content_field(message, index)
     if role in shared.SYSTEM_ROLES:
         return shared.prompt_event(NAME, content, head, prompt=prompt)
-    return {"type": "user.message", "content": content, "native": shared.native(NAME, head=head)}
+    return shared.message_event(NAME, "user.message", content, head)
 
 
 def _read_assistant(message: Mapping[str, Json], index: int) -> list[dict[str, Json]]:
@@ -83,22 +83,16 @@ def _read_call(raw: Json, index: int, head: Mapping[str, Json] | None) -> dict[s
         if kind is None:
             part["untyped"] = True
         arguments = inner.get("arguments")
-    return {
-        "type": "tool.call",
-        "call_id": call_id,
-        "tool": shared.text_field(inner, "name", index),
-        "arguments": arguments,
-        "native": shared.native(NAME, head=head, part=part),
-    }
+    tool = shared.text_field(inner, "name", index)
+    return shared.call_event(call_id, tool, arguments, native=shared.native(NAME, head=head, part=part))
 
 
 def _read_result(message: Mapping[str, Json], index: int) -> dict[str, Json]:
-    return {
-        "type": "tool.result",
-        "call_id": shared.text_field(message, "tool_call_id", index),
-        "content": shared.content_field(message, index),
-        "native": shared.native(NAME, head=shared.without(message, "role", "tool_call_id", "content")),
-    }
+    return shared.result_event(
+        shared.text_field(message, "tool_call_id", index),
+        content=shared.content_field(message, index),
+        native=shared.native(NAME, head=shared.without(message, "role", "tool_call_id", "content")),
+    )
 
 
 class ChatWriter(MessageWriter):
@@ -186,14 +180,14 @@ class ChatWriter(MessageWriter):
 
 def _part(piece: Piece) -> Part:
     if isinstance(piece, Text):
-        return {"type": "text", "text": piece.text}
+        return shared.text_part(piece.text)
     if isinstance(piece, Image):
         detail = {"detail": piece.detail} if piece.detail else {}
         return {"type": "image_url", "image_url": {"url": piece.any_url, **detail}}
     if piece.data is not None:
         data = f"data:{piece.media_type};base64,{piece.data}"
         return {"type": "file", "file": {"filename": piece.name, "file_data": data}}
-    return {"type": "text", "text": piece.text or f"[file {piece.name}: {piece.url}]"}
+    return shared.text_part(piece.text or f"[file {piece.name}: {piece.url}]")
 
 
 def _append_text(message: dict[str, Json], text: str) -> None:
@@ -209,4 +203,4 @@ def _append_text(message: dict[str, Json], text: str) -> None:
     elif isinstance(content, str):
         message["content"] = f"{content}\n\n{text}"
     else:
-        message["content"] = [*content, {"type": "text", "text": text}]
+        message["content"] = [*content, shared.text_part(text)]

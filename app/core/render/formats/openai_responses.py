@@ -93,11 +93,7 @@ def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict
     content = shared.content_field(item, index)
     if role in shared.SYSTEM_ROLES:
         return shared.prompt_event(NAME, content, shared.without(item, "content"), prompt=prompt)
-    return {
-        "type": _KINDS[role],
-        "content": content,
-        "native": shared.native(NAME, head=shared.without(item, "role", "content")),
-    }
+    return shared.message_event(NAME, _KINDS[role], content, shared.without(item, "role", "content"))
 
 
 def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
@@ -116,12 +112,12 @@ def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Jso
         arguments = shared.without(item, "type", "id", "call_id", "status")
         tool, rest = kind.removesuffix("_call"), shared.without(item, "call_id", *arguments)
     kept = shared.native(NAME, part={"item": rest} if rest else None)
-    return {"type": "tool.call", "call_id": call_id, "tool": tool, "arguments": arguments, "native": kept}
+    return shared.call_event(call_id, tool, arguments, native=kept)
 
 
 def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
     """Return a result's event. The output becomes the content, a single object one part."""
-    event: dict[str, Json] = {"type": "tool.result", "call_id": shared.text_field(item, "call_id", index)}
+    event = shared.result_event(shared.text_field(item, "call_id", index))
     part: dict[str, Json] = {}
     if item.get(BY_ID) is True:
         part[BY_ID] = True

@@ -65,11 +65,22 @@ def content_field(
 
 def prompt_event(form: str, content: Json, head: Mapping[str, Json], *, prompt: bool) -> dict[str, Json]:
     """Return the event of a system message: one of the leading ones is the system `prompt`."""
-    return {
-        "type": "system.prompt" if prompt else "system.message",
-        "content": content,
-        "native": native(form, head=head),
-    }
+    return message_event(form, "system.prompt" if prompt else "system.message", content, head)
+
+
+def message_event(form: str, kind: str, content: Json, head: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the event of a message that is one event; `head` has the message's other fields."""
+    return {"type": kind, "content": content, "native": native(form, head=head)}
+
+
+def call_event(call_id: str, tool: str, arguments: Json, **kept: Json) -> dict[str, Json]:
+    """Return the event of a tool call; `kept` is its `native`, or the `native_part` that `message_events` takes."""
+    return {"type": "tool.call", "call_id": call_id, "tool": tool, "arguments": arguments, **kept}
+
+
+def result_event(call_id: str, **fields: Json) -> dict[str, Json]:
+    """Return the event of a tool result with these fields."""
+    return {"type": "tool.result", "call_id": call_id, **fields}
 
 
 def message_events(
@@ -117,6 +128,11 @@ class Text:
     """A text that is not blank."""
 
     text: str
+
+
+def text_part(text: str) -> dict[str, Json]:
+    """Return a text as a part of an event's content, and of messages of OpenAI's chat completions and Anthropic."""
+    return {"type": "text", "text": text}
 
 
 @dataclass(frozen=True, slots=True)
