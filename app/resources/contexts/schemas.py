@@ -9,25 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from app.core.render.formats import FormatName
-from app.http.fields import (
-    CallEpoch,
-    CallFormat,
-    CallHead,
-    CallId,
-    CallModel,
-    Clock,
-    Depth,
-    FromSeq,
-    LineName,
-    Reducer,
-    RequestSha256,
-    SessionName,
-    StrictRequest,
-    SummaryId,
-    ToSeq,
-    ViewName,
-    ViewOf,
-)
+from app.http import fields
 from app.http.openapi import examples
 from app.resources.events.schemas import AppendedOut, EventsIn, MessagesIn
 from app.resources.feedback.schemas import OutcomeIn, OutcomeOut, UsageIn
@@ -58,7 +40,7 @@ class _BodyOfAppend:
 AppendIn = Annotated[dict[str, Any], _BodyOfAppend()]
 
 
-class InjectionIn(StrictRequest):
+class InjectionIn(fields.StrictRequest):
     """Content for one call only, placed at the end of its context and never logged as an event."""
 
     name: str = Field(
@@ -75,10 +57,10 @@ class InjectionIn(StrictRequest):
     )
 
 
-class ContextQuery(StrictRequest):
+class ContextQuery(fields.StrictRequest):
     """Parameters of a context request. Those omitted keep the view's current value, unless they have a default."""
 
-    view: ViewName = "main"
+    view: fields.ViewName = "main"
     format: FormatName = Field(
         "openai",
         description="Format of the request: `openai` (chat completions), `openai-responses`, `anthropic` (messages), "
@@ -199,7 +181,7 @@ class ContextIn(ContextQuery):
         description="Whether to set a cache breakpoint at the end, for the next call to read from. Set it to false if "
         "no call follows.",
     )
-    now: Clock | None = Field(
+    now: fields.Clock | None = Field(
         None,
         description="Time of the call, for replaying a recorded session; it determines which events have expired and "
         "whether the provider's cache is cold. Default: the server's clock.",
@@ -258,10 +240,10 @@ class TokensOut(BaseModel):
 class SummaryRef(BaseModel):
     """A summary that is shown in place of a range of events."""
 
-    id: SummaryId
-    from_seq: FromSeq
-    to_seq: ToSeq
-    depth: Depth
+    id: fields.SummaryId
+    from_seq: fields.FromSeq
+    to_seq: fields.ToSeq
+    depth: fields.Depth
     tokens: int = Field(description="Estimated size of the text that is shown, in the model's tokens.")
 
 
@@ -272,13 +254,13 @@ class EvictionOut(BaseModel):
     around events that the context shows, such as pinned ones.
     """
 
-    from_seq: FromSeq
-    to_seq: ToSeq
+    from_seq: fields.FromSeq
+    to_seq: fields.ToSeq
     disposition: str = Field(
         description="The form in which the events are shown: `stubbed` (shortened, or as a stub), `replaced` (by other "
         "text, or by nothing), `summarized` (a summary that covers them is shown instead) or `dropped` (left out)."
     )
-    reducer: Reducer
+    reducer: fields.Reducer
     reason: str = Field(
         description="Reason why the rule applied, such as `superseded`; for `fold` it names the summary."
     )
@@ -325,14 +307,14 @@ class ContextOut(BaseModel):
 
     model_config = examples(lambda: example())
 
-    call_id: CallId
-    session: SessionName
-    line: LineName
-    view: ViewOf
-    head: CallHead
-    epoch: CallEpoch
-    format: CallFormat
-    model: CallModel
+    call_id: fields.CallId
+    session: fields.SessionName
+    line: fields.LineName
+    view: fields.ViewOf
+    head: fields.CallHead
+    epoch: fields.CallEpoch
+    format: fields.CallFormat
+    model: fields.CallModel
     policy: PolicyRef = Field(description="Version of the policy that the context was made with.")
     request: ProviderRequest
     tokens: TokensOut = Field(description="Token budget and its use.")
@@ -352,7 +334,7 @@ class ContextOut(BaseModel):
     inserted: list[InsertedOut] | None = Field(
         None, description="Messages inserted between the client's, in order; present if the request had `messages`."
     )
-    sha256: RequestSha256
+    sha256: fields.RequestSha256
 
 
 def example() -> ContextOut:

@@ -5,18 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from app.http.fields import (
-    CallFormat,
-    CallId,
-    CallModel,
-    LenientText,
-    LineName,
-    RecordedView,
-    SessionName,
-    StrictRequest,
-    UpdatedAt,
-    ViewOf,
-)
+from app.http import fields
 from app.http.openapi import examples
 from app.http.paging import page_of
 from app.resources.feedback.measurements import Report
@@ -24,7 +13,7 @@ from app.resources.feedback.measurements import Report
 Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
 
 
-class UsageIn(StrictRequest):
+class UsageIn(fields.StrictRequest):
     """Token usage of a call, as reported by the provider. Omitted figures count as not reported."""
 
     input_tokens: Count = Field(
@@ -37,19 +26,19 @@ class UsageIn(StrictRequest):
     output_tokens: Count = Field(None, description="Tokens of the model's answer.")
 
 
-class ErrorIn(StrictRequest):
+class ErrorIn(fields.StrictRequest):
     """Error that the provider returned. Its text shows whether the context was too long."""
 
     unchecked_text = frozenset({"message", "code"})
 
     status: int | None = Field(None, ge=100, le=999, description="HTTP status of the provider's response.")
-    message: LenientText | None = Field(
+    message: fields.LenientText | None = Field(
         None, max_length=1_000_000, description="Text of the error, as the provider wrote it."
     )
-    code: LenientText | None = Field(None, max_length=1_000, description="Provider's code or type of the error.")
+    code: fields.LenientText | None = Field(None, max_length=1_000, description="Provider's code or type of the error.")
 
 
-class OutcomeIn(StrictRequest):
+class OutcomeIn(fields.StrictRequest):
     """Outcome of a call. At least one of the fields must be given."""
 
     unchecked_text = frozenset({"error"})
@@ -71,7 +60,7 @@ class OutcomeIn(StrictRequest):
         return Report(usage, self.latency_ms, error)
 
 
-class WarmingIn(StrictRequest):
+class WarmingIn(fields.StrictRequest):
     """Report of a request that kept the provider's cache of a call, without an answer of the model."""
 
     model_config = examples(lambda: WarmingIn(usage=UsageIn(input_tokens=4, cache_read_tokens=52000)))
@@ -94,21 +83,21 @@ class WarmingOut(BaseModel):
     )
 
 
-class WarmIn(StrictRequest):
+class WarmIn(fields.StrictRequest):
     """Request for the request that keeps a provider's cache."""
 
-    view: RecordedView = "main"
+    view: fields.RecordedView = "main"
 
 
 class WarmingRequest(BaseModel):
     """Request that keeps the provider's cache of a view's last call. Nothing was recorded."""
 
-    call_id: CallId
-    session: SessionName
-    line: LineName
-    view: ViewOf
-    format: CallFormat
-    model: CallModel
+    call_id: fields.CallId
+    session: fields.SessionName
+    line: fields.LineName
+    view: fields.ViewOf
+    format: fields.CallFormat
+    model: fields.CallModel
     request: dict[str, Any] = Field(
         description="Request of that call with `max_tokens` 0, to send unchanged and without streaming. "
         "Send the same tools, model and other parameters as with the call, or the provider has another cache."
@@ -179,7 +168,7 @@ class CalibrationOut(BaseModel):
     window_tokens: int | None = Field(
         description="Window that the provider named in an error; null if it named none smaller than assumed."
     )
-    updated_at: UpdatedAt
+    updated_at: fields.UpdatedAt
 
 
 class CalibrationsForgotten(BaseModel):

@@ -6,26 +6,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.audit.declined import Reason
-from app.http.fields import (
-    CallCause,
-    CallEpoch,
-    CallFormat,
-    CallHead,
-    CallId,
-    CallModel,
-    CoveringSummary,
-    Disposition,
-    FromSeq,
-    LineName,
-    ReasonIfAny,
-    Reducer,
-    ReducerIfAny,
-    RequestSha256,
-    RetryOf,
-    SessionName,
-    ToSeq,
-    ViewOf,
-)
+from app.http import fields
 from app.http.openapi import examples
 from app.http.paging import page_of
 from app.resources.contexts.schemas import (
@@ -49,15 +30,15 @@ OUTCOME: Final = (
 class CallRef(BaseModel):
     """A recorded call, and the settings of its context."""
 
-    call_id: CallId
+    call_id: fields.CallId
     created_at: datetime = Field(description="Time at which the context was made.")
-    session: SessionName
-    line: LineName
-    view: ViewOf
-    head: CallHead
-    epoch: CallEpoch
-    format: CallFormat
-    model: CallModel
+    session: fields.SessionName
+    line: fields.LineName
+    view: fields.ViewOf
+    head: fields.CallHead
+    epoch: fields.CallEpoch
+    format: fields.CallFormat
+    model: fields.CallModel
     policy: PolicyRef = Field(description="Version of the policy that the context was made with.")
 
 
@@ -73,10 +54,10 @@ class InjectionRef(BaseModel):
 class DispositionRun(BaseModel):
     """A range of events that were all shown in the same way."""
 
-    from_seq: FromSeq
-    to_seq: ToSeq
-    disposition: Disposition
-    summary: CoveringSummary = None
+    from_seq: fields.FromSeq
+    to_seq: fields.ToSeq
+    disposition: fields.Disposition
+    summary: fields.CoveringSummary = None
 
 
 class CallUsage(BaseModel):
@@ -125,8 +106,8 @@ class CallItem(CallRef):
     input_tokens: int | None = Field(
         description="Input tokens that the provider reported, including cached ones; null until they are reported."
     )
-    retry_of: RetryOf
-    sha256: RequestSha256
+    retry_of: fields.RetryOf
+    sha256: fields.RequestSha256
 
 
 CallPage = page_of(CallItem, "A page of recorded calls.", "Recorded calls, newest first.")
@@ -135,7 +116,7 @@ CallPage = page_of(CallItem, "A page of recorded calls.", "Recorded calls, newes
 class DeclinedOut(BaseModel):
     """A reducer that evicted nothing for a call, and the reason."""
 
-    reducer: Reducer
+    reducer: fields.Reducer
     reason: Reason = Field(
         description="Reason: the policy does not use it (`disabled`), it evicts only at other moments (`not_asked`) or "
         "later (`not_due`), nothing is old and large enough for it (`nothing_eligible`) or may go (`protected`), it "
@@ -158,7 +139,7 @@ class Manifest(CallRef):
     tokens: TokensOut = Field(description="Token budget and its use.")
     summaries: list[SummaryRef] = Field(description="Summaries that were shown, in the order of the log.")
     evictions: list[EvictionOut] = Field(description="Events that were not sent verbatim, in the order of the log.")
-    cause: CallCause
+    cause: fields.CallCause
     cache: CacheOut = Field(description="Part of the request that the provider could cache.")
     injections: list[InjectionRef] = Field(description="Content that was injected into this call only.")
     layers: dict[LayerKind, int] = Field(description="Versions of the layers that were shown, by kind of layer.")
@@ -168,7 +149,7 @@ class Manifest(CallRef):
     )
     stalled: str | None = Field(description="Reason why the context stayed above its trigger; null if it did not.")
     now: datetime | None = Field(description="Time of the call as given in the request; null if it was not given.")
-    retry_of: RetryOf
+    retry_of: fields.RetryOf
     outcome: CallOutcome | None = Field(description=OUTCOME)
     expires_at: datetime | None = Field(
         description="Time after which the record may be deleted; null if it is kept forever."
@@ -188,7 +169,7 @@ class Manifest(CallRef):
         "query says `dispositions=false`."
     )
     redacted_since: list[int] = Field(description="Seqs of events that were erased after the call was made.")
-    sha256: RequestSha256
+    sha256: fields.RequestSha256
 
 
 class ContextAgain(CallRef):
@@ -239,8 +220,8 @@ class Change(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    from_seq: FromSeq
-    to_seq: ToSeq
+    from_seq: fields.FromSeq
+    to_seq: fields.ToSeq
     change: Literal["added", "removed", "changed"] = Field(
         description="Kind of change: only the second context shows any of the events (`added`), only the first does "
         "(`removed`), or both or neither do (`changed`)."
@@ -257,8 +238,8 @@ class Change(BaseModel):
     summary: str | None = Field(
         None, description="Id of the summary that covers the events in the later call; null or absent if none does."
     )
-    reducer: ReducerIfAny = None
-    reason: ReasonIfAny = None
+    reducer: fields.ReducerIfAny = None
+    reason: fields.ReasonIfAny = None
     epoch: int | None = Field(
         description="Number of the epoch that made the change, in the view of the later call; null if an append or an "
         "erasure made it."
@@ -298,15 +279,15 @@ class DiffOut(BaseModel):
 class HistoryItem(BaseModel):
     """An event as the context of one call shows it."""
 
-    call_id: CallId
+    call_id: fields.CallId
     created_at: datetime = Field(description="Time at which the call's context was made.")
-    view: ViewOf
-    disposition: Disposition
-    summary: CoveringSummary = None
-    reducer: ReducerIfAny = None
-    reason: ReasonIfAny = None
-    epoch: CallEpoch
-    cause: CallCause
+    view: fields.ViewOf
+    disposition: fields.Disposition
+    summary: fields.CoveringSummary = None
+    reducer: fields.ReducerIfAny = None
+    reason: fields.ReasonIfAny = None
+    epoch: fields.CallEpoch
+    cause: fields.CallCause
     reported: bool = Field(
         description="Whether an outcome of the call was reported. If not, it is not known whether its request was sent."
     )
@@ -320,10 +301,10 @@ HistoryPage = page_of(
 class NextEvictionsOut(BaseModel):
     """The evictions that the next reduction of a view would make. Nothing was recorded or changed."""
 
-    session: SessionName
-    line: LineName
-    view: ViewOf
-    head: CallHead
+    session: fields.SessionName
+    line: fields.LineName
+    view: fields.ViewOf
+    head: fields.CallHead
     moment: str = Field(description="Moment of the next call, as in `Manifest.moment`.")
     tokens: int = Field(description="Estimated size of the context now, in the model's tokens.")
     threshold: int = Field(description="Size above which a context is reduced, in the model's tokens.")
