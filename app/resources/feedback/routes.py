@@ -16,29 +16,18 @@ from app.http.openapi import body_of_model
 from app.http.operation import Idempotency, Idempotent, Resource, Who, idempotency_key, service
 from app.http.requests import read_model
 from app.resources.contexts.schemas import ContextIn
+from app.resources.feedback import schemas
 from app.resources.feedback.measurements import Verdict
-from app.resources.feedback.schemas import (
-    CalibrationPage,
-    CalibrationsForgotten,
-    MatchedOut,
-    NextOut,
-    OutcomeIn,
-    OutcomeOut,
-    WarmIn,
-    WarmingIn,
-    WarmingOut,
-    WarmingRequest,
-)
 from app.resources.feedback.service import Feedback
 from app.resources.feedback.warmings import Warmings
 from app.store.ids import new_id
 from app.store.reports import WarmingUsage
 
-router = Resource("feedback", schemas=(OutcomeIn,))
+router = Resource("feedback", schemas=(schemas.OutcomeIn,))
 
 
 Service = Annotated[Feedback, Depends(service(Feedback))]
-NOTHING_TO_DO: Final = OutcomeOut(overflow=False, action="none")
+NOTHING_TO_DO: Final = schemas.OutcomeOut(overflow=False, action="none")
 _CALL_ID: Final[dict[str, Any]] = {
     "name": "call_id",
     "in": "path",
@@ -53,9 +42,9 @@ _CALL_ID: Final[dict[str, Any]] = {
     "/v1/sessions/{sid}/calls/{call_id}/outcome",
     scope="ingest",
     resolves_line=False,
-    returns=OutcomeOut,
+    returns=schemas.OutcomeOut,
     problems=("conflict", "idempotency-conflict"),
-    openapi_extra=body_of_model(OutcomeIn, _CALL_ID),
+    openapi_extra=body_of_model(schemas.OutcomeIn, _CALL_ID),
 )
 async def report_outcome(request: Request, who: Who) -> Response:
     """Report the outcome of a call: its token usage, its duration, or its error. The response says what to do next.
@@ -68,14 +57,14 @@ async def report_outcome(request: Request, who: Who) -> Response:
         call_id = UUID(request.path_params["call_id"])
     except ValueError:
         raise InvalidRequest("call_id must be a UUID", field="call_id") from None
-    body = await read_model(request, OutcomeIn)
+    body = await read_model(request, schemas.OutcomeIn)
     feedback: Feedback = request.state.services.feedback
 
-    async def reported() -> OutcomeOut:
+    async def reported() -> schemas.OutcomeOut:
         return outcome_out(session_of(sid), await feedback.report(who.tenant_id, sid, call_id, body.report()))
 
-    out = await Idempotency(request, who, body, key).run_repeatable(OutcomeOut, reported)
-    text = OutcomeOut.model_validate(out).model_dump_json(exclude_none=True)
+    out = await Idempotency(request, who, body, key).run_repeatable(schemas.OutcomeOut, reported)
+    text = schemas.OutcomeOut.model_validate(out).model_dump_json(exclude_none=True)
     return Response(text, media_type="application/json")
 
 
@@ -84,7 +73,7 @@ async def report_outcome(request: Request, who: Who) -> Response:
     "/v1/sessions/{sid}/calls/{call_id}/warmings",
     scope="ingest",
     resolves_line=False,
-    returns=WarmingOut,
+    returns=schemas.WarmingOut,
     status=201,
     problems=("idempotency-conflict",),
 )
@@ -92,7 +81,7 @@ async def report_warming(
     sid: Sid,
     call_id: Annotated[UUID, Path(description="Id of the recorded call whose request was sent again.")],
     who: Who,
-    body: WarmingIn,
+    body: schemas.WarmingIn,
     idempotent: Idempotent,
     warmings: Annotated[Warmings, Depends(service(Warmings))],
 ) -> Any:
@@ -103,30 +92,30 @@ async def report_warming(
     asked = idempotent(body)
     warming_id = new_id() if asked.claim is None else uuid5(call_id, asked.claim.key)
 
-    async def recorded() -> WarmingOut:
+    async def recorded() -> schemas.WarmingOut:
         bill = await warmings.record(who.tenant_id, sid, call_id, warming_id, report)
-        return answer_of(WarmingOut, bill, input_tokens=bill.tokens, billed=round(bill.billed, 1))
+        return answer_of(schemas.WarmingOut, bill, input_tokens=bill.tokens, billed=round(bill.billed, 1))
 
-    return await asked.run_repeatable(WarmingOut, recorded)
+    return await asked.run_repeatable(schemas.WarmingOut, recorded)
 
 
 @router.operation(
     "POST",
     "/v1/sessions/{sid}/context:warm",
     scope="ingest",
-    returns=WarmingRequest,
+    returns=schemas.WarmingRequest,
     problems=("nothing-to-send", "not-reproducible"),
 )
 async def warm_context(
-    sid: Sid, who: Who, body: WarmIn, warmings: Annotated[Warmings, Depends(service(Warmings))]
-) -> WarmingRequest:
+    sid: Sid, who: Who, body: schemas.WarmIn, warmings: Annotated[Warmings, Depends(service(Warmings))]
+) -> schemas.WarmingRequest:
     """Get the request that keeps the provider's cache of a view's last call, to send while the session is idle.
 
     Report its usage as a warming of that call. Only Anthropic's format has such requests.
     """
     found = await warmings.prepare(who.tenant_id, sid, body.view)
     return answer_of(
-        WarmingRequest,
+        schemas.WarmingRequest,
         found.call,
         session=session_of(sid),
         line=line_of(sid),
@@ -138,7 +127,7 @@ async def warm_context(
     )
 
 
-@router.operation("GET", "/v1/calibrations", scope="read", access=PrefixAccess.TENANT, returns=CalibrationPage)
+@router.operation("GET", "/v1/calibrations", scope="read", access=PrefixAccess.TENANT, returns=schemas.CalibrationPage)
 async def list_calibrations(
     who: Who, feedback: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
@@ -153,7 +142,7 @@ async def list_calibrations(
     scope="admin",
     access=PrefixAccess.TENANT,
     summary="Forget calibrations",
-    returns=CalibrationsForgotten,
+    returns=schemas.CalibrationsForgotten,
 )
 async def delete_calibrations(
     who: Who,
@@ -165,23 +154,23 @@ async def delete_calibrations(
         str | None,
         Query(min_length=1, max_length=64, description="Name of an estimator: forget only its calibrations."),
     ] = None,
-) -> CalibrationsForgotten:
+) -> schemas.CalibrationsForgotten:
     """Forget how models count tokens and how large their windows are, for all models or for those selected.
 
     Views keep the corrections learned from their own calls.
     """
-    return CalibrationsForgotten(forgotten=await feedback.forget(who.tenant_id, model, estimator))
+    return schemas.CalibrationsForgotten(forgotten=await feedback.forget(who.tenant_id, model, estimator))
 
 
-def outcome_out(session: str, verdict: Verdict) -> OutcomeOut:
+def outcome_out(session: str, verdict: Verdict) -> schemas.OutcomeOut:
     """Return the response to a report."""
     call, outcome = verdict.call, verdict.outcome
     if not outcome.overflow:
         return NOTHING_TO_DO
     pattern = (outcome.error or {}).get("overflow")
-    matched = None if pattern is None else MatchedOut.model_validate(pattern)
+    matched = None if pattern is None else schemas.MatchedOut.model_validate(pattern)
     if call.retry_of is not None or call.view == OBSERVED_VIEW:
-        return OutcomeOut(overflow=True, action="stop", matched=matched)
+        return schemas.OutcomeOut(overflow=True, action="stop", matched=matched)
     retry = ContextIn(
         retry_of=call.call_id,
         view=call.view,
@@ -191,8 +180,8 @@ def outcome_out(session: str, verdict: Verdict) -> OutcomeOut:
         wait_ms=verdict.wait_ms,
     )
     body = retry.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-    then = NextOut(method="POST", path=f"/v1/sessions/{session}/context", body=body)
-    return OutcomeOut(overflow=True, action="retry", matched=matched, next=then)
+    then = schemas.NextOut(method="POST", path=f"/v1/sessions/{session}/context", body=body)
+    return schemas.OutcomeOut(overflow=True, action="retry", matched=matched, next=then)
 
 
 def _after(cursor: str | None) -> tuple[str, str] | None:

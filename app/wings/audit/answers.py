@@ -21,20 +21,7 @@ from app.http.fields import Answer, answer_of
 from app.resources.contexts.json import ContextBody, parts_json
 from app.resources.contexts.recordings import Reproduced
 from app.store.audit import CallRow, StoredEpoch
-from app.wings.audit.schemas import (
-    BlockOut,
-    CallItem,
-    CallOutcome,
-    CallRef,
-    Change,
-    ContextAgain,
-    DiffOut,
-    FirstDifference,
-    HistoryItem,
-    InjectionRef,
-    Manifest,
-    TokensDiff,
-)
+from app.wings.audit import schemas
 
 BEGINS_CHARS: Final = 240
 """Characters of a block that a difference quotes."""
@@ -178,19 +165,19 @@ def by_cause(found: Iterable[DispositionChange], extra: Mapping[str, int], total
     return {cause: tokens for cause, tokens in sums.items() if tokens}
 
 
-def first_difference(a: ReplayedCall, b: ReplayedCall) -> FirstDifference | None:
+def first_difference(a: ReplayedCall, b: ReplayedCall) -> schemas.FirstDifference | None:
     """Return the first block that differs, tools and system prompt included; None if no block does."""
     for index, (old, new) in enumerate(zip_longest(request_blocks(a.layout), request_blocks(b.layout))):
         if old != new:
-            return FirstDifference(index=index, a=_described(old), b=_described(new))
+            return schemas.FirstDifference(index=index, a=_described(old), b=_described(new))
     return None
 
 
-def _described(block: Block | None) -> BlockOut | None:
+def _described(block: Block | None) -> schemas.BlockOut | None:
     if block is None:
         return None
     text = f"{block.tool} {canonical_json(block.arguments)}" if block.kind is Kind.CALL else content_text(block.content)
-    return answer_of(BlockOut, block, kind=kind_of(block), chars=len(text), begins=text[:BEGINS_CHARS])
+    return answer_of(schemas.BlockOut, block, kind=kind_of(block), chars=len(text), begins=text[:BEGINS_CHARS])
 
 
 def _about(kind: type[Answer], session: str, call: CallRow, **more: Any) -> Answer:
@@ -198,10 +185,10 @@ def _about(kind: type[Answer], session: str, call: CallRow, **more: Any) -> Answ
     return answer_of(kind, call, call.manifest, **more, session=session, line=line_of(session))
 
 
-def call_item(session: str, call: CallRow) -> CallItem:
+def call_item(session: str, call: CallRow) -> schemas.CallItem:
     """Return a call as an item of a list."""
     return _about(
-        CallItem,
+        schemas.CallItem,
         session,
         call,
         outcome=_outcome(call),
@@ -210,12 +197,12 @@ def call_item(session: str, call: CallRow) -> CallItem:
     )
 
 
-def _outcome(call: CallRow) -> CallOutcome | None:
+def _outcome(call: CallRow) -> schemas.CallOutcome | None:
     """Return a call's reported outcome; None until it is reported."""
     found = call.outcome
     if found is None or call.reported_at is None:
         return None
-    return answer_of(CallOutcome, found, call, usage=found)
+    return answer_of(schemas.CallOutcome, found, call, usage=found)
 
 
 def _parts(call: CallRow, epoch: StoredEpoch, prefix_sha256: bytes) -> dict[str, Json]:
@@ -236,19 +223,19 @@ def manifest(
     runs: Iterable[Mapping[str, Json]],
     redacted_since: Sequence[int],
     declined: Sequence[Declined] | None,
-) -> Manifest:
+) -> schemas.Manifest:
     """Return the complete record of a call; `runs` are the dispositions of its events.
 
     `declined` are the reducers that evicted nothing, None if unknown.
     """
     injected = call.manifest.injections
     return _about(
-        Manifest,
+        schemas.Manifest,
         session,
         call,
         **_parts(call, epoch, call.manifest.prefix_sha256),
         cause=epoch.cause,
-        injections=[InjectionRef(name=name, chars=len(plain_text(content))) for name, content in injected],
+        injections=[schemas.InjectionRef(name=name, chars=len(plain_text(content))) for name, content in injected],
         outcome=_outcome(call),
         dispositions=list(runs),
         redacted_since=redacted_since,
@@ -261,7 +248,7 @@ def context_again(session: str, done: Reproduced) -> bytes:
     """Return the response with a call rendered again: the request as its bytes, the rest as `ContextAgain`."""
     call, request = done.call, done.replayed.request
     answer = _about(
-        ContextAgain,
+        schemas.ContextAgain,
         session,
         call,
         **_parts(call, done.epoch, request.prefix_sha256),
@@ -272,37 +259,37 @@ def context_again(session: str, done: Reproduced) -> bytes:
         recorded_sha256=call.sha256.hex(),
     )
     rest = answer.model_dump(mode="json", exclude={"request"})
-    ref = {name: rest.pop(name) for name in CallRef.model_fields}
+    ref = {name: rest.pop(name) for name in schemas.CallRef.model_fields}
     return ContextBody(ref, request, rest).json()
 
 
-def history_item(call: CallRow, fate: EventFate, cause: str) -> HistoryItem:
+def history_item(call: CallRow, fate: EventFate, cause: str) -> schemas.HistoryItem:
     """Return an event's fate in a call; `cause` is that of the call's epoch."""
-    return answer_of(HistoryItem, call, fate, cause=cause, reported=call.reported_at is not None)
+    return answer_of(schemas.HistoryItem, call, fate, cause=cause, reported=call.reported_at is not None)
 
 
 def diff(
     session: str,
     a: CallRow,
     b: CallRow,
-    first: FirstDifference | None,
+    first: schemas.FirstDifference | None,
     changes: Iterable[DispositionChange],
     by_cause: Mapping[str, int],
-) -> DiffOut:
+) -> schemas.DiffOut:
     """Return the differences from call `a` to call `b`: the first block, the events, and the tokens by cause."""
-    return DiffOut(
-        a=_about(CallRef, session, a),
-        b=_about(CallRef, session, b),
+    return schemas.DiffOut(
+        a=_about(schemas.CallRef, session, a),
+        b=_about(schemas.CallRef, session, b),
         identical=first is None and a.format == b.format,
         first_difference=first,
         changes=[_change(change) for change in changes],
-        tokens=TokensDiff(a=a.counted, b=b.counted, by_cause=dict(by_cause)),
+        tokens=schemas.TokensDiff(a=a.counted, b=b.counted, by_cause=dict(by_cause)),
     )
 
 
-def _change(change: DispositionChange) -> Change:
+def _change(change: DispositionChange) -> schemas.Change:
     return answer_of(
-        Change,
+        schemas.Change,
         change,
         change.decision,
         change=change.kind,

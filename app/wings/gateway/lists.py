@@ -15,18 +15,9 @@ from app.core.errors import CannotFit, InvalidPolicy, InvalidRequest, StoreUnava
 from app.core.log.events import PREFIX, Json, canonical_json
 from app.core.memory.digest import digest_of
 from app.core.memory.extractive import write_summary
+from app.core.wire import compacted
 from app.core.wire.bodies import Body
 from app.core.wire.calls import AT_PROVIDER, NOT_IN_LOG, CallConversation, NotBudgeted, holds_results
-from app.core.wire.compacted import (
-    CompactedPlace,
-    anthropic_block,
-    compaction_object,
-    paused_message,
-    paused_stream,
-    responses_item,
-    triggered_response,
-    triggered_stream,
-)
 from app.core.wire.providers import Endpoint
 from app.core.wire.replies import objects
 from app.resources.contexts.service import ContextAnswer
@@ -132,14 +123,16 @@ def item_response(endpoint: Endpoint, body: Body, sealed: str) -> Response:
     """Return an item as the response that the client expects."""
     number, now = uuid4().hex, int(time.time())
     if endpoint.compacts:
-        return Response(canonical_json(compaction_object(number, now, sealed)), media_type="application/json")
-    response = triggered_response(number, now, str(body.value.get("model") or ""), sealed)
-    return _response(body, response, triggered_stream)
+        return Response(canonical_json(compacted.compaction_object(number, now, sealed)), media_type="application/json")
+    response = compacted.triggered_response(number, now, str(body.value.get("model") or ""), sealed)
+    return _response(body, response, compacted.triggered_stream)
 
 
 def paused_response(conversation: CallConversation, item: Mapping[str, Json]) -> Response:
     """Return an item as the response to a call that pauses after its compaction."""
-    return _response(conversation.body, paused_message(uuid4().hex, conversation.model, item), paused_stream)
+    return _response(
+        conversation.body, compacted.paused_message(uuid4().hex, conversation.model, item), compacted.paused_stream
+    )
 
 
 def _response(body: Body, value: Mapping[str, Json], stream: Callable[[Mapping[str, Json]], bytes]) -> Response:
@@ -168,15 +161,15 @@ def exceeds_threshold(assembled: Assembled, conversation: CallConversation) -> b
 def make_item(form: str, sealed: str, inputs: ContextInputs) -> dict[str, Json]:
     """Return an item for a call's list; a block of the Messages API has a summary that is written without a model."""
     if form != "anthropic":
-        return responses_item(uuid4().hex, sealed)
+        return compacted.responses_item(uuid4().hex, sealed)
     events = [one for one in inputs.events if one.rendered and one.type not in PREFIX]
     events = [*events[:1], *events[1:][-EVENTS_MAX:]]
     previous = "\n\n".join(one.text for one in inputs.loaded.folded if one.text)
     summary = write_summary(events, (), previous, digest_of(events), SUMMARY_TOKENS, inputs.counter)
-    return anthropic_block(summary, sealed)
+    return compacted.anthropic_block(summary, sealed)
 
 
-def check_sendable(place: CompactedPlace | None, error: Exception) -> None:
+def check_sendable(place: compacted.CompactedPlace | None, error: Exception) -> None:
     """Raise the error of a call that holds an item, which no provider can read, and for which there is no context.
 
     Raises InvalidRequest, StoreUnavailable or the error itself; nothing without an item.

@@ -16,23 +16,8 @@ from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import Cursor, Limit, Moment, Sid, ViewParameter, answer_of
 from app.http.operation import PastRead, Resource, Who, past_read
+from app.wings.ledger import schemas
 from app.wings.ledger.cache_use import LedgerLine
-from app.wings.ledger.schemas import (
-    AppendOnlyOut,
-    AuditLedgerOut,
-    EpochMoney,
-    LedgerCall,
-    LedgerEpoch,
-    LedgerHoldout,
-    LedgerModel,
-    LedgerObserved,
-    LedgerOut,
-    LedgerSums,
-    LedgerTotals,
-    LedgerWarmings,
-    SumMoney,
-    TotalMoney,
-)
 from app.wings.ledger.service import CALLS_MAX, BilledSums, BilledWarmings, Ledger
 from app.wings.ledger.store import LedgerRow
 from app.wings.ledger.totals import Account, PotentialBill, Totals, money_of
@@ -43,7 +28,7 @@ router = Resource("audit")
 Service = Annotated[PastRead[Ledger], Depends(past_read(Ledger))]
 
 
-@router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read", returns=LedgerOut)
+@router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read", returns=schemas.LedgerOut)
 async def get_ledger(
     sid: Sid,
     who: Who,
@@ -54,11 +39,11 @@ async def get_ledger(
     newest: Annotated[
         int, Query(ge=1, le=CALLS_MAX, description="Most calls that are covered: the newest.")
     ] = CALLS_MAX,
-) -> LedgerOut:
+) -> schemas.LedgerOut:
     """Get the ledger of a view: the cost of each call, newest first, cost and gain of each epoch, and the totals."""
     before = paging.decode_id(cursor)
     found = await ledger(lambda own: own.view_ledger(who.tenant_id, sid, view, before, limit, newest))
-    return LedgerOut(
+    return schemas.LedgerOut(
         calls=[_call(row, line, found.causes) for row, line in found.calls],
         epochs=[_epoch(one) for one in found.epochs],
         totals=_totals(found.totals, partial=found.partial),
@@ -73,7 +58,7 @@ async def get_ledger(
     scope="audit",
     access=PrefixAccess.WITHIN,
     summary="Get the ledger of all sessions",
-    returns=AuditLedgerOut,
+    returns=schemas.AuditLedgerOut,
 )
 async def get_audit_ledger(
     who: Who,
@@ -89,25 +74,25 @@ async def get_audit_ledger(
     model: Annotated[
         str | None, Query(min_length=1, max_length=256, description="Name of a model: include only its calls.")
     ] = None,
-) -> AuditLedgerOut:
+) -> schemas.AuditLedgerOut:
     """Get the token usage and price of the calls of all sessions that the key can access, by model."""
     found = await ledger(lambda own: own.tenant_ledger(who.tenant_id, since, until, model, who.session_prefix))
     by_model = groupby(found.sums, lambda one: one.sums.model)
-    return AuditLedgerOut(
+    return schemas.AuditLedgerOut(
         since=time_text(found.since),
         until=time_text(found.until),
-        items=[LedgerModel(model=name, **_sums(list(members))) for name, members in by_model],
-        totals=LedgerSums(**_sums(found.sums)),
+        items=[schemas.LedgerModel(model=name, **_sums(list(members))) for name, members in by_model],
+        totals=schemas.LedgerSums(**_sums(found.sums)),
         warmings=_warmings(found.warmings),
         observed=_observed(found.observed, found.potential),
-        holdout=found.holdout and answer_of(LedgerHoldout, found.holdout),
+        holdout=found.holdout and answer_of(schemas.LedgerHoldout, found.holdout),
     )
 
 
-def _call(row: LedgerRow, line: LedgerLine, causes: Mapping[int, str]) -> LedgerCall:
+def _call(row: LedgerRow, line: LedgerLine, causes: Mapping[int, str]) -> schemas.LedgerCall:
     usage, prices = line.call.usage, line.call.prices
     return answer_of(
-        LedgerCall,
+        schemas.LedgerCall,
         row,
         line,
         line.call,
@@ -124,27 +109,27 @@ def _call(row: LedgerRow, line: LedgerLine, causes: Mapping[int, str]) -> Ledger
     )
 
 
-def _epoch(account: Account) -> LedgerEpoch:
+def _epoch(account: Account) -> schemas.LedgerEpoch:
     money = {name: money_of(account.prices, getattr(account, name)) for name in ("cost", "gain", "net")}
     return answer_of(
-        LedgerEpoch,
+        schemas.LedgerEpoch,
         account,
         account.epoch,
         epoch=account.epoch.number,
-        money=None if None in money.values() else EpochMoney(currency=account.prices.currency, **money),
+        money=None if None in money.values() else schemas.EpochMoney(currency=account.prices.currency, **money),
     )
 
 
-def _totals(sums: Totals, *, partial: bool) -> LedgerTotals:
+def _totals(sums: Totals, *, partial: bool) -> schemas.LedgerTotals:
     return answer_of(
-        LedgerTotals,
+        schemas.LedgerTotals,
         sums,
         partial=partial,
         input=sums.actual,
-        append_only=answer_of(AppendOnlyOut, sums.append_only, calls_beyond_window=sums.beyond_window),
+        append_only=answer_of(schemas.AppendOnlyOut, sums.append_only, calls_beyond_window=sums.beyond_window),
         saved=sums.append_only.billed - sums.actual.billed,
         money=[
-            answer_of(TotalMoney, one, currency=name, saved=one.append_only - one.billed)
+            answer_of(schemas.TotalMoney, one, currency=name, saved=one.append_only - one.billed)
             for name, one in sums.money.items()
         ],
     )
@@ -152,7 +137,7 @@ def _totals(sums: Totals, *, partial: bool) -> LedgerTotals:
 
 def _sums(members: Sequence[BilledSums]) -> dict[str, Any]:
     """Return the fields of `LedgerSums`."""
-    counted = LedgerSums.model_fields.keys() - {"billed", "money"}
+    counted = schemas.LedgerSums.model_fields.keys() - {"billed", "money"}
     return {
         **{name: sum(getattr(one.sums, name) for one in members) for name in counted},
         "billed": sum(one.bill.billed for one in members),
@@ -160,10 +145,10 @@ def _sums(members: Sequence[BilledSums]) -> dict[str, Any]:
     }
 
 
-def _observed(members: Sequence[BilledSums], potential: PotentialBill) -> LedgerObserved:
+def _observed(members: Sequence[BilledSums], potential: PotentialBill) -> schemas.LedgerObserved:
     counted = ("calls", "reported_calls", "input_tokens", "read_tokens", "write_tokens")
     return answer_of(
-        LedgerObserved,
+        schemas.LedgerObserved,
         potential,
         **{name: sum(getattr(one.sums, name) for one in members) for name in counted},
         billed=sum(one.bill.billed for one in members),
@@ -171,10 +156,10 @@ def _observed(members: Sequence[BilledSums], potential: PotentialBill) -> Ledger
     )
 
 
-def _warmings(members: Sequence[BilledWarmings]) -> LedgerWarmings:
+def _warmings(members: Sequence[BilledWarmings]) -> schemas.LedgerWarmings:
     bill = sum((one.bill for one in members), Bill())
     return answer_of(
-        LedgerWarmings,
+        schemas.LedgerWarmings,
         bill,
         warmings=sum(one.sums.warmings for one in members),
         failed=sum(one.sums.failed for one in members),
@@ -183,11 +168,11 @@ def _warmings(members: Sequence[BilledWarmings]) -> LedgerWarmings:
     )
 
 
-def _money(billed: Iterable[tuple[Prices, float, int]]) -> list[SumMoney]:
+def _money(billed: Iterable[tuple[Prices, float, int]]) -> list[schemas.SumMoney]:
     """Return the sums by currency of bills in input tokens, each with its prices and its tokens of output."""
     money: dict[str, float] = {}
     for prices, tokens, output in billed:
         amount = money_of(prices, tokens, output)
         if amount is not None:
             money[prices.currency] = money.get(prices.currency, 0.0) + amount
-    return [SumMoney(currency=currency, billed=amount) for currency, amount in money.items()]
+    return [schemas.SumMoney(currency=currency, billed=amount) for currency, amount in money.items()]

@@ -14,18 +14,9 @@ from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from app.core.errors import InvalidRequest
+from app.http import fields
 from app.http.auth import authenticate_bearer
 from app.http.errors import Forbidden, Unauthorized
-from app.http.fields import (
-    CreatedAt,
-    EpochCause,
-    EpochHead,
-    EpochNumber,
-    EpochTokensAfter,
-    EpochTokensBefore,
-    SessionName,
-    Sid,
-)
 from app.http.middleware import EXCHANGE
 from app.http.operation import Resource, Who, service
 from app.resources.summaries.routes import CompactionRun
@@ -35,17 +26,17 @@ from app.wings.stream.service import KINDS, Message, Stream, Streams
 class EpochChange(BaseModel):
     """A newly opened epoch: the data of a stream's `epoch` message."""
 
-    session: SessionName
+    session: fields.SessionName
     view: str = Field(description="Name of the view.")
-    epoch: EpochNumber
+    epoch: fields.EpochNumber
     current: bool = Field(
         description="Whether it is the view's current epoch; false for one opened by a context of an earlier seq."
     )
-    cause: EpochCause
-    head: EpochHead
-    tokens_before: EpochTokensBefore
-    tokens_after: EpochTokensAfter
-    created_at: CreatedAt
+    cause: fields.EpochCause
+    head: fields.EpochHead
+    tokens_before: fields.EpochTokensBefore
+    tokens_after: fields.EpochTokensAfter
+    created_at: fields.CreatedAt
 
 
 class CompactionTokens(BaseModel):
@@ -61,7 +52,7 @@ class CompactionTokens(BaseModel):
 class CompactionChange(BaseModel):
     """A step of a compaction run: the data of a stream's `compaction` message and of a webhook."""
 
-    session: SessionName
+    session: fields.SessionName
     state: Literal["scheduled", "started", "finished", "failed"] = Field(
         description="Step of the run: `scheduled` (also if postponed), `started`, `finished` (`run.state` shows "
         "whether there was anything to summarize) or `failed`."
@@ -115,7 +106,7 @@ _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     response_class=StreamingResponse,
 )
 async def stream_session(
-    sid: Sid,
+    sid: fields.Sid,
     request: Request,
     who: Who,
     streams: Annotated[Streams, Depends(service(Streams))],
