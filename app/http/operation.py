@@ -168,10 +168,11 @@ class Resource:
     ) -> Callable[[Endpoint], Endpoint]:
         """Declare the decorated function as an operation, with the rules `scope` to `resolves_line` of `Operation`.
 
-        `name`: its id, by default the function's name. `returns`: the model of the response. `status`: the status of
-        success; `also`: further ones, with the same model. `problems`: the slugs of its problems, besides those that
-        every operation has, and `not-found`, which every operation on a session has. `options` are FastAPI's. Raises
-        ValueError if it has no scope, or if the path and `access` disagree on whether it concerns one session.
+        `name`: its id, by default the function's name. `returns`: the model of the response, by default the one that
+        the function is annotated to return. `status`: the status of success; `also`: further ones, with the same model.
+        `problems`: the slugs of its problems, besides those that every operation has, and `not-found`, which every
+        operation on a session has. `options` are FastAPI's. Raises ValueError if it has no scope, or if the path and
+        `access` disagree on whether it concerns one session.
         """
         scope, access = scope or self._scope, access or self._access
         if scope is None:
@@ -182,7 +183,9 @@ class Resource:
             problems = ("not-found", *problems)
 
         def declare(endpoint: Endpoint) -> Endpoint:
-            responses = {code: {"model": returns} for code in also} | options.pop("responses", {})
+            annotated = signature(endpoint).return_annotation
+            model = annotated if returns is None and isinstance(annotated, type(BaseModel)) else returns
+            responses = {code: {"model": model} for code in also} | options.pop("responses", {})
             options["openapi_extra"] = options.get("openapi_extra", {}) | {"security": [{KEY_SCHEME: [scope]}]}
             if status == 204:
                 options["response_class"] = Response
@@ -192,7 +195,7 @@ class Resource:
                 operation=Operation(name or endpoint.__name__, scope, access, resolves_line),
                 methods=[method],
                 tags=[self.tag],
-                response_model=returns,
+                response_model=model,
                 status_code=status,
                 responses=responses | responses_of(*problems),
                 **options,

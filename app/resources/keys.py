@@ -86,7 +86,7 @@ router = Resource("keys", scope="admin", access=PrefixAccess.WITHIN)
 Service = Annotated[Tenants, Depends(service(Tenants))]
 
 
-@router.operation("POST", "/v1/keys", returns=KeyMade, status=201)
+@router.operation("POST", "/v1/keys", status=201)
 async def create_key(body: KeyIn, who: Who, tenants: Service) -> KeyMade:
     """Create an API key for the caller's tenant. It cannot access more sessions, or live longer, than the caller's key.
 

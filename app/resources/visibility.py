@@ -201,7 +201,6 @@ router = Resource("visibility")
     "/v1/sessions/{sid}/visibility",
     scope="ingest",
     summary="Hide, show and pin events",
-    returns=VisibilityOut,
     problems=("invalid-policy", "context-infeasible", "conflict"),
 )
 async def patch_visibility(

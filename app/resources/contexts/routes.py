@@ -35,7 +35,7 @@ from app.resources.reconcile.messages import ClientList, Reconciled
 from app.store.answers import AlreadyAnswered, KeyClaim, ResponseToStore
 from app.tenants import Caller
 
-router = Resource("context", schemas=(ContextIn,))
+router = Resource("context", schemas=(ContextIn,), scope="read")
 
 NO_RESULTS: Final[Mapping[str, Json]] = MappingProxyType({})
 
@@ -46,7 +46,6 @@ PROBLEM_SLUGS: Final = ("invalid-policy", "context-infeasible", "nothing-to-send
 @router.operation(
     "GET",
     "/v1/sessions/{sid}/context",
-    scope="read",
     resolves_line=False,
     summary="Get the next context",
     returns=ContextOut,
@@ -72,7 +71,6 @@ async def get_context(request: Request, who: Who) -> Response:
 @router.operation(
     "POST",
     "/v1/sessions/{sid}/context",
-    scope="read",
     resolves_line=False,
     summary="Get the next context, with options in a body",
     returns=ContextOut,

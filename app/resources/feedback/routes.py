@@ -100,11 +100,7 @@ async def report_warming(
 
 
 @router.operation(
-    "POST",
-    "/v1/sessions/{sid}/context:warm",
-    scope="ingest",
-    returns=schemas.WarmingRequest,
-    problems=("nothing-to-send", "not-reproducible"),
+    "POST", "/v1/sessions/{sid}/context:warm", scope="ingest", problems=("nothing-to-send", "not-reproducible")
 )
 async def warm_context(
     sid: Sid, who: Who, body: schemas.WarmIn, warmings: Annotated[Warmings, Depends(service(Warmings))]
@@ -137,12 +133,7 @@ async def list_calibrations(
 
 
 @router.operation(
-    "DELETE",
-    "/v1/calibrations",
-    scope="admin",
-    access=PrefixAccess.TENANT,
-    summary="Forget calibrations",
-    returns=schemas.CalibrationsForgotten,
+    "DELETE", "/v1/calibrations", scope="admin", access=PrefixAccess.TENANT, summary="Forget calibrations"
 )
 async def delete_calibrations(
     who: Who,

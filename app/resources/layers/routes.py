@@ -57,14 +57,14 @@ Kind = Annotated[
 Service = Annotated[Layers, Depends(service(Layers))]
 
 
-@router.operation("GET", "/v1/sessions/{sid}/layers", scope="read", returns=LayersOut)
+@router.operation("GET", "/v1/sessions/{sid}/layers", scope="read")
 async def get_layers(sid: Sid, who: Who, layers: Service) -> LayersOut:
     """Get the layers that the next context shows."""
     found = {one.layer.kind: _out(one) for one in await layers.current(who.tenant_id, sid)}
     return LayersOut(sources=found.get("sources"), announce=found.get("announce"))
 
 
-@router.operation("PUT", "/v1/sessions/{sid}/layers/{kind}", scope="ingest", summary="Set a layer", returns=LayerOut)
+@router.operation("PUT", "/v1/sessions/{sid}/layers/{kind}", scope="ingest", summary="Set a layer")
 async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Who, layers: Service) -> LayerOut:
     """Set the content of a layer, replacing the previous content. Contexts show it after the last cache breakpoint.
 

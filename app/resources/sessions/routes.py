@@ -147,7 +147,6 @@ Service = Annotated[Sessions, Depends(service(Sessions))]
     "/v1/sessions/{sid}",
     scope="ingest",
     summary="Create or change a session",
-    returns=SessionOut,
     also=(201,),
     problems=("invalid-policy", "not-found", "context-infeasible", "too-many-sessions", "session-erased"),
 )
@@ -167,7 +166,7 @@ async def put_session(
     return session_out(row, who)
 
 
-@router.operation("GET", "/v1/sessions/{sid}", scope="read", returns=SessionOut)
+@router.operation("GET", "/v1/sessions/{sid}", scope="read")
 async def get_session(sid: Sid, who: Who, sessions: Service) -> SessionOut:
     """Get a session: its settings, the end of its log and its size."""
     return session_out(await sessions.get(who.tenant_id, sid), who)

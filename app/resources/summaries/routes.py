@@ -186,7 +186,7 @@ class ToolsOut(BaseModel):
     gemini: dict[str, Any] = Field(description="Definition for Gemini: a tool with one function declaration.")
 
 
-router = Resource("summaries")
+router = Resource("summaries", scope="read")
 
 _TOOL: Final[Mapping[str, Any]] = {
     "name": "compact_context",
@@ -209,7 +209,7 @@ State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 Service = Annotated[CompactionQueries, Depends(service(CompactionQueries))]
 
 
-@router.operation("GET", "/v1/sessions/{sid}/summaries", scope="read", returns=SummaryPage)
+@router.operation("GET", "/v1/sessions/{sid}/summaries", returns=SummaryPage)
 async def list_summaries(
     sid: Sid,
     who: Who,
@@ -225,15 +225,13 @@ async def list_summaries(
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
-@router.operation("GET", "/v1/sessions/{sid}/summaries/{summary_id}", scope="read", returns=SummaryWhole)
+@router.operation("GET", "/v1/sessions/{sid}/summaries/{summary_id}", returns=SummaryWhole)
 async def get_summary(sid: Sid, summary_id: SummaryPath, who: Who, requests: Service) -> StoredSummary:
     """Get a summary with its text, its digest and its lineage."""
     return await requests.summary(who.tenant_id, sid, summary_id)
 
 
-@router.operation(
-    "GET", "/v1/sessions/{sid}/coverage", scope="read", returns=CoverageOut, response_model_exclude_none=True
-)
+@router.operation("GET", "/v1/sessions/{sid}/coverage", returns=CoverageOut, response_model_exclude_none=True)
 async def get_coverage(
     sid: Sid, who: Who, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
 ) -> CoverageProof:
@@ -270,7 +268,6 @@ async def compact(
 @router.operation(
     "GET",
     "/v1/tools/compact",
-    scope="read",
     access=PrefixAccess.NONE,
     summary="Get the compaction tool",
     returns=ToolsOut | dict[str, Any],
@@ -284,7 +281,7 @@ async def compact_tool(shape: ToolShape = None) -> Mapping[str, Any]:
     return definition(_TOOL, shape)
 
 
-@router.operation("GET", "/v1/sessions/{sid}/compactions", scope="read", returns=CompactionPage)
+@router.operation("GET", "/v1/sessions/{sid}/compactions", returns=CompactionPage)
 async def list_compactions(
     sid: Sid,
     who: Who,
@@ -300,7 +297,7 @@ async def list_compactions(
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
-@router.operation("GET", "/v1/sessions/{sid}/compactions/{compaction_id}", scope="read", returns=CompactionRun)
+@router.operation("GET", "/v1/sessions/{sid}/compactions/{compaction_id}", returns=CompactionRun)
 async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Who, requests: Service) -> CompactionRow:
     """Get a compaction run."""
     return await requests.run(who.tenant_id, sid, compaction_id)

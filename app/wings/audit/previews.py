@@ -112,13 +112,12 @@ def _json(session: str, preview: PreviewAnswer) -> bytes:
     return ContextBody({**made.head, "call_id": None}, made.request, {**made.tail, **more}).json()
 
 
-router = Resource("context")
+router = Resource("context", scope="read")
 
 
 @router.operation(
     "POST",
     "/v1/sessions/{sid}/context:preview",
-    scope="read",
     summary="Preview the next context",
     returns=PreviewOut,
     problems=(*PROBLEM_SLUGS, "not-reproducible"),
@@ -147,13 +146,7 @@ async def preview_context(
 FirstEvictions = Annotated[int, Query(ge=0, le=1000, description="Maximum number of evictions in the response.")]
 
 
-@router.operation(
-    "GET",
-    "/v1/sessions/{sid}/next-evictions",
-    scope="read",
-    returns=NextEvictionsOut,
-    problems=("context-infeasible", "conflict"),
-)
+@router.operation("GET", "/v1/sessions/{sid}/next-evictions", problems=("context-infeasible", "conflict"))
 async def get_next_evictions(
     sid: Sid,
     who: Who,

@@ -93,7 +93,7 @@ CallBlockPage = paging.page_of(
 )
 
 
-router = Resource("audit")
+router = Resource("audit", scope="read")
 
 CallId = Annotated[UUID, Path(description="Id of the recorded call.")]
 OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare with.")]
@@ -122,7 +122,7 @@ Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Na
 _PROBLEM_SLUGS = ("not-reproducible",)
 
 
-@router.operation("GET", "/v1/sessions/{sid}/calls", scope="read", resolves_line=False, returns=CallPage)
+@router.operation("GET", "/v1/sessions/{sid}/calls", resolves_line=False, returns=CallPage)
 async def list_calls(
     sid: Sid, who: Who, audit: Calls, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
@@ -135,7 +135,7 @@ async def list_calls(
     return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item.call_id)
 
 
-@router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}", scope="read", returns=Manifest, problems=_PROBLEM_SLUGS)
+@router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}", problems=_PROBLEM_SLUGS)
 async def get_call(
     sid: Sid,
     call_id: CallId,
@@ -152,7 +152,6 @@ async def get_call(
 @router.operation(
     "GET",
     "/v1/sessions/{sid}/calls/{call_id}/context",
-    scope="read",
     summary="Render a call again",
     returns=ContextAgain,
     problems=_PROBLEM_SLUGS,
@@ -163,9 +162,7 @@ async def get_call_context(sid: Sid, call_id: CallId, who: Who, render: Render) 
     return Response(context_again(sid, done), media_type="application/json")
 
 
-@router.operation(
-    "GET", "/v1/sessions/{sid}/calls/{call_id}/blocks", scope="read", returns=CallBlockPage, problems=_PROBLEM_SLUGS
-)
+@router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}/blocks", returns=CallBlockPage, problems=_PROBLEM_SLUGS)
 async def list_call_blocks(
     sid: Sid, call_id: CallId, who: Who, audit: Calls, text: TextChars = 4096, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
@@ -176,34 +173,21 @@ async def list_call_blocks(
     return paging.page(found, limit, lambda block: block.index, lambda block: _block(block, text))
 
 
-@router.operation(
-    "GET",
-    "/v1/sessions/{sid}/calls/{call_id}/blocks/{index}",
-    scope="read",
-    returns=CallBlockOut,
-    problems=_PROBLEM_SLUGS,
-)
+@router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}/blocks/{index}", problems=_PROBLEM_SLUGS)
 async def get_call_block(sid: Sid, call_id: CallId, index: BlockIndex, who: Who, audit: Calls) -> CallBlockOut:
     """Get one block of a call's request, with all of its text."""
     return _block(await audit(lambda own: own.block(who.tenant_id, sid, call_id, index)))
 
 
 @router.operation(
-    "GET",
-    "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}",
-    scope="read",
-    summary="Compare two calls",
-    returns=DiffOut,
-    problems=_PROBLEM_SLUGS,
+    "GET", "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}", summary="Compare two calls", problems=_PROBLEM_SLUGS
 )
 async def diff_calls(sid: Sid, call_id: CallId, other_id: OtherCallId, who: Who, audit: Calls) -> DiffOut:
     """Compare two calls of a session: the events that the second shows differently, the reasons, and the tokens."""
     return await audit(lambda own: own.diff(who.tenant_id, sid, call_id, other_id))
 
 
-@router.operation(
-    "GET", "/v1/sessions/{sid}/events/{seq}/history", scope="read", returns=HistoryPage, problems=_PROBLEM_SLUGS
-)
+@router.operation("GET", "/v1/sessions/{sid}/events/{seq}/history", returns=HistoryPage, problems=_PROBLEM_SLUGS)
 async def get_event_history(
     sid: Sid, seq: Seq, who: Who, audit: Calls, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:

@@ -72,7 +72,7 @@ def _may_see(who: Caller, call: ForwardedCall) -> bool:
     return not who.session_prefix if call.session is None else who.may_access(call.session)
 
 
-@router.operation("GET", "/v1/gateway", scope="read", access=PrefixAccess.WITHIN, returns=GatewayOut)
+@router.operation("GET", "/v1/gateway", scope="read", access=PrefixAccess.WITHIN)
 async def get_gateway(
     who: Who,
     addresses: Annotated[ForwardingAddresses, Depends(service(ForwardingAddresses))],

@@ -28,7 +28,7 @@ router = Resource("audit")
 Service = Annotated[PastRead[Ledger], Depends(past_read(Ledger))]
 
 
-@router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read", returns=schemas.LedgerOut)
+@router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read")
 async def get_ledger(
     sid: Sid,
     who: Who,
@@ -53,12 +53,7 @@ async def get_ledger(
 
 
 @router.operation(
-    "GET",
-    "/v1/audit/ledger",
-    scope="audit",
-    access=PrefixAccess.WITHIN,
-    summary="Get the ledger of all sessions",
-    returns=schemas.AuditLedgerOut,
+    "GET", "/v1/audit/ledger", scope="audit", access=PrefixAccess.WITHIN, summary="Get the ledger of all sessions"
 )
 async def get_audit_ledger(
     who: Who,

@@ -28,17 +28,15 @@ CALLER: Final = "caller"
 BOUND: Final = "bound_session"
 """The keys in the state of an MCP request of its caller, and of the session that its client is bound to, if any."""
 
-router = Resource("recall")
+router = Resource("recall", scope="read")
 
 
 @router.operation(
     "POST",
     "/v1/sessions/{sid}/recall",
-    scope="read",
     resolves_line=False,
     name="recall",
     summary="Recall originals",
-    returns=RecallOut,
     response_model_exclude_none=True,
 )
 async def post_recall(
@@ -60,7 +58,6 @@ async def post_recall(
 @router.operation(
     "GET",
     "/v1/tools/recall",
-    scope="read",
     access=PrefixAccess.NONE,
     summary="Get the recall tool",
     returns=ToolsOut | dict[str, Any],

@@ -190,13 +190,13 @@ ErasuresService = Annotated[Erasures, Depends(service(Erasures))]
 ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
 
 
-@router.operation("PUT", "/v1/retention", returns=RetentionOut)
+@router.operation("PUT", "/v1/retention")
 async def put_retention(body: RetentionIn, who: Who, retention: RulesService) -> RetentionOut:
     """Set how many days the tenant's data is kept. A worker erases older data once an hour."""
     return _out(await retention.put(who.tenant_id, Lifetimes(**body.model_dump())))
 
 
-@router.operation("GET", "/v1/retention", returns=RetentionOut)
+@router.operation("GET", "/v1/retention")
 async def get_retention(who: Who, retention: RulesService) -> RetentionOut:
     """Get how many days the tenant's data is kept."""
     return _out(await retention.get(who.tenant_id))
@@ -233,7 +233,7 @@ async def create_erasure(
     return row
 
 
-@router.operation("POST", "/v1/erasures:preview", returns=ErasurePreview)
+@router.operation("POST", "/v1/erasures:preview")
 async def preview_erasure(
     body: ErasureIn, who: Who, erasures: ErasuresService, limit: Limit = 100, cursor: Cursor = None
 ) -> ErasurePreview:

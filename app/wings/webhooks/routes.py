@@ -95,7 +95,7 @@ Name = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the webhoo
 Service = Annotated[Webhooks, Depends(service(Webhooks))]
 
 
-@router.operation("PUT", "/v1/webhooks/{name}", summary="Create or change a webhook", returns=WebhookMade, also=(201,))
+@router.operation("PUT", "/v1/webhooks/{name}", summary="Create or change a webhook", also=(201,))
 async def put_webhook(name: Name, body: WebhookIn, response: Response, who: Who, webhooks: Service) -> WebhookMade:
     """Create a webhook (201) or change one (200): a URL that is notified of events in all sessions of the tenant.
 
