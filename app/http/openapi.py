@@ -1,6 +1,6 @@
 """The parts of the OpenAPI document that routes do not declare: bodies, problems, conventions, and descriptions."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from fastapi.dependencies.models import Dependant
@@ -102,9 +102,15 @@ def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
     """Return the OpenAPI parameters of a session's GET operation, whose route parses its query itself."""
     parameters = [_sid()]
     for name, schema in query.model_json_schema()["properties"].items():
-        described = {"description": schema.pop("description")} if "description" in schema else {}
-        parameters.append({"name": name, "in": "query", "required": False, "schema": schema, **described})
+        described = (schema.pop("description"),) if "description" in schema else ()
+        parameters.append(parameter(name, "query", schema, *described))
     return {"parameters": parameters}
+
+
+def parameter(name: str, where: str, schema: Mapping[str, Any], description: str | None = None) -> dict[str, Any]:
+    """Return an operation's parameter, which is required if `where` is the path."""
+    described = {} if description is None else {"description": description}
+    return {"name": name, "in": where, "required": where == "path", "schema": schema, **described}
 
 
 CONVENTIONS: Final = """\
@@ -151,8 +157,7 @@ def body_of_model(model: type[BaseModel], *parameters: dict[str, Any], required:
     """
     reference = {"$ref": f"#/components/schemas/{model.__name__}"}
     key = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
-    described = {"description": KEY_DESCRIPTION}
-    header = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": key, **described}
+    header = parameter("Idempotency-Key", "header", key, KEY_DESCRIPTION)
     return {
         "parameters": [_sid(), *parameters, header],
         "requestBody": {"required": required, "content": {"application/json": {"schema": reference}}},
@@ -160,8 +165,7 @@ def body_of_model(model: type[BaseModel], *parameters: dict[str, Any], required:
 
 
 def _sid() -> dict[str, Any]:
-    schema = {"type": "string", "pattern": ADDRESS_PATTERN}
-    return {"name": "sid", "in": "path", "required": True, "schema": schema, "description": SID_DESCRIPTION}
+    return parameter("sid", "path", {"type": "string", "pattern": ADDRESS_PATTERN}, SID_DESCRIPTION)
 
 
 class _AsDeclared(GenerateJsonSchema):

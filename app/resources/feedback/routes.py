@@ -12,7 +12,7 @@ from app.core.log.segments import line_of, session_of
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import Cursor, Limit, Sid, answer_of
-from app.http.openapi import body_of_model
+from app.http.openapi import body_of_model, parameter
 from app.http.operation import Idempotency, Idempotent, Resource, Who, idempotency_key, service
 from app.http.requests import read_model
 from app.resources.contexts.schemas import ContextIn
@@ -28,13 +28,7 @@ router = Resource("feedback", schemas=(schemas.OutcomeIn,))
 
 Service = Annotated[Feedback, Depends(service(Feedback))]
 NOTHING_TO_DO: Final = schemas.OutcomeOut(overflow=False, action="none")
-_CALL_ID: Final[dict[str, Any]] = {
-    "name": "call_id",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "format": "uuid"},
-    "description": "Id of the recorded call.",
-}
+_CALL_ID: Final = parameter("call_id", "path", {"type": "string", "format": "uuid"}, "Id of the recorded call.")
 
 
 @router.operation(
