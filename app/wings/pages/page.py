@@ -232,7 +232,7 @@ async def _respond(request: Request, show: Show, template: str, scope: str) -> R
             check_origin(request)
         visit = await admit(request, scope)
         shown = await show(visit)
-        response = shown if isinstance(shown, Response) else html(render(template, visit, shown))
+        response = shown if isinstance(shown, Response) else html(render(template, visit, **shown))
     except Unauthorized:
         target = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""))
         response = RedirectResponse(f"/ui/login?next={target}", 303)
@@ -240,8 +240,7 @@ async def _respond(request: Request, show: Show, template: str, scope: str) -> R
         response = _failure(request, visit, error)
     except HTTPException as error:  # the API has no such operation: the wing that adds it was removed
         detail = "This page shows answers of a part of the server that was removed from it."
-        values = {"title": "Not on this server", "detail": detail, "status": error.status_code, "slug": "not-found"}
-        response = html(render("error.html", visit, values), error.status_code)
+        response = failure(visit, "Not on this server", detail, error.status_code, "not-found")
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     return response
@@ -278,8 +277,12 @@ def _failure(request: Request, visit: Visit | None, error: ContextError | Reques
         error_response(request, error)  # logs it
     request.scope[PROBLEM] = problem.slug
     title = "Not found" if isinstance(error, NotFound) else problem.title
-    values = {"title": title, "detail": error.detail, "status": problem.status, "slug": problem.slug}
-    return html(render("error.html", visit, values), problem.status)
+    return failure(visit, title, error.detail, problem.status, problem.slug)
+
+
+def failure(visit: Visit | None, title: str, detail: str, status: int, slug: str) -> Response:
+    """Return a page that says what failed."""
+    return html(render("error.html", visit, title=title, detail=detail, status=status, slug=slug), status)
 
 
 FOLDER: Final = Path(__file__).parent
@@ -375,6 +378,6 @@ def environment() -> Environment:
     return made
 
 
-def render(template: str, visit: "Visit | None", values: Mapping[str, Any]) -> str:
+def render(template: str, visit: "Visit | None", **values: object) -> str:
     """Return a page. `visit` is None on pages for everybody."""
     return environment().get_template(template).render(values, visit=visit)

@@ -13,7 +13,7 @@ from app.http.errors import PROBLEM, Forbidden, Unauthorized
 from app.http.operation import TemplateRoute
 from app.wings.pages import calls, log, sessions
 from app.wings.pages.access import HOME, check_origin, log_in, log_out, safe_target
-from app.wings.pages.page import HEADERS, admit, assets, html, read_form, render
+from app.wings.pages.page import HEADERS, admit, assets, failure, html, read_form, render
 
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _KEPT: Final = {"Cache-Control": "max-age=31536000, immutable", "Vary": "Accept-Encoding"}
@@ -74,12 +74,11 @@ async def asset(request: Request) -> Response:
 async def unknown(request: Request) -> Response:
     """Say that there is no such page."""
     request.scope[PROBLEM] = "not-found"
-    values = {"title": "Not found", "detail": f"There is no page {request.url.path}.", "status": 404}
-    return html(render("error.html", None, values | {"slug": "not-found"}), 404)
+    return failure(None, "Not found", f"There is no page {request.url.path}.", 404, "not-found")
 
 
 def _form(target: str, detail: str = "", status: int = 200) -> Response:
-    return html(render("login.html", None, {"target": target, "detail": detail}), status)
+    return html(render("login.html", None, target=target, detail=detail), status)
 
 
 class Live:
