@@ -34,6 +34,8 @@ from app.wings.gateway.upstream import (
 
 SEND_SECONDS: Final = 60.0
 """The time after which a client that reads nothing of a response is dropped."""
+_HEADERS: Final = ("mode", "reason", "session", "line", "tokens-sent", "tokens-wanted", "potential-tokens")
+"""Fields of a request's description that are headers of its response."""
 GONE: Final = "the client went away"
 BROKEN: Final = "the stream broke off"
 UNREAD: Final = "the reply was not read to its end: {}"
@@ -94,12 +96,9 @@ class GatewayExchange:
 
     def response_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the response headers that describe how the request was handled."""
-        found: dict[str, object] = {"mode": self.mode, "reason": self.reason, "session": self.session}
-        if self.call is not None:
-            call = self.call
-            found |= {"line": call.line, "call": call.call_id, "epoch": call.epoch}
-            size = "potential-tokens" if self.mode == "observed" else "tokens-sent"
-            found |= {size: call.tokens_sent, "tokens-wanted": call.tokens_wanted}
+        said = self.description()
+        found = {header: getattr(said, header.replace("-", "_")) for header in _HEADERS}
+        found |= {"call": said.call_id, "epoch": None if self.call is None else self.call.epoch}
         return [
             (f"x-palimpsest-{name}".encode(), str(value).encode()) for name, value in found.items() if value is not None
         ]
