@@ -159,8 +159,10 @@ async def page(
     limit: int,
 ) -> list[tuple[UUID, CallRow]]:
     """Return the calls of some lines, newest first by id, each with the id of its line."""
-    values = {"session_ids": list(session_ids), "tenant_id": tenant_id, "view": view, "before": before, "limit": limit}
-    return [(row["session_id"], decode_call(row)) for row in await database.fetch(PAGE, **values)]
+    rows = await database.fetch(
+        PAGE, session_ids=list(session_ids), tenant_id=tenant_id, view=view, before=before, limit=limit
+    )
+    return [(row["session_id"], decode_call(row)) for row in rows]
 
 
 async def calls_since(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import starmap
 from typing import Any, Final
 from uuid import UUID
@@ -75,13 +75,13 @@ async def lock(
 
     `wait`: wait for the other transaction instead. Without samples the ratio is 1 and the margin the estimator's own.
     """
-    key = {"tenant_id": tenant_id, "model": model, "estimator": estimator}
-    row = await tx.fetchrow(LOCK if wait else LOCK_IF_FREE, **key)
+    read = partial(tx.fetchrow, tenant_id=tenant_id, model=model, estimator=estimator)
+    row = await read(LOCK if wait else LOCK_IF_FREE)
     locked = row is not None
     if row is None and not wait:
-        row = await tx.fetchrow(_READ, **key)
+        row = await read(_READ)
     if row is None:
-        row, locked = await tx.fetchrow(_ADD, **key, margin=own_margin), True
+        row, locked = await read(_ADD, margin=own_margin), True
     if row is None:
         raise RuntimeError("a calibration was deleted")
     return with_samples(row, locked=locked)

@@ -167,22 +167,24 @@ async def append(
     `current_line_only`: the row must be the session's current line. Raises asyncpg.UniqueViolationError if the key or
     an event id has been used before.
     """
-    moved = {
-        **ref._asdict(),
-        "expected_head": expected_head,
-        "awaits_user": None if expected_turn is None else expected_turn.awaits_user,
-        "turn_id": None if expected_turn is None else expected_turn.turn_id,
-        **expected._asdict(),
-        "moves_turn": expected_turn is not None or moves_state([p.draft for p in batch.placed]),
-        **_changes(batch),
-        "ratio": trigger.ratio,
-        "first_target": trigger.target,
-        **trigger.readiness._asdict(),
-        "current_line_only": current_line_only,
-    }
-    events = {"rows": _rows(batch), "bodies": [texts.stored(body, clear=LEGIBLE) for body in bodies]}
     kept = {} if key is None else {"key": key, "request_sha256": request_sha256}
-    row = await connection.fetchrow(APPEND if key is None else APPEND_WITH_KEY, **moved, **events, **kept)
+    row = await connection.fetchrow(
+        APPEND if key is None else APPEND_WITH_KEY,
+        **ref._asdict(),
+        expected_head=expected_head,
+        awaits_user=None if expected_turn is None else expected_turn.awaits_user,
+        turn_id=None if expected_turn is None else expected_turn.turn_id,
+        **expected._asdict(),
+        moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
+        **_changes(batch),
+        ratio=trigger.ratio,
+        first_target=trigger.target,
+        **trigger.readiness._asdict(),
+        current_line_only=current_line_only,
+        rows=_rows(batch),
+        bodies=[texts.stored(body, clear=LEGIBLE) for body in bodies],
+        **kept,
+    )
     if row is None:
         return None
     if row["enqueued"]:

@@ -160,8 +160,10 @@ async def _user_message_seqs(connection: Executor, log: SessionLog, turn: int, t
     """Return the seqs of the user's first and last REQUESTS_MAX messages of a turn, up to `to_seq`."""
     seqs: list[int] = []
     for part in await event_log.owners(connection, log, to_seq):
-        values = {"turn": turn, "from_seq": part.from_seq, "to_seq": part.to_seq, "limit": REQUESTS_MAX}
-        rows = await connection.fetch(_USER_MESSAGES, session_id=part.session_id, **values)
+        first, last = part.from_seq, part.to_seq
+        rows = await connection.fetch(
+            _USER_MESSAGES, session_id=part.session_id, turn=turn, from_seq=first, to_seq=last, limit=REQUESTS_MAX
+        )
         seqs += [row["seq"] for row in rows]
     seqs.sort()
     return seqs if len(seqs) <= 2 * REQUESTS_MAX else [*seqs[:REQUESTS_MAX], *seqs[-REQUESTS_MAX:]]

@@ -189,24 +189,24 @@ async def refresh(
     )
 
 
+_OF_ROW: Final = (
+    *("version", "outside_tokens", "used_at", "compaction", "requested_to", "requested_error", "learned_version"),
+)
+"""Columns of both statements that have the names of fields."""
+
+
 def _current_fields(row: Row) -> dict[str, Any]:
     """Return the fields of a LoadedView that both statements read: those of the session, its view and the model."""
     return {
-        "version": row["version"],
+        **{name: row[name] for name in _OF_ROW},
         "session_model": row["model"],
         "session_policy": (row["policy_name"], row["policy_version"]),
         "log_tokens": row["all_tokens"],
-        "outside_tokens": row["outside_tokens"],
         "view": settings(row),
         "last_breakpoints": tuple(row["breakpoints"] or ()),
-        "used_at": row["used_at"],
-        "compaction": row["compaction"],
-        "requested_to": row["requested_to"],
-        "requested_error": row["requested_error"],
         "calibrations": tuple(map(calibrations.calibration, row["calibrations"])),
         "reported": reported(row),
         "learned": calibrations.learned(row["learned"]),
-        "learned_version": row["learned_version"],
         "moved_to": row["line"],
     }
 

@@ -106,14 +106,16 @@ class VisibilityOutcome:
 def decide(request: VisibilityRequest, view: VisibilityInput) -> VisibilityOutcome:
     """Decide a request on a view."""
     decider = _VisibilityDecider(view, request.force)
-    done = {
-        "unpin": decider.unpin(request.unpin),
-        "show": decider.show(request.show),
-        "hide": decider.hide(request.hide),
-        "pin": decider.pin(request.pin),
-    }
-    hidden, shown, pinned, unpinned = (tuple(sorted(done[name])) for name in ("hide", "show", "pin", "unpin"))
-    return VisibilityOutcome(tuple(decider.decisions), hidden, shown, pinned, unpinned, tuple(decider.refused))
+    unpinned, shown = decider.unpin(request.unpin), decider.show(request.show)
+    hidden, pinned = decider.hide(request.hide), decider.pin(request.pin)
+    return VisibilityOutcome(
+        decisions=tuple(decider.decisions),
+        hidden=tuple(sorted(hidden)),
+        shown=tuple(sorted(shown)),
+        pinned=tuple(sorted(pinned)),
+        unpinned=tuple(sorted(unpinned)),
+        refused=tuple(decider.refused),
+    )
 
 
 class _VisibilityDecider:

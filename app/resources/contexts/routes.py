@@ -208,7 +208,7 @@ async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -
     return Response(ContextBody(head, found.replayed.request, tail).json(), media_type="application/json")
 
 
-_REQUESTED: Final = frozenset(field.name for field in fields(ContextRequest))
+_REQUESTED: Final = frozenset(field.name for field in fields(ContextRequest)) - {"injections"}
 
 
 async def context_request(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> ContextRequest:
@@ -217,8 +217,8 @@ async def context_request(body: ContextIn, who: Caller, sid: str, feedback: Feed
     held_out = None
     if body.holdout and not body.observe:
         held_out = is_held_out(who.tenant_id, session_of(sid), body.holdout)
-    own = {"injections": injections, "held_out": held_out}
-    asked = ContextRequest(**{name: value for name, value in body if name in _REQUESTED} | own)
+    stated = {name: value for name, value in body if name in _REQUESTED}
+    asked = ContextRequest(**stated, injections=injections, held_out=held_out)
     if body.retry_of is None:
         return replace(asked, view=OBSERVED_VIEW) if body.observe or held_out else asked
     return await feedback.retry_request(who.tenant_id, sid, body.retry_of, asked, body.model_fields_set)

@@ -106,8 +106,8 @@ def _json(session: str, preview: PreviewAnswer) -> bytes:
     made = body_of(session, assembled, assembled.inputs.loaded.compaction, reason_not_shown(assembled))
     more: dict[str, Json] = {"preview": True, "cause": assembled.epoch and assembled.epoch.cause}
     if preview.diff is not None:
-        b = PreviewRef(**dict(preview.diff.b) | {"call_id": None, "created_at": None})
-        diff = PreviewDiff(**dict(preview.diff) | {"b": b})
+        b = answer_of(PreviewRef, preview.diff.b, call_id=None, created_at=None)
+        diff = answer_of(PreviewDiff, preview.diff, b=b)
         more["diff"] = diff.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return ContextBody({**made.head, "call_id": None}, made.request, {**made.tail, **more}).json()
 

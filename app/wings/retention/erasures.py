@@ -52,9 +52,9 @@ class ErasureRequest:
     @property
     def text(self) -> str:
         """The stated conditions as JSON text, whose hash is in the receipt: keys sorted, no whitespace."""
-        given = {"metadata": self.metadata, "model": self.model, "since": self.since, "until": self.until}
+        stated = ((name, getattr(self, name)) for name in ("metadata", "model", "since", "until"))
         return json.dumps(
-            {name: value for name, value in given.items() if value is not None},
+            {name: value for name, value in stated if value is not None},
             sort_keys=True,
             separators=(",", ":"),
             ensure_ascii=False,

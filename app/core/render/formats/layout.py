@@ -233,6 +233,8 @@ def sendable(value: Json) -> bytes:
 
 
 NAME: Final = "blocks"
+_BLOCK_FIELDS: Final = ("content", "call_id", "tool", "arguments", "is_error", "replaced")
+"""Fields of a block that are written as they are, unless they are None or False."""
 
 
 class BlocksWriter(Writer):
@@ -248,13 +250,6 @@ class BlocksWriter(Writer):
 
     def add(self, block: Block) -> None:
         """Add the next block."""
-        fields: dict[str, Json] = {
-            "content": block.content,
-            "call_id": block.call_id,
-            "tool": block.tool,
-            "arguments": block.arguments,
-            "is_error": block.is_error or None,
-            "replaced": block.replaced or None,
-        }
-        shown = {name: value for name, value in fields.items() if value is not None}
+        fields = ((name, getattr(block, name)) for name in _BLOCK_FIELDS)
+        shown = {name: value for name, value in fields if value is not None and value is not False}
         self._begin({"seq": block.seq, "kind": block.kind.value, **shown})
