@@ -202,6 +202,14 @@ def json_schema() -> dict[str, Json]:
     return knobs.json_schema(Policy)
 
 
+_NO_RETENTION: Final[Mapping[str, object]] = {
+    "keep_last": None,
+    "identifiers": 0,
+    "arguments": False,
+    "superseded": False,
+    "working_set": 0,
+}
+"""Rules of presets that protect no result."""
 DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "default": {},
     # For agents that run unattended and can recall: large results are shown once.
@@ -212,7 +220,7 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "reserve_tokens": 0,
         "estimator": "tiktoken:cl100k_base",
         "evict": "on_pressure",
-        "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False, "working_set": 0},
+        "retention": _NO_RETENTION,
         "ttl_pruning": {"ttl_seconds": 300},
         "cut": {"keep_ratio": 0.7, "keep_recent_turns": 6, "lean": "forward", "split_turn": "prefix"},
         "summarize": {
@@ -251,7 +259,7 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "reserve_tokens": 0,
         "estimator": "ceil4",
         "evict": "on_pressure",
-        "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False, "working_set": 0},
+        "retention": _NO_RETENTION,
         "cut": {"keep_messages": 5, "split_turn": "prefix"},
         "summarize": {
             "view": "clip",
@@ -269,7 +277,7 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "reserve_tokens": 0,
         "estimator": "chars4min1",
         "evict": "on_pressure",
-        "retention": {"keep_last": None, "identifiers": 0, "arguments": False, "superseded": False, "working_set": 0},
+        "retention": _NO_RETENTION,
         "cut": {"keep_tokens": "auto", "split_turn": "prefix"},
         "summarize": {"view": "latest", "max_tokens": 13_107, "on_fail": "unchanged"},
         "overflow": {"patterns": ["threshold"]},
