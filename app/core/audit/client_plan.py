@@ -31,13 +31,13 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class MessagePlan:
-    """The plan for one message. `parts` are set if it has several events that are neither all kept nor all dropped."""
+    """The plan for one message. `parts` is set if it has several events that are neither all kept nor all dropped."""
 
     index: int
     action: Action
     seqs: tuple[int, ...]
     text: str | None = None
-    parts: tuple[PartPlan, ...] = ()
+    parts: tuple[PartPlan, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

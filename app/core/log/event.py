@@ -250,10 +250,10 @@ def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
     """Return the body of a redacted event: the fields in KEPT_FIELDS, which connect it to other events."""
     kept = {name: body[name] for name in KEPT_FIELDS if name in body}
     if body["type"] == EventType.TOOL_CALL:
-        return {**kept, "arguments": {}, "redacted": True}
-    if body["type"] in BOOKKEEPING:
-        return {**kept, "redacted": True}
-    return {**kept, "content": [] if body["type"] == EventType.TOOLS else ERASED, "redacted": True}
+        kept["arguments"] = {}
+    elif body["type"] not in BOOKKEEPING:
+        kept["content"] = [] if body["type"] == EventType.TOOLS else ERASED
+    return {**kept, "redacted": True}
 
 
 def content_text(content: Json) -> str:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from app.core.assembly.assemble import Assembled, CallRecord
-from app.core.audit.client_plan import MessagePlan
 from app.core.lexicon.times import time_text
 from app.core.log.events import Json, canonical_json
 from app.core.log.segments import line_of, session_of
@@ -54,23 +53,14 @@ def reconciled_body(done: Reconciled, extra: Mapping[str, Json] | None = None) -
     """Return the response to a context request with the client's complete messages, with further fields."""
     plan: dict[str, Json] = {
         "appended": [{"index": index, **receipt._asdict()} for index, receipt in done.appended],
-        "plan": [_message_json(one) for one in done.plan.messages],
-        "inserted": [
-            {name: value for name, value in asdict(one).items() if value is not None} for one in done.plan.inserted
-        ],
+        "plan": [asdict(one, dict_factory=_without_none) for one in done.plan.messages],
+        "inserted": [asdict(one, dict_factory=_without_none) for one in done.plan.inserted],
     }
     return context_body(done.answer, {**plan, **(extra or {})})
 
 
-def _message_json(plan: MessagePlan) -> dict[str, Json]:
-    shown: dict[str, Json] = {"index": plan.index, "action": plan.action, "seqs": plan.seqs}
-    if plan.text is not None:
-        shown["text"] = plan.text
-    if plan.parts:
-        shown["parts"] = [
-            {name: value for name, value in asdict(part).items() if value is not None} for part in plan.parts
-        ]
-    return shown
+def _without_none(fields: Iterable[tuple[str, Json]]) -> dict[str, Json]:
+    return {name: value for name, value in fields if value is not None}
 
 
 def body_of(

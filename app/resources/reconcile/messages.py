@@ -21,7 +21,7 @@ from app.core.log.appends import parse_event, tool_definitions
 from app.core.log.conversation import START, Link, OpenIds, canonical_prompt, canonical_tool_list, links, pair_calls
 from app.core.log.events import Draft, EventType, Json
 from app.core.render.formats import FORMATS, anthropic, gemini
-from app.core.render.formats.parts import SYSTEM_ROLES, is_blank, leading, native
+from app.core.render.formats.parts import SYSTEM_ROLES, is_blank, leading, message_event
 from app.core.render.layers import Content
 from app.core.render.request import enclose_injection
 from app.resources.contexts.service import ContextAnswer
@@ -268,12 +268,12 @@ def _bytes(message: Json) -> bytes:
 
 def _prompt(form: str, system: Json) -> Sequence[ClientEvent]:
     """Return the system prompt from the request's own field; none if it is blank."""
-    event: Mapping[str, Json] = {"type": "system.prompt", "content": system}
+    event: Mapping[str, Json] = {"type": EventType.SYSTEM_PROMPT, "content": system}
     if form == anthropic.NAME:
-        event = {**event, "content": anthropic.unmarked(system), "native": native(form, head={})}
+        event = message_event(form, EventType.SYSTEM_PROMPT, anthropic.unmarked(system), {})
     if form == gemini.NAME and not isinstance(system, str):
         parts = gemini.read_parts({"parts": system}, 0)
-        event = {**event, "content": list(map(gemini.typed, parts)), "native": native(form, head={})}
+        event = message_event(form, EventType.SYSTEM_PROMPT, list(map(gemini.typed, parts)), {})
     draft = parse_event(event, native=True)
     return () if is_blank(draft.content) else (ClientEvent(draft, None),)
 
