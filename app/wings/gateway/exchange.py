@@ -20,7 +20,7 @@ from app.core.wire.replies import Reply, error_of
 from app.runtime.wing import ForwardedCall
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
 from app.wings.gateway.pinging import HeldRequest
-from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall
+from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall, failed
 from app.wings.gateway.upstream import (
     ERROR_BYTES_MAX,
     Reader,
@@ -154,7 +154,7 @@ class GatewayExchange:
             except (UpstreamError, asyncio.CancelledError) as error:
                 if call is not None and not self.response_started:
                     why = str(error) if isinstance(error, UpstreamError) else GONE
-                    self.gateway.finish(call, self.outcome(error={"message": why}))
+                    self.gateway.finish(call, self.outcome(error=failed(why)))
                 raise
 
     def _hold_for_pings(self, call: PreparedCall) -> None:
@@ -198,17 +198,17 @@ class GatewayExchange:
         """Stream the response to the client, and hand the reply in it to the gateway for logging, however it ended."""
         reader = Reader(call.conversation, answer.headers, call.item)
         pieces = reader.relay(raw_pieces(answer))
-        error: Mapping[str, Json] | None = {"message": GONE}
+        error: Mapping[str, Json] | None = failed(GONE)
         try:
             await self._send(answer, pieces, changed=reader.rewrites)
             error = None
         except UpstreamError:
-            error = {"message": BROKEN}
+            error = failed(BROKEN)
             raise
         finally:
             reply = reader.reply() if reader.bytes <= JSON_BYTES_MAX else await asyncio.to_thread(reader.reply)
             if error is None and reader.unread is not None:
-                error = {"message": UNREAD.format(reader.unread)}
+                error = failed(UNREAD.format(reader.unread))
             _trace_usage(span, call.conversation.format, reply)
             self.gateway.finish(call, self.outcome(reply, error))
 
@@ -260,5 +260,5 @@ def _error(status: int, text: bytes) -> Mapping[str, Json]:
     error: dict[str, Json] = {"status": status}
     if status in (401, 403):
         return error
-    value = object_or_none(text) or {"message": text.decode("utf-8", "replace")}
+    value = object_or_none(text) or failed(text.decode("utf-8", "replace"))
     return {**error, **error_of(value)}

@@ -84,6 +84,11 @@ class GatewayOutcome:
     hidden: Sequence[str] = ()
 
 
+def failed(message: str) -> Mapping[str, Json]:
+    """Return an error that no provider has returned, in the form of one that has been."""
+    return {"message": message}
+
+
 class Gateway:
     """Makes contexts for calls through the gateway, and logs their replies and outcomes.
 
@@ -236,7 +241,7 @@ class Gateway:
 
     def report_paused(self, call: PreparedCall) -> None:
         """Report a call that is not sent, since only its compaction was requested."""
-        self.finish(call, GatewayOutcome(Reply(), 0, {"message": PAUSED}))
+        self.finish(call, GatewayOutcome(Reply(), 0, failed(PAUSED)))
 
     def finish(self, call: PreparedCall, outcome: GatewayOutcome) -> None:
         """Log the reply and report the outcome, in the background."""
@@ -275,7 +280,7 @@ class Gateway:
             call = await task
         except (ContextError, NotBudgeted):
             return
-        await self._try_to_report(call, Report(error={"message": TOO_LATE}))
+        await self._try_to_report(call, Report(error=failed(TOO_LATE)))
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
 
