@@ -18,8 +18,8 @@ from app.http.fields import Cursor, Limit, Moment, Sid, ViewParameter, answer_of
 from app.http.operation import PastRead, Resource, Who, past_read
 from app.wings.ledger import schemas
 from app.wings.ledger.cache_use import LedgerLine
-from app.wings.ledger.service import CALLS_MAX, BilledSums, BilledWarmings, Ledger
-from app.wings.ledger.store import LedgerRow
+from app.wings.ledger.service import CALLS_MAX, Billed, Ledger
+from app.wings.ledger.store import CallSums, LedgerRow, WarmingSums
 from app.wings.ledger.totals import Account, PotentialBill, Totals, money_of
 
 router = Resource("audit")
@@ -130,7 +130,7 @@ def _totals(sums: Totals, *, partial: bool) -> schemas.LedgerTotals:
     )
 
 
-def _sums(members: Sequence[BilledSums]) -> dict[str, Any]:
+def _sums(members: Sequence[Billed[CallSums]]) -> dict[str, Any]:
     """Return the fields of `LedgerSums`."""
     counted = schemas.LedgerSums.model_fields.keys() - {"billed", "money"}
     return {
@@ -140,7 +140,7 @@ def _sums(members: Sequence[BilledSums]) -> dict[str, Any]:
     }
 
 
-def _observed(members: Sequence[BilledSums], potential: PotentialBill) -> schemas.LedgerObserved:
+def _observed(members: Sequence[Billed[CallSums]], potential: PotentialBill) -> schemas.LedgerObserved:
     counted = ("calls", "reported_calls", "input_tokens", "read_tokens", "write_tokens")
     return answer_of(
         schemas.LedgerObserved,
@@ -151,7 +151,7 @@ def _observed(members: Sequence[BilledSums], potential: PotentialBill) -> schema
     )
 
 
-def _warmings(members: Sequence[BilledWarmings]) -> schemas.LedgerWarmings:
+def _warmings(members: Sequence[Billed[WarmingSums]]) -> schemas.LedgerWarmings:
     bill = sum((one.bill for one in members), Bill())
     return answer_of(
         schemas.LedgerWarmings,

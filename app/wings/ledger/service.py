@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from statistics import median
-from typing import Final
+from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 from app.core.audit.holdout import Group, Holdout, SessionBill
@@ -72,23 +72,17 @@ class ViewLedger:
     totals: Totals
     partial: bool
     ends: bool
-    warmings: Sequence["BilledWarmings"] = ()
+    warmings: Sequence["Billed[store.WarmingSums]"] = ()
+
+
+Sums = TypeVar("Sums", store.CallSums, store.WarmingSums)
 
 
 @dataclass(frozen=True, slots=True)
-class BilledSums:
-    """The sums of the calls of one model, format and policy, with their bill at the policy's prices."""
+class Billed(Generic[Sums]):
+    """The sums of the calls or warmings of one model, format and policy, with their bill at the policy's prices."""
 
-    sums: store.CallSums
-    bill: Bill
-    prices: Prices
-
-
-@dataclass(frozen=True, slots=True)
-class BilledWarmings:
-    """The sums of the warmings of one model, format and policy, with their bill at the policy's prices."""
-
-    sums: store.WarmingSums
+    sums: Sums
     bill: Bill
     prices: Prices
 
@@ -103,9 +97,9 @@ class TenantLedger:
 
     since: datetime
     until: datetime
-    sums: Sequence[BilledSums]
-    warmings: Sequence[BilledWarmings]
-    observed: Sequence[BilledSums]
+    sums: Sequence[Billed[store.CallSums]]
+    warmings: Sequence[Billed[store.WarmingSums]]
+    observed: Sequence[Billed[store.CallSums]]
     potential: PotentialBill
     holdout: Holdout | None
 
@@ -144,17 +138,25 @@ class Ledger:
         first = min((row.epoch for row in rows), default=0)
         found = await store.epochs(self._database, session.ref, view, first)
         used = {row.policy: await self._policies.get(tenant_id, row.policy) for row in rows}
-        warmed = await self._billed(tenant_id, await store.view_warmings(self._database, session.ref, view))
+        sums = await store.view_warmings(self._database, session.ref, view)
+        warmed = await self._billed(tenant_id, sums, self._bill_of_warmings)
         made = await asyncio.to_thread(self._view_ledger, rows, found, used, before, limit, partial=partial)
         return replace(made, warmings=warmed)
 
-    async def _billed(self, tenant_id: UUID, sums: Sequence[store.WarmingSums]) -> Sequence[BilledWarmings]:
+    async def _billed(
+        self, tenant_id: UUID, sums: Sequence[Sums], bill: Callable[[Sums, Policy], Bill]
+    ) -> Sequence[Billed[Sums]]:
         found = []
         for one in sums:
             policy = await self._policies.get(tenant_id, one.policy)
-            bill = warming_bill(one.usage, self._rules(one.model, one.format, policy))
-            found.append(BilledWarmings(one, bill, policy.prices))
+            found.append(Billed(one, bill(one, policy), policy.prices))
         return found
+
+    def _bill_of_warmings(self, sums: store.WarmingSums, policy: Policy) -> Bill:
+        return warming_bill(sums.usage, self._rules(sums.model, sums.format, policy))
+
+    def _bill_of_calls(self, sums: store.CallSums | store.DrawnSums, policy: Policy) -> Bill:
+        return self._bill(sums, (sums.input_tokens, sums.read_tokens, sums.write_tokens), policy)
 
     def _view_ledger(
         self,
@@ -277,9 +279,9 @@ class Ledger:
         if not timedelta(0) <= end - since <= most:
             raise InvalidRequest(f"until must be 0 to {DAYS_MAX} days after since", field="until")
         within = store.LedgerRange(tenant_id, since, end, model, prefix)
-        sent = await self._priced(tenant_id, await store.sums(self._database, within))
-        seen = await self._priced(tenant_id, await store.observed(self._database, within))
-        warmed = await store.warmings(self._database, within)
+        sent = await self._billed(tenant_id, await store.sums(self._database, within), self._bill_of_calls)
+        seen = await self._billed(tenant_id, await store.observed(self._database, within), self._bill_of_calls)
+        warmed = await self._billed(tenant_id, await store.warmings(self._database, within), self._bill_of_warmings)
         holdout = None
         if any(one.sums.drawn_calls for one in (*sent, *seen)):
             holdout = await self._holdout(tenant_id, await store.drawn(self._database, within, DRAWN_MAX))
@@ -287,7 +289,7 @@ class Ledger:
         if seen:
             lines = await store.observed_lines(self._database, within, POTENTIAL_CALLS_MAX)
             potential = await self._potential(tenant_id, lines)
-        return TenantLedger(since, end, sent, await self._billed(tenant_id, warmed), seen, potential, holdout)
+        return TenantLedger(since, end, sent, warmed, seen, potential, holdout)
 
     async def _potential(
         self, tenant_id: UUID, lines: Sequence[tuple[Sequence[store.LedgerRow], Sequence[store.EpochRow]]]
@@ -315,18 +317,10 @@ class Ledger:
             policy = await self._policies.get(tenant_id, row.policy)
             groups.setdefault(row.session_id, set()).add(row.held_out)
             before = bills.get(row.session_id, SessionBill(0, 0.0))
-            billed = self._bill(row, (row.input_tokens, row.read_tokens, row.write_tokens), policy).billed
-            bills[row.session_id] = SessionBill(before.calls + row.calls, before.billed + billed)
+            billed = before.billed + self._bill_of_calls(row, policy).billed
+            bills[row.session_id] = SessionBill(before.calls + row.calls, billed)
         both = (Group([bills[id] for id, drawn in groups.items() if drawn == {group}]) for group in (True, False))
         return Holdout(*both)
-
-    async def _priced(self, tenant_id: UUID, sums: Sequence[store.CallSums]) -> Sequence[BilledSums]:
-        found = []
-        for row in sums:
-            policy = await self._policies.get(tenant_id, row.policy)
-            bill = self._bill(row, (row.input_tokens, row.read_tokens, row.write_tokens), policy)
-            found.append(BilledSums(row, bill, policy.prices))
-        return found
 
     def _bill(
         self,
