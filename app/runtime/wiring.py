@@ -27,7 +27,7 @@ from app.resources.policies.service import Policies
 from app.resources.reconcile.service import Reconcile
 from app.resources.sessions.service import EventRates, SessionQuota, Sessions
 from app.resources.summaries.requests import CompactionQueries, Coverage
-from app.resources.summaries.service import Compaction, Spending
+from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import Summarizing
 from app.resources.turns import Turns
 from app.resources.visibility import Visibility
@@ -128,8 +128,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
     """Build the service that writes summaries, for the worker and for contexts that wait for them."""
-    spending = Spending(database, settings.summarizer_tokens_per_day)
-    return Compaction(database, counting, Policies(database), summarizing(settings), spending)
+    tokens = settings.summarizer_tokens_per_day
+    return Compaction(database, counting, Policies(database), summarizing(settings), tokens)
 
 
 def worker_work(settings: Settings) -> "Work":

@@ -12,7 +12,7 @@ from app import tokenizers
 from app.providers.openai import OpenAI
 from app.providers.summarizer import GuardedSummarizer, load_prompts
 from app.resources.policies.service import Policies
-from app.resources.summaries.service import Compaction, Spending
+from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import Summarizing
 from app.runtime import wing
 from app.runtime.wing import find_placement
@@ -56,7 +56,7 @@ async def running_worker(
     summarizing = Summarizing({"openai": guarded}, load_prompts(), default="openai", timeout=seconds)
     counting = Counting(tokenizers.load(DEFAULTS.tiktoken_cache_dir))
     work = Work(
-        lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9)),
+        lambda database: Compaction(database, counting, Policies(database), summarizing, 10**9),
         find_placement=find_placement,
         ciphers=lambda database: wing.ciphers(DEFAULTS, database),
     )

@@ -6,7 +6,7 @@ concurrent workers, or one that was thought dead, therefore do no harm.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
@@ -41,31 +41,20 @@ from app.store.jobs import WorkDone
 from app.tokenizers import Counting
 
 
-class Spending:
-    """Tenants' accounts: `most` tokens a day (UTC) each, input and output, of all models together.
+@dataclass(eq=False)
+class PaidSummarizer:
+    """A summarizer that is called only if its tenant's account has enough tokens left for the request.
 
-    Tokens are reserved before a model is called, and settled after its response. All processes over one database share
-    a tenant's account, so the limit holds for them together. The reservation of a process that dies during a request is
-    kept: the cost of that request is unknown.
+    An account has `_most` tokens a day (UTC), input and output, of all models together. They are reserved before a
+    model is called, and settled after its response. All processes over one database share a tenant's account, so the
+    limit holds for them together. The reservation of a process that dies during a request is kept: the cost of that
+    request is unknown.
     """
 
-    def __init__(self, database: Database, most: int) -> None:
-        self._database = database
-        self.most = most
-
-    def charge_to(self, tenant_id: UUID, summarizer: Summarizer) -> Summarizer:
-        """Return a summarizer that charges a tenant's account."""
-        return _PaidSummarizer(summarizer, self._database, tenant_id, self.most)
-
-
-class _PaidSummarizer:
-    """A summarizer that is called only if its tenant's account has enough tokens left for the request."""
-
-    def __init__(self, inner: Summarizer, database: Database, tenant_id: UUID, most: int) -> None:
-        self._inner = inner
-        self._database = database
-        self._tenant_id = tenant_id
-        self._most = most
+    _database: Database
+    _tenant_id: UUID
+    _most: int
+    _inner: Summarizer
 
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - also the limit on the wire
         """See Summarizer. Raises StoreUnavailable, or ProviderError `spent`, without calling the model."""
@@ -131,13 +120,17 @@ class Compaction:
     """Writes and stores the summaries of sessions."""
 
     def __init__(
-        self, database: Database, counting: Counting, policies: Policies, summarizing: Summarizing, spending: Spending
+        self, database: Database, counting: Counting, policies: Policies, summarizing: Summarizing, tokens_per_day: int
     ) -> None:
+        """`tokens_per_day`: the limit of each tenant's account."""
         self._database = database
         self._planner = StepPlanner(database, counting, policies)
         self._summarizing = summarizing
-        self._spending = spending
+        self._tokens_per_day = tokens_per_day
         self._examined: dict[UUID, Run] = {}
+
+    def _charge_to(self, tenant_id: UUID) -> Callable[[Summarizer], Summarizer]:
+        return partial(PaidSummarizer, self._database, tenant_id, self._tokens_per_day)
 
     async def aclose(self) -> None:
         """Close the connections to the models; the database stays open."""
@@ -227,7 +220,7 @@ class Compaction:
                     step.task,
                     step.basis.policy,
                     without_model=without_model,
-                    charge=partial(self._spending.charge_to, ref.tenant_id),
+                    charge=self._charge_to(ref.tenant_id),
                 )
             except SummarizerUnavailable as error:
                 attempts = await compactions.reschedule(self._database, ref.session_id, run.ids[0], error.detail)
@@ -271,9 +264,7 @@ class Compaction:
         id = new_id()
         await compactions.begin(self._database, ref, id, "redo", basis.facts.context_tokens)
         try:
-            draft = await self._summarizing.write(
-                step.task, basis.policy, charge=partial(self._spending.charge_to, ref.tenant_id)
-            )
+            draft = await self._summarizing.write(step.task, basis.policy, charge=self._charge_to(ref.tenant_id))
         except SummarizerUnavailable as unavailable:
             await compactions.end(self._database, ref.session_id, [id], RunOutcome("failed", unavailable.detail))
             raise

@@ -11,7 +11,7 @@ from app import worker
 from app.core.compaction.prompt import Completion, Prompt
 from app.providers.failures import ProviderError
 from app.providers.summarizer import Summarizer, expected_tokens
-from app.resources.summaries.service import Spending
+from app.resources.summaries.service import PaidSummarizer
 from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
@@ -66,7 +66,7 @@ async def test_two_processes_together_stay_within_the_limit(database_url: str) -
     """Forty concurrent requests from two pools share an account with room for seven."""
     pools = [Database(database_url, pool_size=4, find_placement=find_placement) for _ in range(2)]
     model = Model(Completion("fine", "m", input_tokens=COST - 60, output_tokens=60))
-    paid = [Spending(pool, COST * 7 + COST // 2).charge_to(DEFAULT_TENANT, model) for pool in pools]
+    paid = [PaidSummarizer(pool, DEFAULT_TENANT, COST * 7 + COST // 2, model) for pool in pools]
     try:
         with acting_for(DEFAULT_TENANT):
             results = await asyncio.gather(*(summarize_once(paid[number % 2]) for number in range(40)))
@@ -80,7 +80,7 @@ async def test_two_processes_together_stay_within_the_limit(database_url: str) -
 async def test_requests_in_progress_count_with_their_highest_cost(database: Database) -> None:
     gate = asyncio.Event()
     model = Model(Completion("fine", "m", input_tokens=10, output_tokens=5), gate)
-    paid = Spending(database, 2 * COST).charge_to(DEFAULT_TENANT, model)
+    paid = PaidSummarizer(database, DEFAULT_TENANT, 2 * COST, model)
     running = [asyncio.create_task(summarize_once(paid)) for _ in range(2)]
     async with asyncio.timeout(SECONDS_MAX):
         while model.calls < 2:
@@ -106,7 +106,7 @@ async def test_requests_in_progress_count_with_their_highest_cost(database: Data
 async def test_the_reported_or_else_the_estimated_cost_is_charged(
     database: Database, answer: Completion | Exception, charged: tuple[int, int]
 ) -> None:
-    paid = Spending(database, 10 * COST).charge_to(DEFAULT_TENANT, Model(answer))
+    paid = PaidSummarizer(database, DEFAULT_TENANT, 10 * COST, Model(answer))
     try:
         await paid.summarize(ASK, timeout=1)
     except (ProviderError, KeyError):
@@ -117,16 +117,14 @@ async def test_the_reported_or_else_the_estimated_cost_is_charged(
 async def test_a_cancelled_request_stays_reserved(database: Database) -> None:
     """Its cost is unknown, as after the death of its process."""
     model = Model(Completion("fine", "m"), asyncio.Event())
-    running = asyncio.create_task(summarize_once(Spending(database, COST).charge_to(DEFAULT_TENANT, model)))
+    running = asyncio.create_task(summarize_once(PaidSummarizer(database, DEFAULT_TENANT, COST, model)))
     async with asyncio.timeout(SECONDS_MAX):
         while not model.calls:
             await asyncio.wait([running], timeout=0.01)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert await account(database) == (0, COST, 0)
-    assert (
-        await summarize_once(Spending(database, COST).charge_to(DEFAULT_TENANT, Model(Completion("", "")))) == "spent"
-    )
+    assert await summarize_once(PaidSummarizer(database, DEFAULT_TENANT, COST, Model(Completion("", "")))) == "spent"
 
 
 async def test_each_tenant_and_each_day_has_its_own_account(database: Database) -> None:
@@ -135,7 +133,7 @@ async def test_each_tenant_and_each_day_has_its_own_account(database: Database) 
     )
     assert other is not None
     model = Model(Completion("fine", "m"))
-    ours, theirs = (Spending(database, COST).charge_to(one, model) for one in (DEFAULT_TENANT, other["tenant_id"]))
+    ours, theirs = (PaidSummarizer(database, one, COST, model) for one in (DEFAULT_TENANT, other["tenant_id"]))
     assert [await summarize_once(one) for one in (ours, ours, theirs, theirs)] == ["ok", "spent", "ok", "spent"]
     await database.execute("UPDATE provider_spend SET day = day - 1")
     assert [await summarize_once(one) for one in (ours, theirs)] == ["ok", "ok"]
@@ -144,7 +142,7 @@ async def test_each_tenant_and_each_day_has_its_own_account(database: Database) 
 
 async def test_with_a_limit_of_0_no_request_is_made(database: Database) -> None:
     model = Model(Completion("fine", "m"))
-    assert await summarize_once(Spending(database, 0).charge_to(DEFAULT_TENANT, model)) == "spent"
+    assert await summarize_once(PaidSummarizer(database, DEFAULT_TENANT, 0, model)) == "spent"
     assert model.calls == 0
 
 
