@@ -104,12 +104,11 @@ async def schedule(
             await jobs.run_now(tx, ref.session_id)
 
 
-async def schedule_requested(tx: Connection, ref: SessionRef, id: UUID, focus: str | None = None) -> None:
-    """Schedule a run that a client requested, unless one with the same focus is waiting already."""
+async def schedule_requested(tx: Connection, ref: SessionRef, id: UUID) -> None:
+    """Schedule a run that a client requested, unless one without a focus is waiting already."""
     await _lock(tx, ref.session_id)
-    waits = any(one.reason == REQUESTED and one.focus == focus for one in await waiting(tx, ref.session_id))
-    if not waits:
-        await schedule(tx, ref, id, REQUESTED, focus=focus)
+    if not any(one.reason == REQUESTED and one.focus is None for one in await waiting(tx, ref.session_id)):
+        await schedule(tx, ref, id, REQUESTED)
 
 
 ENQUEUE: Final = (

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from app.core.errors import InvalidRequest
 
@@ -13,6 +13,7 @@ DELIVERY_DAYS_MAX: Final = 30
 
 SessionRule = Literal["age", "idle"]
 RecordRule = Literal["calls", "compactions", "changes", "deliveries"]
+RECORD_RULES: Final[tuple[RecordRule, ...]] = get_args(RecordRule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,8 @@ class Lifetimes:
 
     def record_rules(self) -> Mapping[RecordRule, int]:
         """Return the rules about records that are set, with their days."""
-        days: dict[RecordRule, int | None] = {
-            "calls": self.call_days,
-            "compactions": self.compaction_days,
-            "changes": self.change_days,
-            "deliveries": self.delivery_days,
-        }
-        return {rule: number for rule, number in days.items() if number is not None}
+        days = (self.call_days, self.compaction_days, self.change_days, self.delivery_days)
+        return {rule: number for rule, number in zip(RECORD_RULES, days, strict=True) if number is not None}
 
     def session_rules(self) -> Mapping[SessionRule, int]:
         """Return the rules about sessions that are set, with their days."""
