@@ -11,27 +11,9 @@ from pydantic import BaseModel, Field
 from app.core.errors import InvalidRequest
 from app.core.log.segments import ADDRESS_PATTERN, line_of, session_of
 from app.core.tokens.models import UNKNOWN, profile
-from app.http import paging
+from app.http import fields, paging
 from app.http.auth import PrefixAccess
-from app.http.fields import (
-    CreatedAt,
-    Cursor,
-    EpochCause,
-    EpochHead,
-    EpochNumber,
-    EpochTokensAfter,
-    EpochTokensBefore,
-    Head,
-    Limit,
-    LineName,
-    MainEpoch,
-    Moment,
-    SessionName,
-    Sid,
-    StrictRequest,
-    ViewParameter,
-    answer_of,
-)
+from app.http.fields import Cursor, Limit, Moment, Sid, StrictRequest, ViewParameter, answer_of
 from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
 from app.resources.policies.routes import PolicyGiven, PolicyRef
@@ -90,10 +72,10 @@ class ParentOut(BaseModel):
 class SessionOut(BaseModel):
     """A session: the log of one agent, and its settings."""
 
-    id: SessionName
-    line: LineName
-    head: Head
-    epoch: MainEpoch
+    id: fields.SessionName
+    line: fields.LineName
+    head: fields.Head
+    epoch: fields.MainEpoch
     turns: int = Field(description="Number of turns that have begun.")
     policy: PolicyRef = Field(description="Version of the policy for views without one of their own.")
     model: str | None = Field(
@@ -112,7 +94,7 @@ class SessionOut(BaseModel):
     outside_tokens: int | None = Field(
         description="Tokens that the client sends in addition to each request; null if it was never set."
     )
-    created_at: CreatedAt
+    created_at: fields.CreatedAt
     updated_at: datetime = Field(description="Time of the last append, or change of settings or layers.")
     parent: ParentOut | None = Field(
         None,
@@ -126,12 +108,12 @@ SessionPage = paging.page_of(SessionOut, "A page of sessions.", "Sessions, newes
 class EpochOut(BaseModel):
     """An epoch: a stored state of a view. Within it, contexts only grow at the end, so that caches stay valid."""
 
-    epoch: EpochNumber
-    head: EpochHead
-    cause: EpochCause
-    tokens_before: EpochTokensBefore
-    tokens_after: EpochTokensAfter
-    created_at: CreatedAt
+    epoch: fields.EpochNumber
+    head: fields.EpochHead
+    cause: fields.EpochCause
+    tokens_before: fields.EpochTokensBefore
+    tokens_after: fields.EpochTokensAfter
+    created_at: fields.CreatedAt
 
 
 EpochPage = paging.page_of(EpochOut, "A page of a view's epochs.", "Epochs by number.")

@@ -10,23 +10,9 @@ from pydantic import BaseModel, Field
 
 from app.core.memory.cover import StoredSummary
 from app.core.render.formats.tools import NativeFormat, definition
-from app.http import paging
+from app.http import fields, paging
 from app.http.auth import PrefixAccess
-from app.http.fields import (
-    CoveringSummary,
-    CreatedAt,
-    Cursor,
-    Depth,
-    Disposition,
-    FromSeq,
-    Id,
-    Limit,
-    Sid,
-    StrictRequest,
-    SummaryId,
-    ToSeq,
-    ViewParameter,
-)
+from app.http.fields import Cursor, Limit, Sid, StrictRequest, ViewParameter
 from app.http.operation import Resource, Who, service
 from app.resources.summaries.requests import END_STATES, CompactionQueries, Coverage, CoverageProof
 from app.store.compactions import CompactionRow
@@ -35,10 +21,10 @@ from app.store.compactions import CompactionRow
 class SummaryOut(BaseModel):
     """A stored summary of a range of events."""
 
-    id: SummaryId
-    from_seq: FromSeq
-    to_seq: ToSeq
-    depth: Depth
+    id: fields.SummaryId
+    from_seq: fields.FromSeq
+    to_seq: fields.ToSeq
+    depth: fields.Depth
     tokens: int = Field(description="Estimated size of its text, in tokens.")
     status: Literal["live", "superseded", "refused", "invalid"] = Field(
         description="Status of the summary: `live` (contexts may show it), `superseded` (another summary replaced it), "
@@ -50,7 +36,7 @@ class SummaryOut(BaseModel):
     )
     model: str | None = Field(description="Name of the model that wrote it; null if none did.")
     degraded: bool = Field(description="Whether it was written without the intended model, which may rewrite it later.")
-    created_at: CreatedAt
+    created_at: fields.CreatedAt
 
 
 SummaryPage = paging.page_of(SummaryOut, "A page of summaries.", "Summaries, oldest first.")
@@ -77,8 +63,8 @@ class SummaryWhole(SummaryOut):
     )
     source_tokens: int = Field(description="Size of the events it was written from, in tokens.")
     events: int = Field(description="Number of events it was written from.")
-    sources: list[Id] = Field(description="Ids of the summaries that it replaced; empty if there were none.")
-    superseded_by: Id | None = Field(description="Id of the summary that replaced it; null if none has.")
+    sources: list[fields.Id] = Field(description="Ids of the summaries that it replaced; empty if there were none.")
+    superseded_by: fields.Id | None = Field(description="Id of the summary that replaced it; null if none has.")
     complaints: list[str] = Field(description="Complaints of the quality gate, one sentence each; empty if it passed.")
 
 
@@ -96,7 +82,7 @@ class CompactionIn(StrictRequest):
 class CompactionRun(BaseModel):
     """A compaction run: one attempt to write the summaries that are due in a session."""
 
-    id: Id = Field(description="Id of the run, a UUID.")
+    id: fields.Id = Field(description="Id of the run, a UUID.")
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"] = Field(
         description="State of the run; `skipped` means that there was nothing to summarize."
     )
@@ -114,7 +100,7 @@ class CompactionRun(BaseModel):
     )
     from_seq: int | None = Field(description="First seq that its summaries cover, inclusive; null if there are none.")
     to_seq: int | None = Field(description="Last seq that its summaries cover, inclusive; null if there are none.")
-    summaries: list[Id] = Field(description="Ids of the summaries it wrote.")
+    summaries: list[fields.Id] = Field(description="Ids of the summaries it wrote.")
     batches_created: int = Field(0, description="Number of summaries it wrote.")
     messages_compressed: int = Field(
         0, description="Number of events summarized for the first time, by its summaries of depth 0."
@@ -138,10 +124,10 @@ CompactionPage = paging.page_of(CompactionRun, "A page of compaction runs.", "Co
 class CoverageRun(BaseModel):
     """A range of events with one disposition."""
 
-    from_seq: FromSeq
-    to_seq: ToSeq
-    disposition: Disposition
-    summary: CoveringSummary = None
+    from_seq: fields.FromSeq
+    to_seq: fields.ToSeq
+    disposition: fields.Disposition
+    summary: fields.CoveringSummary = None
 
 
 class CoverageOut(BaseModel):

@@ -17,6 +17,7 @@ from app.core.errors import InvalidRequest
 from app.http import fields
 from app.http.auth import authenticate_bearer
 from app.http.errors import Forbidden, Unauthorized
+from app.http.fields import Sid
 from app.http.middleware import EXCHANGE
 from app.http.operation import Resource, Who, service
 from app.resources.summaries.routes import CompactionRun
@@ -106,7 +107,7 @@ _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     response_class=StreamingResponse,
 )
 async def stream_session(
-    sid: fields.Sid,
+    sid: Sid,
     request: Request,
     who: Who,
     streams: Annotated[Streams, Depends(service(Streams))],
