@@ -31,16 +31,6 @@ from app.store.event_log import SessionLog
 from app.store.ids import SessionRef, first_id, session_key, session_ref
 from app.tokenizers import Counting
 from app.wings.audit import answers
-from app.wings.audit.answers import (
-    ABSENT,
-    DecidingEpoch,
-    EventFate,
-    Explainer,
-    by_cause,
-    changes,
-    differing_seqs,
-    first_difference,
-)
 from app.wings.audit.schemas import DiffOut, HistoryItem, Manifest
 
 _DECIDED: Final = """
@@ -139,7 +129,7 @@ class _Side:
     call: CallRow
     epoch: StoredEpoch
     policy: Policy
-    fates: Mapping[int, EventFate]
+    fates: Mapping[int, answers.EventFate]
 
 
 class Audit:
@@ -239,7 +229,7 @@ class Audit:
         epochs = await audit.epochs_of(self._database, ref.session_id, wanted)
         erased = await audit.erased_seqs(self._database, ref.session_id)
         rank = erased.index(seq) if seq in erased else len(erased)
-        known: dict[tuple[object, ...], EventFate] = {}
+        known: dict[tuple[object, ...], answers.EventFate] = {}
         items = []
         for call in calls:
             epoch = epochs.get((call.view, call.epoch))
@@ -249,7 +239,7 @@ class Audit:
             redacted = rank < call.manifest.redactions
             key = (call.view, call.epoch, call.policy, redacted)
             if key not in known:
-                explainer = Explainer(epoch.frontier, await self._policies.get(tenant_id, call.policy))
+                explainer = answers.Explainer(epoch.frontier, await self._policies.get(tenant_id, call.policy))
                 known[key] = explainer.fates(events, [seq] if redacted else ())[seq]
             items.append(answers.history_item(call, known[key], epoch.cause))
         return items
@@ -267,16 +257,16 @@ class Audit:
         erased = await audit.erased_seqs(self._database, session_id)
         ours, theirs = (_side(one, events, erased) for one in (recorded, other))
         earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
-        seqs = differing_seqs(ours.fates, theirs.fates)
+        seqs = answers.differing_seqs(ours.fates, theirs.fates)
         decided = await self._find_deciding(session_id, seqs, events, earlier, later)
-        found = changes(ours.fates, theirs.fates, later.fates, decided)
+        found = answers.changes(ours.fates, theirs.fates, later.fates, decided)
         total = theirs.call.counted - ours.call.counted
         extra: dict[str, int] = {}
         for key, tokens in _other_content_changes(ours.epoch.frontier, theirs.epoch.frontier).items():
             cause = decided[key].cause or "other"
             extra[cause] = extra.get(cause, 0) + tokens
-        first = first_difference(recorded.replayed, other.replayed)
-        return answers.diff(external_id, ours.call, theirs.call, first, found, by_cause(found, extra, total))
+        first = answers.first_difference(recorded.replayed, other.replayed)
+        return answers.diff(external_id, ours.call, theirs.call, first, found, answers.by_cause(found, extra, total))
 
     async def _find_recorded(self, tenant_id: UUID, external_id: str, id: UUID) -> ComparedCall:
         call = await self._recordings.find(tenant_id, external_id, id)
@@ -285,7 +275,7 @@ class Audit:
 
     async def _find_deciding(
         self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: _Side, later: _Side
-    ) -> dict[int, DecidingEpoch]:
+    ) -> dict[int, answers.DecidingEpoch]:
         """Return for each seq the first of the consecutive epochs that show it as the later call does."""
         walk = _Walk(seqs, events, earlier, later)
         upper = later.epoch
@@ -302,7 +292,7 @@ class Audit:
 
 def _side(one: ComparedCall, events: Sequence[Event], erased: Sequence[int]) -> _Side:
     """Return a compared call with its fates; `events` are all up to some later head."""
-    explainer = Explainer(one.epoch.frontier, one.policy)
+    explainer = answers.Explainer(one.epoch.frontier, one.policy)
     fates = explainer.fates(events[: one.call.head], erased[: one.call.manifest.redactions])
     return _Side(one.call, one.epoch, one.policy, fates)
 
@@ -313,11 +303,11 @@ class _Walk:
     def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: _Side, later: _Side) -> None:
         self._earlier, self._later = earlier, later
         self._last = later.epoch
-        self.decided: dict[int, DecidingEpoch] = {SUMMARIES: DecidingEpoch(None, None), NOTE: DecidingEpoch(None, None)}
+        self.decided = dict.fromkeys((SUMMARIES, NOTE), answers.DecidingEpoch(None, None))
         self.open = set(seqs) | set(_other_content_changes(earlier.epoch.frontier, later.epoch.frontier))
         for seq in seqs:
-            fates = later.fates.get(seq, ABSENT)
-            if fates == ABSENT:
+            fates = later.fates.get(seq, answers.ABSENT)
+            if fates == answers.ABSENT:
                 self._decide(seq, None, "appended")
             elif fates.disposition == "redacted":
                 self._decide(seq, None, "redaction")
@@ -327,7 +317,7 @@ class _Walk:
         """Compare a batch of earlier epochs, latest first; return True when every deciding epoch is found."""
         view, number = self._earlier.call.view, self._earlier.call.epoch
         for epoch in batch:
-            fates = Explainer(epoch.frontier, self._later.policy).fates(self._events)
+            fates = answers.Explainer(epoch.frontier, self._later.policy).fates(self._events)
             for seq in sorted(self.open):
                 if self._differs_in(seq, epoch, fates):
                     self._decide(seq, self._last.epoch, self._last.cause)
@@ -336,25 +326,25 @@ class _Walk:
                 return True
         return False
 
-    def finish(self) -> dict[int, DecidingEpoch]:
+    def finish(self) -> dict[int, answers.DecidingEpoch]:
         """Return the deciding epochs; if none changed a seq, the first epoch or the append of the event."""
         for seq in list(self.open):
-            if self._later.fates.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
+            if self._later.fates.get(seq, answers.ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
                 self._decide(seq, None, "appended")
             else:
                 self._decide(seq, self._last.epoch, self._last.cause)
         return self.decided
 
-    def _differs_in(self, seq: int, epoch: StoredEpoch, fates: Mapping[int, EventFate]) -> bool:
+    def _differs_in(self, seq: int, epoch: StoredEpoch, fates: Mapping[int, answers.EventFate]) -> bool:
         if seq < 0:
             return _other_content(epoch.frontier, seq) != _other_content(self._later.epoch.frontier, seq)
-        if "author" in (self._later.fates[seq].reason, self._earlier.fates.get(seq, ABSENT).reason):
+        if "author" in (self._later.fates[seq].reason, self._earlier.fates.get(seq, answers.ABSENT).reason):
             return self._last.cause in RESETTING_CAUSES
         return fates[seq] != self._later.fates[seq]
 
     def _decide(self, seq: int, epoch: int | None, cause: str) -> None:
         self.open.discard(seq)
-        self.decided[seq] = DecidingEpoch(epoch, cause)
+        self.decided[seq] = answers.DecidingEpoch(epoch, cause)
 
 
 def _events_and_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
