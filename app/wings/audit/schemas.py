@@ -21,6 +21,7 @@ from app.resources.contexts.schemas import (
 from app.resources.feedback.schemas import MatchedOut
 from app.resources.layers.routes import LayerKind
 from app.resources.policies.routes import PolicyRef
+from app.resources.summaries.routes import CoverageRun
 
 OUTCOME: Final = (
     "Outcome of the call; null until one is reported. Until then it is not known whether its request was ever sent."
@@ -51,13 +52,8 @@ class InjectionRef(BaseModel):
     )
 
 
-class DispositionRun(BaseModel):
+class DispositionRun(CoverageRun):
     """A range of events that were all shown in the same way."""
-
-    from_seq: fields.FromSeq
-    to_seq: fields.ToSeq
-    disposition: fields.Disposition
-    summary: fields.CoveringSummary = None
 
 
 class CallUsage(BaseModel):
