@@ -15,9 +15,11 @@ from starlette.types import Send
 from app.core.log.events import Json
 from app.core.wire.bodies import JSON_BYTES_MAX, Body, object_or_none
 from app.core.wire.calls import AT_PROVIDER, BETA
+from app.core.wire.compacted import CompactedPlace
 from app.core.wire.providers import Endpoint, Provider
 from app.core.wire.replies import Reply, error_of
 from app.runtime.wing import ForwardedCall
+from app.tenants import Caller
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
 from app.wings.gateway.pinging import HeldRequest
 from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall, failed
@@ -45,7 +47,8 @@ UNREAD: Final = "the reply was not read to its end: {}"
 class GatewayExchange:
     """One request through the gateway, with the body to send upstream and its mode.
 
-    `path` is the provider's own. `named` is the session that the URL names, if any.
+    `path` is the provider's own. `named` is the session that the URL names, if any. `place` is that of the compaction
+    item in the request, if it has one.
     `context`: a context replaces the conversation, and `call` is its record. `bypass`: the request belongs to a session
     but is sent unchanged, and `reason` says why. `passthrough`: it belongs to no session. `observed`: it is sent
     unchanged, and `call` is the record of the context that could have replaced it. `answered`: `answer` is returned.
@@ -54,6 +57,7 @@ class GatewayExchange:
     """
 
     gateway: Gateway
+    who: Caller
     request: Request
     send: Send
     provider: Provider
@@ -63,6 +67,7 @@ class GatewayExchange:
     mode: str = "passthrough"
     reason: str | None = None
     session: str | None = None
+    place: CompactedPlace | None = None
     call: PreparedCall | None = None
     answer: Response | None = None
     unrequesting: Body | None = None

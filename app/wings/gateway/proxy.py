@@ -28,14 +28,13 @@ from app.core.wire.calls import (
     read_conversation,
     split_request,
 )
-from app.core.wire.compacted import CompactedPlace, find_item, is_triggered, without_trigger
+from app.core.wire.compacted import find_item, is_triggered, without_trigger
 from app.core.wire.providers import PROVIDERS, Endpoint, Provider
 from app.http.auth import authenticate, check_session
 from app.http.errors import BodyTooLarge, Forbidden, InvalidJson, Unauthorized, find_problem
 from app.http.middleware import EXCHANGE
 from app.http.operation import TemplateRoute
 from app.http.requests import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
-from app.resources.reconcile.continuation import Compactions
 from app.store.texts import ContentCiphers, seal_with
 from app.tenants import Caller, RecentCallers, digest
 from app.wings.gateway import PREFIX
@@ -71,7 +70,7 @@ class GatewayApp:
         request = Request(scope, receive)
         gateway: Gateway = request.state.services.by_class[Gateway]
         who, away = await self._caller(request)
-        exchange = GatewayExchange(gateway, request, send, *_target(request))
+        exchange = GatewayExchange(gateway, who, request, send, *_target(request))
         if exchange.provider.name not in gateway.upstreams:
             raise errors.NotFound(f"no upstream is set for {exchange.provider.name}")
         if request.headers.get("authorization", "").startswith("AWS4-"):
@@ -82,7 +81,7 @@ class GatewayApp:
         scope[EXCHANGE].release_slot()  # calls that wait for a model have their own limit
         self._open += 1
         try:
-            await _cancel_on_disconnect(receive, exchange, _serve(who, exchange, away=away))
+            await _cancel_on_disconnect(receive, exchange, _serve(exchange, away=away))
         finally:
             self._open -= 1
 
@@ -124,9 +123,9 @@ def route(requests_max: int, seconds: float) -> Route:
     )
 
 
-async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
+async def _serve(exchange: GatewayExchange, *, away: bool) -> None:
     """Serve a request; with the database `away`, forward it unchanged."""
-    endpoint = exchange.endpoint
+    who, endpoint = exchange.who, exchange.endpoint
     if away:
         identity = None if endpoint is None else identify(exchange.request.headers, exchange.named, None)
         if identity is not None and identity.configured:
@@ -138,7 +137,7 @@ async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
         exchange.unrequesting = given if requested is not None and identity is not None else None
         exchange.remove_request()
     elif endpoint is not None:
-        await _replace_conversation(who, endpoint, exchange)
+        await _replace_conversation(endpoint, exchange)
     exchange.gateway.on_call(exchange.provider.name, exchange.mode)
     exchange.gateway.forwarded.note(who.tenant_id, exchange.description())
     if exchange.answer is not None:
@@ -154,23 +153,22 @@ async def _serve(who: Caller, exchange: GatewayExchange, *, away: bool) -> None:
         structlog.get_logger().warning("a gateway client stopped reading", session=exchange.session)
 
 
-async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: GatewayExchange) -> None:
+async def _replace_conversation(endpoint: Endpoint, exchange: GatewayExchange) -> None:
     """Replace the conversation by its context, or record why it is not; answer a request for a compaction.
 
     Raises InvalidRequest or NotFound, and the errors of a call with a compaction item that cannot be replaced.
     """
-    request, gateway = exchange.request, exchange.gateway
-    compactions: Compactions = request.state.services.by_class[Compactions]
-    (given, requested), place = await _parse(exchange, endpoint), None
+    who, request, gateway = exchange.who, exchange.request, exchange.gateway
+    given, requested = await _parse(exchange, endpoint)
     if given is not None:
-        given, place = await compactions.open(who.tenant_id, endpoint.format, given)
+        given, exchange.place = await gateway.compactions.open(who.tenant_id, endpoint.format, given)
     compacts = given is not None and (endpoint.compacts or is_triggered(endpoint.format, given))
-    if endpoint.compacts and not compactions.answers:
-        check_sendable(place, NotBudgeted("compactions are the provider's"))
+    if endpoint.compacts and not gateway.compactions.answers:
+        check_sendable(exchange.place, NotBudgeted("compactions are the provider's"))
         return
     identity = identify(request.headers, exchange.named, None if given is None else given.value)
-    if place is not None:
-        session = place.session  # that of the messages which only the log has
+    if exchange.place is not None:
+        session = exchange.place.session  # that of the messages which only the log has
     elif identity is not None:
         session = identity.session if identity.configured else legal_name(who.session_prefix + identity.session)
     else:
@@ -179,14 +177,14 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
     check_session(who, session)
     request.scope[EXCHANGE].assign_session(session)
     exchange.mode, exchange.session = "bypass", session
-    requested = _take_request(who, endpoint, exchange, given, place, requested)
+    requested = _take_request(endpoint, exchange, given, requested)
     try:
         if given is None:
             raise NotBudgeted("unreadable")
         if compacts:
-            await _answer(who, endpoint, exchange, given, place)
+            await _answer(endpoint, exchange, given)
             return
-        conversation = _read_call(who, endpoint, given, place, exchange, requested)
+        conversation = _read_call(endpoint, exchange, given, requested)
         if endpoint.counts and not conversation.observed:
             exchange.body = await gateway.prepare_count(who.tenant_id, session, conversation)
         elif not endpoint.counts:
@@ -199,7 +197,7 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
         exchange.mode = "observed" if conversation.observed else "context"
         exchange.reason = HELD_OUT if conversation.held_out else None
     except Exception as error:
-        check_sendable(place, error)
+        check_sendable(exchange.place, error)
         exchange.reason = _reason(error)
         exchange.remove_request()
         if exchange.reason == "internal":
@@ -211,37 +209,36 @@ async def _replace_conversation(who: Caller, endpoint: Endpoint, exchange: Gatew
 
 
 def _take_request(
-    who: Caller,
-    endpoint: Endpoint,
-    exchange: GatewayExchange,
-    given: Body | None,
-    place: CompactedPlace | None,
-    requested: RequestedCompaction | None,
+    endpoint: Endpoint, exchange: GatewayExchange, given: Body | None, requested: RequestedCompaction | None
 ) -> RequestedCompaction | None:
     """Return the compaction that a call requests of the gateway; None in a session that is held out.
 
     Calls on Bedrock do not pause, since their streams have frames, which only the provider writes.
     """
-    if place is None and exchange.gateway.held_out(who.tenant_id, exchange.session or ""):
+    if _held_out(exchange):
         return None
-    exchange.without_beta = None if requested is None and place is None else BETA
+    exchange.without_beta = None if requested is None and exchange.place is None else BETA
     if requested is None:
         return None
     exchange.unrequesting = given
     return replace(requested, pauses=requested.pauses and not endpoint.versioned)
 
 
-async def _answer(
-    who: Caller, endpoint: Endpoint, exchange: GatewayExchange, given: Body, place: CompactedPlace | None
-) -> None:
+def _held_out(exchange: GatewayExchange) -> bool | None:
+    """Return whether a call's session is held out; never for a call with an item, which no provider can read."""
+    if exchange.place is not None:
+        return None
+    return exchange.gateway.held_out(exchange.who.tenant_id, exchange.session or "")
+
+
+async def _answer(endpoint: Endpoint, exchange: GatewayExchange, given: Body) -> None:
     """Answer a request for a compaction. Raises NotBudgeted, ContextError or TimeoutError."""
-    compactions: Compactions = exchange.request.state.services.by_class[Compactions]
-    if not compactions.answers:
+    if not exchange.gateway.compactions.answers:
         raise NotBudgeted("compaction")
-    conversation = _read_call(who, endpoint, without_trigger(given), place, exchange)
+    conversation = _read_call(endpoint, exchange, without_trigger(given))
     if conversation.observed:
         raise NotBudgeted("compaction")
-    sealed = await exchange.gateway.compact(who.tenant_id, exchange.session or "", conversation)
+    sealed = await exchange.gateway.compact(exchange.who.tenant_id, exchange.session or "", conversation)
     exchange.mode, exchange.answer = "answered", item_response(endpoint, given, sealed)
 
 
@@ -255,22 +252,13 @@ def _reason(error: Exception) -> str:
 
 
 def _read_call(
-    who: Caller,
-    endpoint: Endpoint,
-    body: Body,
-    place: CompactedPlace | None,
-    exchange: GatewayExchange,
-    requested: RequestedCompaction | None = None,
+    endpoint: Endpoint, exchange: GatewayExchange, body: Body, requested: RequestedCompaction | None = None
 ) -> CallConversation:
-    """Return the conversation of a call, with its upstream's window, its place and its request. Raises NotBudgeted.
-
-    A call with an item is never held out, since no provider can read the item.
-    """
-    gateway = exchange.gateway
-    held_out = None if place is not None else gateway.held_out(who.tenant_id, exchange.session or "")
+    """Return the conversation of a call, with its upstream's window, its place and its request. Raises NotBudgeted."""
+    gateway, held_out = exchange.gateway, _held_out(exchange)
     return replace(
         read_conversation(endpoint, body),
-        place=place,
+        place=exchange.place,
         served_tokens=gateway.upstreams[exchange.provider.name].window_tokens,
         observed=gateway.observes or held_out is True,
         held_out=held_out,
@@ -283,8 +271,8 @@ async def _parse(exchange: GatewayExchange, endpoint: Endpoint) -> tuple[Body | 
 
     Both are None if it is not a JSON object within the limits.
     """
-    compactions: Compactions = exchange.request.state.services.by_class[Compactions]
-    limits, form = exchange.request.app.state.json_limits, endpoint.format if compactions.answers else None
+    limits = exchange.request.app.state.json_limits
+    form = endpoint.format if exchange.gateway.compactions.answers else None
     asked = (exchange.body, limits, form)
     try:
         return _read(*asked) if len(exchange.body) <= INLINE_BYTES_MAX else await asyncio.to_thread(_read, *asked)

@@ -111,7 +111,7 @@ class Gateway:
         self._holdout = holdout
         self._kernel = kernel
         self.pings = pings
-        self._compactions = compactions
+        self.compactions = compactions
         self.upstreams = upstreams
         self.on_call = kernel.observers.gateway_call
         self.forwarded = kernel.forwarded_calls
@@ -140,7 +140,7 @@ class Gateway:
         async def make() -> str:
             given = await read_list(self._kernel, tenant_id, session, conversation)
             asked = self._context_request(conversation)
-            return await self._compactions.make(tenant_id, session, given, asked)
+            return await self.compactions.make(tenant_id, session, given, asked)
 
         async def ignore(task: asyncio.Task[str]) -> None:
             await asyncio.wait({task})
@@ -171,7 +171,7 @@ class Gateway:
         item = None
         if exceeds_threshold(answer.assembled, conversation):
             paused = conversation.compaction is not None and conversation.compaction.pauses
-            sealed = await self._compactions.make(tenant_id, session, given, asked, paused=paused)
+            sealed = await self.compactions.make(tenant_id, session, given, asked, paused=paused)
             item = await asyncio.to_thread(make_item, conversation.format, sealed, inputs)
         return PreparedCall(
             tenant_id=tenant_id,
