@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from app.core.assembly.budget import budget_of, injected_tokens, injections_counted, real_window
@@ -37,6 +37,7 @@ from app.resources.contexts.view_cache import CachedView
 from app.resources.layers.service import count_tokens
 from app.resources.policies.service import ChosenPolicy, Policies
 from app.store import spans, summaries, views
+from app.store.answers import ResponseToStore
 from app.store.engine import Connection, Executor
 from app.store.ids import SessionRef, session_ref
 from app.tokenizers import Counting
@@ -56,12 +57,17 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for a context of one session row; `policy` is the one that it names or gives, None without one."""
+    """A request for a context of one session row; `policy` is the one that it names or gives, None without one.
+
+    `head`: the seq to end at if events have been appended after it. `keep`: the response, to be stored with the record.
+    """
 
     tenant_id: UUID
     session: str
     request: ContextRequest
     policy: ChosenPolicy | None
+    head: int | None = None
+    keep: ResponseToStore[Any] | None = None
 
     @property
     def ref(self) -> SessionRef:

@@ -108,31 +108,30 @@ class Assembly:
         beyond the last event.
         """
         try:
-            asked = await self.resolve(tenant_id, await self._lines.resolve_remembered(tenant_id, external_id), request)
-            made = await self._continue(self._database, asked, self.held(asked), head, keep)
+            line = await self._lines.resolve_remembered(tenant_id, external_id)
+            asked = replace(await self.resolve(tenant_id, line, request), head=head, keep=keep)
+            made = await self._continue(self._database, asked, self.held(asked))
             if made is not None:
                 await self.hold(made)
             else:
                 try:
-                    made = await self._load(asked, head, keep)
+                    made = await self._load(asked)
                 except LineChanged as moved:
                     line = await self._lines.remember_moved(tenant_id, external_id, moved.line)
-                    made = await self._load(await self.resolve(tenant_id, line, request), head, keep)
+                    made = await self._load(replace(asked, session=line))
         except ContextError as error:
             self._on_outcome(request, error)
             raise
         self._on_outcome(request, made.answer)
         return made.answer
 
-    async def context_in(
-        self, tx: Connection, asked: Asked, held: CachedView | None, keep: KeepContext | None
-    ) -> MadeContext:
+    async def context_in(self, tx: Connection, asked: Asked, held: CachedView | None) -> MadeContext:
         """Make and record a context within a transaction, from a view as it is there. Call `hold` after the commit.
 
         Raises what `context` raises, and LineChanged. The request must not wait for a summary, nor force one.
         """
         try:
-            made = await self._continue(tx, asked, held, None, keep) or await self._make(tx, asked, held, None, keep)
+            made = await self._continue(tx, asked, held) or await self._make(tx, asked, held)
         except ContextError as error:
             self._on_outcome(asked.request, error)
             raise
@@ -158,16 +157,14 @@ class Assembly:
         read = view() if assembled.epoch is None else await run_off_loop(assembled.inputs.events, view)
         self._view_cache.put(assembled.inputs.request.view, read)
 
-    async def _continue(
-        self, connection: Executor, asked: Asked, held: CachedView | None, head: int | None, keep: KeepContext | None
-    ) -> MadeContext | None:
+    async def _continue(self, connection: Executor, asked: Asked, held: CachedView | None) -> MadeContext | None:
         """Make and record a context from the view held in memory; None if the view must be read.
 
         It must be read if it is not held, has changed, may fold or heal (`CoverBounds`), or its cache may be cold;
         under pressure, when there may be summaries by now; and if nothing can be sent, which events appended elsewhere
         may change. The conditions under which a held view stands are here, and in `store/calls.record_if_current`.
         """
-        if held is None or not held.is_current or head not in (None, held.loaded.head):
+        if held is None or not held.is_current or asked.head not in (None, held.loaded.head):
             return None
         loaded = held.loaded
         if asked.request.retry is not None:
@@ -205,31 +202,25 @@ class Assembly:
             loaded,
             inputs.counter.estimator.name,
             cover,
-            await _new_answer(keep, answer),
+            await _new_answer(asked, answer),
         )
         if compaction is None:
             return None
-        return MadeContext(answer if keep is not None else replace(answer, compaction=compaction), compaction)
+        return MadeContext(answer if asked.keep is not None else replace(answer, compaction=compaction), compaction)
 
-    async def _load(self, asked: Asked, head: int | None, keep: KeepContext | None) -> MadeContext:
+    async def _load(self, asked: Asked) -> MadeContext:
         """Read the view, make a context from it, and record and hold it; one request of a view at a time."""
         request, reason = asked.request, None
         if request.wait_ms is not None and request.at is None:
             inputs = await self._loader.load(self._database, asked)
             reason = await self._summaries.wait(asked.tenant_id, inputs, request.wait_ms)
         async with self._view_cache.epoch_lock(asked.ref.session_id, request.view):
-            made = await self._make(self._database, asked, self.held(asked), head, keep, reason)
+            made = await self._make(self._database, asked, self.held(asked), reason)
             await self.hold(made)
         return made
 
     async def _make(
-        self,
-        connection: Executor,
-        asked: Asked,
-        held: CachedView | None,
-        head: int | None,
-        keep: KeepContext | None,
-        reason: str | None = None,
+        self, connection: Executor, asked: Asked, held: CachedView | None, reason: str | None = None
     ) -> MadeContext:
         """Read the view, make a context from it, and record it, until no other request opens an epoch meanwhile.
 
@@ -237,12 +228,12 @@ class Assembly:
         """
         for attempt in range(ATTEMPTS_MAX):
             inputs = await self._loader.load(connection, asked, None if attempt else held)
-            if head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
-                asked, held = replace(asked, request=replace(asked.request, at=head)), None
+            if asked.head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
+                asked, held = replace(asked, request=replace(asked.request, at=asked.head)), None
                 inputs = await self._loader.load(connection, asked)
             loaded, assembled = inputs.loaded, await self._plan(inputs)
             answer = await self._answer(asked, assembled, reason)
-            call, epoch, kept = assembled.call, assembled.epoch, await _new_answer(keep, answer)
+            call, epoch, kept = assembled.call, assembled.epoch, await _new_answer(asked, answer)
             if not await calls.record(connection, asked.tenant_id, call, epoch, loaded, kept):
                 continue
             planned = assembled.rendered.plan
@@ -299,5 +290,5 @@ def _trace_plan(span: TraceSpan, assembled: Assembled) -> None:
     )
 
 
-async def _new_answer(keep: KeepContext | None, answer: ContextAnswer) -> NewAnswer | None:
-    return None if keep is None else (keep.claim, await keep.answer(answer))
+async def _new_answer(asked: Asked, answer: ContextAnswer) -> NewAnswer | None:
+    return None if asked.keep is None else (asked.keep.claim, await asked.keep.answer(answer))

@@ -155,16 +155,16 @@ class Steps:
         held = self._assembly.held(step.context)
         if held is not None:
             held = _brought_up(held, step.context.request.view, made)
-        keep = None
+        asked = step.context
         if step.keep is not None:
             done = made.results
 
             async def with_answer(answer: ContextAnswer) -> StepDone:
                 return replace(done, answer=answer)
 
-            keep = step.keep.composed_with(with_answer)
+            asked = replace(asked, keep=step.keep.composed_with(with_answer))
         try:
-            made.context = await self._assembly.context_in(tx, step.context, held, keep)
+            made.context = await self._assembly.context_in(tx, asked, held)
         except LineChanged:
             raise
         except ContextError as error:
