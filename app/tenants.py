@@ -22,7 +22,7 @@ from app.core.lexicon.times import time_text
 from app.core.log.events import SESSION_ID_PATTERN
 from app.store import keys
 from app.store.engine import Database, acting_for
-from app.store.keys import KeyRow
+from app.store.keys import KeyRequest, KeyRow
 
 EVERY_SECONDS: Final = 60.0
 """Interval at which each process stores the use of a key."""
@@ -155,16 +155,6 @@ class NewKey:
     secret: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRequest:
-    """A requested key. `expires_at` None: never; `session_prefix` None: all sessions."""
-
-    name: str
-    scopes: Sequence[str]
-    expires_at: datetime | None = None
-    session_prefix: str | None = None
-
-
 class Tenants:
     """Authenticates, creates, lists and revokes API keys."""
 
@@ -220,12 +210,9 @@ class Tenants:
         session_prefix: str | None = None,
     ) -> NewKey:
         """Create a key of a tenant, and the tenant if new. Raises InvalidRequest."""
-        self._check(KeyRequest(name, scopes, expires_at, session_prefix))
-        secret = _secret()
-        key_id = await keys.create(
-            self._database, tenant, name, scopes, digest(secret), expires_at=expires_at, session_prefix=session_prefix
-        )
-        return NewKey(key_id, secret)
+        asked, secret = KeyRequest(name, scopes, expires_at, session_prefix), _secret()
+        self._check(asked)
+        return NewKey((await keys.create(self._database, tenant, asked, digest(secret))).id, secret)
 
     async def make_key(self, who: Caller, asked: KeyRequest) -> tuple[KeyRow, str]:
         """Create a key of the caller's tenant; return it and its secret.
@@ -249,15 +236,7 @@ class Tenants:
                 field="scopes",
             )
         secret = _secret()
-        row = await keys.add(
-            self._database,
-            who.tenant_id,
-            asked.name,
-            asked.scopes,
-            digest(secret),
-            expires_at=asked.expires_at,
-            session_prefix=asked.session_prefix,
-        )
+        row = await keys.add(self._database, who.tenant_id, asked, digest(secret))
         self._open = (self._clock(), False)
         return row, secret
 

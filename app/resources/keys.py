@@ -14,7 +14,8 @@ from app.http.auth import PrefixAccess
 from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, StrictRequest, answer_of
 from app.http.openapi import examples
 from app.http.operation import Resource, Who, service
-from app.tenants import KeyRequest, Tenants
+from app.store.keys import KeyRequest
+from app.tenants import Tenants
 
 Scope = Literal["ingest", "read", "audit", "admin"]
 

@@ -10,7 +10,17 @@ import asyncpg
 
 from app.core.lexicon.times import in_utc
 from app.store.engine import Database, Executor
-from app.store.rows import Value, columns, decode
+from app.store.rows import Value, columns, decode, parameters
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRequest:
+    """A requested key. `expires_at` None: never; `session_prefix` None: all sessions."""
+
+    name: str
+    scopes: Sequence[str]
+    expires_at: datetime | None = None
+    session_prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +61,8 @@ def _decode(kind: type[Value], row: asyncpg.Record) -> Value:
     return decode(kind, row, expires_at=None if expires_at is None else in_utc(expires_at))
 
 
-async def create(
-    database: Database,
-    tenant: str,
-    name: str,
-    scopes: Sequence[str],
-    secret_sha256: bytes,
-    *,
-    expires_at: datetime | None = None,
-    session_prefix: str | None = None,
-) -> UUID:
-    """Store a key, and its tenant if new; return the key's id."""
+async def create(database: Database, tenant: str, asked: KeyRequest, secret_sha256: bytes) -> KeyRow:
+    """Store a key, and its tenant if new; return the key."""
     async with database.transaction() as tx:
         await tx.execute(
             "INSERT INTO tenants (tenant_id, name) VALUES (:tenant_id, :name) ON CONFLICT (name) DO NOTHING",
@@ -71,22 +72,10 @@ async def create(
         row = await tx.fetchrow("SELECT tenant_id FROM tenants WHERE name = :name", name=tenant)
         if row is None:
             raise RuntimeError(f"tenant {tenant!r} is gone although nobody deletes tenants")
-        made = await add(
-            tx, row["tenant_id"], name, scopes, secret_sha256, expires_at=expires_at, session_prefix=session_prefix
-        )
-    return made.id
+        return await add(tx, row["tenant_id"], asked, secret_sha256)
 
 
-async def add(
-    connection: Executor,
-    tenant_id: UUID,
-    name: str,
-    scopes: Sequence[str],
-    secret_sha256: bytes,
-    *,
-    expires_at: datetime | None = None,
-    session_prefix: str | None = None,
-) -> KeyRow:
+async def add(connection: Executor, tenant_id: UUID, asked: KeyRequest, secret_sha256: bytes) -> KeyRow:
     """Store a key of an existing tenant, and return it."""
     row = await connection.fetchrow(
         "WITH k AS (INSERT INTO api_keys (key_id, tenant_id, name, secret_sha256, scopes, expires_at, session_prefix) "
@@ -94,11 +83,8 @@ async def add(
         f"SELECT {_LISTED} FROM k JOIN tenants t USING (tenant_id)",
         key_id=uuid4(),
         tenant_id=tenant_id,
-        name=name,
         secret_sha256=secret_sha256,
-        scopes=list(scopes),
-        expires_at=expires_at,
-        session_prefix=session_prefix,
+        **parameters(asked),
     )
     if row is None:
         raise RuntimeError("a key was not stored although nothing was in its way")

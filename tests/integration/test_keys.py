@@ -13,7 +13,8 @@ from app.main import create_app
 from app.runtime.settings import Settings
 from app.store import keys
 from app.store.engine import Database
-from app.tenants import CACHE_SECONDS, DEFAULT_TENANT, SCOPES, Caller, KeyRequest, Tenants, digest
+from app.store.keys import KeyRequest
+from app.tenants import CACHE_SECONDS, DEFAULT_TENANT, SCOPES, Caller, Tenants, digest
 from tests.conftest import serving
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
@@ -138,7 +139,7 @@ async def test_answers_are_believed_for_a_while_only(database: Database, tenants
 async def test_a_key_tried_too_early_works_later(database: Database, tenants: Tenants, clock: Clock) -> None:
     secret = "pal_" + "k" * 43
     assert await tenants.authenticate(secret) is None
-    await keys.create(database, "acme", "k", ["read"], digest(secret))
+    await keys.create(database, "acme", KeyRequest("k", ["read"]), digest(secret))
     clock.now += CACHE_SECONDS
     assert await tenants.authenticate(secret) is not None
 
@@ -170,9 +171,9 @@ async def test_keys_made_at_once_share_one_new_tenant(tenants: Tenants, database
 
 
 async def test_the_database_keeps_one_row_a_secret(tenants: Tenants, database: Database) -> None:
-    await keys.create(database, "acme", "k", ["read"], b"\x01" * 32)
+    await keys.create(database, "acme", KeyRequest("k", ["read"]), b"\x01" * 32)
     with pytest.raises(asyncpg.UniqueViolationError):
-        await keys.create(database, "other", "k", ["read"], b"\x01" * 32)
+        await keys.create(database, "other", KeyRequest("k", ["read"]), b"\x01" * 32)
     assert await count(database, "tenants") == 2
 
 
