@@ -20,6 +20,8 @@ from app.store.ids import SessionRef, session_key, session_ref
 from app.store.rows import decode
 from app.store.session_filter import ORDER, SCAN_MAX, ListPosition, SessionFilter, conditions, scan_conditions
 
+DEFAULT_POLICY: Final = ("default", 1)
+"""The policy of sessions that name none."""
 ALL: Final = SessionFilter()
 
 
@@ -203,18 +205,26 @@ def scan_end(tenant_id: UUID, after: ListPosition | None, filters: SessionFilter
     return f"{select} AND {sql} {ORDER} OFFSET :most - 1 LIMIT 1", values
 
 
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Settings of a session to create or change; None: the default, or the current value."""
+
+    model: str | None = None
+    policy: tuple[str, int] | None = None
+    metadata: Mapping[str, Json] | None = None
+    outside_tokens: int | None = None
+
+
 async def create(
     connection: Executor,
     tenant_id: UUID,
     external_id: str,
+    given: SessionSettings = SessionSettings(),
     *,
     estimator: str,
-    model: str | None = None,
-    policy: tuple[str, int] = ("default", 1),
-    metadata: Mapping[str, Json] | None = None,
-    outside_tokens: int | None = None,
 ) -> bool:
     """Create a session; return False if it exists."""
+    policy = given.policy or DEFAULT_POLICY
     row = await connection.fetchrow(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, model, policy_name, policy_version, "
         "metadata, outside_tokens) VALUES (:session_id, :tenant_id, :name, :estimator, :model, :policy_name, "
@@ -222,11 +232,11 @@ async def create(
         **session_ref(tenant_id, external_id)._asdict(),
         name=external_id,
         estimator=estimator,
-        model=model,
+        model=given.model,
         policy_name=policy[0],
         policy_version=policy[1],
-        metadata=canonical_json(metadata or {}),
-        outside_tokens=outside_tokens,
+        metadata=canonical_json(given.metadata or {}),
+        outside_tokens=given.outside_tokens,
     )
     return row is not None
 
@@ -277,16 +287,6 @@ async def set_view_policy(
         window_tokens=room.window_tokens,
         target=room.target,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """Settings of a session to create or change; None: the default, or the current value."""
-
-    model: str | None = None
-    policy: tuple[str, int] | None = None
-    metadata: Mapping[str, Json] | None = None
-    outside_tokens: int | None = None
 
 
 async def update(tx: Connection, session_id: UUID, given: SessionSettings, estimator: str | None) -> None:

@@ -25,7 +25,7 @@ from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.ids import SessionRef
 from app.store.rows import StoredEvent
-from app.store.sessions import SessionRow
+from app.store.sessions import DEFAULT_POLICY, SessionRow
 from app.tokenizers import Counting
 
 
@@ -185,7 +185,7 @@ class SessionSnapshot:
     log: SessionLog
     model: str | None
     estimator: str
-    policy: tuple[str, int] = ("default", 1)
+    policy: tuple[str, int] = DEFAULT_POLICY
     turn: TurnState = FIRST
 
     @classmethod

@@ -26,7 +26,7 @@ from app.store.engine import Connection, Database
 from app.store.forks import CutOff, Parent
 from app.store.ids import SessionRef, session_ref
 from app.store.lines import LineRow
-from app.store.sessions import SessionRow
+from app.store.sessions import SessionRow, SessionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,16 +203,8 @@ class Lines:
         """Create an empty line with the settings of another one, and point the name at it; both must be locked."""
 
         async def create(line: str) -> SessionRef | None:
-            made = await sessions.create(
-                tx,
-                root.tenant_id,
-                line,
-                estimator=row.estimator,
-                model=row.model,
-                policy=row.policy,
-                metadata=row.metadata,
-                outside_tokens=row.outside_tokens,
-            )
+            settings = SessionSettings(row.model, row.policy, row.metadata, row.outside_tokens)
+            made = await sessions.create(tx, root.tenant_id, line, settings, estimator=row.estimator)
             return session_ref(root.tenant_id, line) if made else None
 
         return await self._create(tx, root, Tip(), create)
@@ -251,7 +243,7 @@ async def lock_or_create(
     row = await sessions.lock(tx, ref)
     if row is None:
         sessions.check_name(name)
-        if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
+        if await sessions.create(tx, tenant_id, name, SessionSettings(model), estimator=estimator):
             await deletion.admit_name(tx, tenant_id, name, has_metadata=False)
             await quota.admit(tx, tenant_id)
         row = await sessions.lock(tx, ref)

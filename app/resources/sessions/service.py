@@ -6,7 +6,7 @@ Each process counts its own events, by a token bucket.
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,9 +19,8 @@ from app.resources.policies.service import Policies
 from app.store import deletion, sessions, views
 from app.store.engine import Connection, Database
 from app.store.ids import session_ref
-from app.store.rows import parameters
 from app.store.session_filter import ListPosition, SessionFilter
-from app.store.sessions import SessionRow, SessionSettings, ViewBudget
+from app.store.sessions import DEFAULT_POLICY, SessionRow, SessionSettings, ViewBudget
 from app.store.spans import MAIN
 from app.store.views import ListedEpoch
 from app.tokenizers import Counting
@@ -191,13 +190,11 @@ class Sessions:
     async def _create(self, tenant_id: UUID, external_id: str, given: SessionSettings) -> bool:
         """Create a session; return False if it exists. Raises InvalidRequest for a name reserved for lines."""
         sessions.check_name(external_id)
-        policy_ref = given.policy or ("default", 1)
-        self._view_budget(await self._policies.get(tenant_id, policy_ref), given.model, given.outside_tokens)
+        policy = await self._policies.get(tenant_id, given.policy or DEFAULT_POLICY)
+        self._view_budget(policy, given.model, given.outside_tokens)
         estimator = self._counting.estimator(given.model).name
         async with self._database.transaction() as tx:
-            created = await sessions.create(
-                tx, tenant_id, external_id, estimator=estimator, **parameters(replace(given, policy=policy_ref))
-            )
+            created = await sessions.create(tx, tenant_id, external_id, given, estimator=estimator)
             if created:
                 await deletion.admit_name(tx, tenant_id, external_id, has_metadata=given.metadata is not None)
                 await self._quota.admit(tx, tenant_id)
