@@ -7,8 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.assembly.assemble import CallRecord, NewCall, NewEpoch
-from app.core.assembly.inputs import CoverBounds, LoadedView
+from app.core.assembly.assemble import Assembled, CallRecord, NewEpoch
+from app.core.assembly.inputs import CoverBounds
 from app.core.log.events import canonical_json
 from app.core.plan.state.frontier import to_json
 from app.core.record import CallManifest
@@ -126,22 +126,14 @@ async def prepare(database: Database) -> None:
         await database.fetchrow(sql, **dict.fromkeys(numbered(sql)[1]))
 
 
-async def record(
-    connection: Executor,
-    tenant_id: UUID,
-    call: NewCall,
-    epoch: NewEpoch | None,
-    loaded: LoadedView,
-    answer: NewAnswer | None = None,
-) -> bool:
-    """Store a call planned from `loaded`, the epoch it opened, and the response under its request's key.
+async def record(connection: Executor, tenant_id: UUID, made: Assembled, answer: NewAnswer | None = None) -> bool:
+    """Store the call of an assembled context, the epoch it opened, and the response under its request's key.
 
     Return False, and store nothing, if another epoch was opened meanwhile or the session is gone. Raises
     AlreadyAnswered, and stores nothing, if the key has been used.
     """
-    values, of_epoch = _values(call, loaded, tenant_id), {} if epoch is None else _epoch_values(epoch)
-    sql = RECORD_CALL if epoch is None else RECORD_EPOCH
-    return await _one_statement(connection, sql, values | of_epoch, answer) is not None
+    sql = RECORD_CALL if made.epoch is None else RECORD_EPOCH
+    return await _one_statement(connection, sql, _values(made, tenant_id), answer) is not None
 
 
 async def _one_statement(
@@ -159,35 +151,28 @@ async def _one_statement(
 
 
 async def record_if_current(
-    connection: Executor,
-    tenant_id: UUID,
-    call: NewCall,
-    epoch: NewEpoch | None,
-    held: LoadedView,
-    estimator: str,
-    cover: CoverBounds | None,
-    answer: NewAnswer | None = None,
+    connection: Executor, tenant_id: UUID, made: Assembled, cover: CoverBounds | None, answer: NewAnswer | None = None
 ) -> str | None:
-    """Store the call, the epoch it opened, and the response under its request's key, if the held view is current.
+    """Store the same as `record`, if the held view that the context was made from is current.
 
     `cover` bounds the reach of the summaries with which the view is current; None if they cannot matter.
-    Return the state of compaction (`LoadedView.compaction`), which is read only if `held.compaction` is not `none`.
+    Return the state of compaction (`LoadedView.compaction`), which is read only if the view's is not `none`.
     Return None, and store nothing, if the held view is out of date. Raises AlreadyAnswered, and stores nothing, if the
     key has been used.
     """
-    values, of_epoch = _values(call, held, tenant_id), {} if epoch is None else _epoch_values(epoch)
+    held, estimator = made.inputs.loaded, made.inputs.counter.estimator.name
     conditions = {
         "held_epoch": held.epoch,
         "version": held.version,
         "learned_version": held.learned_version,
         "calibration_version": next((c.version for c in held.calibrations if c.estimator == estimator), 0),
         "estimator": estimator,
-        "last_breakpoints": list(held.last_breakpoints) if FORMATS[call.format].marked else None,
+        "last_breakpoints": list(held.last_breakpoints) if FORMATS[made.call.format].marked else None,
         "compacting": held.compaction != "none",
         **(dict.fromkeys(CoverBounds._fields) if cover is None else cover._asdict()),
     }
-    sql = RECORD_CALL_IF_CURRENT if epoch is None else RECORD_EPOCH_IF_CURRENT
-    row = await _one_statement(connection, sql, values | of_epoch | conditions, answer)
+    sql = RECORD_CALL_IF_CURRENT if made.epoch is None else RECORD_EPOCH_IF_CURRENT
+    row = await _one_statement(connection, sql, _values(made, tenant_id) | conditions, answer)
     return None if row is None else str(row["compaction"])
 
 
@@ -210,10 +195,10 @@ def _epoch_values(epoch: NewEpoch) -> dict[str, object]:
     }
 
 
-def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, object]:
-    """Return the parameters that all statements share."""
-    made_with = call.manifest
-    return parameters(call, "policy") | {
+def _values(made: Assembled, tenant_id: UUID) -> dict[str, object]:
+    """Return the parameters of a call, and of the epoch that it opened, if any."""
+    call, loaded, made_with = made.call, made.inputs.loaded, made.call.manifest
+    values = parameters(call, "policy") | {
         "session_id": loaded.session_id,
         "tenant_id": tenant_id,
         "created_at": loaded.created_at,
@@ -223,6 +208,7 @@ def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, obj
         "evicted_class": call.evicted_tokens.bit_length(),
         **manifest_columns(made_with),
     }
+    return values if made.epoch is None else values | _epoch_values(made.epoch)
 
 
 def manifest_columns(made_with: CallManifest) -> dict[str, Any]:

@@ -194,16 +194,8 @@ class Assembly:
             if span.is_recording:
                 _trace_plan(span, assembled)
         answer = ContextAnswer(asked.session, assembled, loaded.compaction, reason_not_shown(assembled), held=True)
-        compaction = await calls.record_if_current(
-            connection,
-            asked.tenant_id,
-            assembled.call,
-            assembled.epoch,
-            loaded,
-            inputs.counter.estimator.name,
-            cover,
-            await _new_answer(asked, answer),
-        )
+        kept = await _new_answer(asked, answer)
+        compaction = await calls.record_if_current(connection, asked.tenant_id, assembled, cover, kept)
         if compaction is None:
             return None
         return MadeContext(answer if asked.keep is not None else replace(answer, compaction=compaction), compaction)
@@ -233,11 +225,10 @@ class Assembly:
                 inputs = await self._loader.load(connection, asked)
             loaded, assembled = inputs.loaded, await self._plan(inputs)
             answer = await self._answer(asked, assembled, reason)
-            call, epoch, kept = assembled.call, assembled.epoch, await _new_answer(asked, answer)
-            if not await calls.record(connection, asked.tenant_id, call, epoch, loaded, kept):
+            if not await calls.record(connection, asked.tenant_id, assembled, await _new_answer(asked, answer)):
                 continue
             planned = assembled.rendered.plan
-            pressed = planned.moment == "pressed" and (epoch is not None or planned.stalled is not None)
+            pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
             if pressed and inputs.settings.policy.summarize.enabled:
                 await compactions.enqueue(connection, SessionRef(loaded.session_id, asked.tenant_id))
             is_current = held is None or held.loaded.head == loaded.head
