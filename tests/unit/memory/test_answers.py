@@ -236,6 +236,22 @@ def test_a_rejected_call_did_nothing() -> None:
     assert "[rejected] git commit -m a" in text and "Rejected: Write /a.sh" in text
 
 
+def test_a_rejected_call_without_words_is_left_out_once_it_was_done() -> None:
+    log = Log()
+    log.user(body={"content": "Sort the gauge."})
+    rejected = log.call("Bash", body={"arguments": {"command": "git commit -m a"}})
+    log.result(rejected, body={"content": REJECTED}, gist=REJECTED[:120])
+    log.user(body={"content": "[Request interrupted by user for tool use]"})
+    log.user(body={"content": "Now commit."})
+    lines = ["Sort the gauge.", "Rejected: Bash git commit -m a (the user then interrupted the agent)", "Now commit."]
+    assert [words for _, words, _ in user_lines(log.events)] == lines
+    log.result(log.call("Bash", body={"arguments": {"command": "git push"}}), body={"content": "fine"})
+    assert [words for _, words, _ in user_lines(log.events)] == lines
+    commit = log.call("Bash", body={"arguments": {"command": "git add -A && git commit -m b"}})
+    log.result(commit, body={"content": "[main 1a2b3c4] b"})
+    assert [words for _, words, _ in user_lines(log.events)] == ["Sort the gauge.", "Now commit."]
+
+
 def test_a_message_after_which_the_user_interrupted_the_agent_says_so() -> None:
     log = Log()
     log.user(body={"content": "commit this"})

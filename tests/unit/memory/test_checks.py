@@ -177,6 +177,33 @@ def test_commands_that_prepare_or_look_and_those_of_unknown_end_are_not_listed()
     assert commands(digest_of(log.events)) == []
 
 
+def test_beside_checks_other_commands_are_not_listed_nor_runs_of_unknown_end() -> None:
+    log = Log()
+    add_run(log, "./tide --verbose", "Exit code 1\nError: unknown flag: --verbose")
+    assert commands(digest_of(log.events)) == ["[error] ./tide --verbose"]
+    add_run(log, "go test ./wind | grep -v skip", "?")
+    assert commands(digest_of(log.events)) == ["go test ./wind"]
+    add_run(log, "go vet ./...", "")
+    assert commands(digest_of(log.events)) == ["go test ./wind", "[ok] go vet ./..."]
+    add_run(log, "go test ./...", "ok  \ttide\t0.2s")
+    assert commands(digest_of(log.events)) == ["[ok] go vet ./...", "[ok] go test ./..."]
+
+
+def test_an_edit_of_plain_text_leaves_checks_as_new_as_they_were() -> None:
+    log = Log()
+    add_run(log, "go test ./...", "ok  \ttide\t0.2s")
+    add_edit(log, "/srv/tide/docs/limits.md")
+    assert commands(digest_of(log.events)) == ["[ok] go test ./..."]
+
+
+def test_a_command_with_a_long_argument_is_left_out_once_it_succeeded() -> None:
+    log = Log()
+    add_run(log, "gh api comments -f body=\"$(cat <<'EOF'\nfine\nEOF\n)\"", "Exit code 1\ngh: Not Found (HTTP 404)")
+    assert commands(digest_of(log.events)) != []
+    add_run(log, "gh api comments -F body=fine", "{}")
+    assert "[error]" not in "".join(commands(digest_of(log.events)))
+
+
 def test_where_room_is_short_failures_are_listed_and_unknown_outcomes_left_out_first() -> None:
     log = Log()
     add_run(log, "go test ./tide", "Exit code 1\n--- FAIL: TestTide (0.1s)\nFAIL")

@@ -223,6 +223,10 @@ def test_a_command_is_listed_without_its_output_redirections() -> None:
         ("I always want metres. The name must be unique. You must always ask.", None),
         ("I don't need travel insurance. You never commit without asking. You will always ask.", None),
         ("I don't like mocks in tests.", ["I don't like mocks in tests."]),
+        ("The error is returned without context, others are wrapped (e.g., open the log / ensure it is there).", []),
+        ("- cut the name so that at least the gauge is shown? - just now [+176 -361]", []),
+        ("yes, we only need to do it once", []),
+        ("yes, but never push it", ["yes, but never push it"]),
     ],
 )
 def test_sentences_that_order_something_are_constraints(said: str, rules: list[str] | None) -> None:
@@ -529,7 +533,7 @@ def test_diffs_are_found_in_time_linear_in_the_text() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "modifies"),
     [
-        ("Bash", {"command": "git diff"}, True),
+        ("Bash", {"command": "git diff"}, False),
         ("Bash", {"command": "cd /srv && make fix; git --no-pager diff --cached | head -50"}, True),
         ("Bash", {"command": "git show HEAD"}, False),
         ("Bash", {"command": "git --no-pager log -p -3"}, False),
@@ -547,6 +551,19 @@ def test_a_diff_in_a_result_lists_modified_files_unless_it_was_a_lookup(
     log = Log()
     log.result(log.call(tool, body={"arguments": arguments}), body={"content": DIFF})
     assert ("tide/gauge.py" in digest_of(log.events).files_modified) == modifies
+
+
+@pytest.mark.parametrize(("tool", "arguments"), [("Bash", {"command": "make fix"}), ("Task", {"prompt": "mend it"})])
+def test_a_diff_of_uncommitted_changes_is_of_the_work_once_a_call_may_have_made_them(
+    tool: str, arguments: dict[str, Any]
+) -> None:
+    log = Log()
+    log.result(log.call("todo_write", body={"arguments": {"todos": []}}), body={"content": "fine"})
+    log.result(log.call("Bash", body={"arguments": {"command": "git diff"}}), body={"content": DIFF})
+    assert digest_of(log.events).files_modified == ()
+    log.result(log.call(tool, body={"arguments": arguments}), body={"content": "fine"})
+    log.result(log.call("Bash", body={"arguments": {"command": "git diff"}}), body={"content": DIFF})
+    assert digest_of(log.events).files_modified == ("tide/gauge.py",)
 
 
 def test_a_diffs_file_that_a_call_names_in_full_is_named_once() -> None:

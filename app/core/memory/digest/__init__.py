@@ -8,7 +8,15 @@ from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.memory.digest.calls import AnsweredCall, PlanStep, Task, answered_calls, plan_of, tasks_in
 from app.core.memory.digest.commands import moved_paths, programs, removed_paths
-from app.core.memory.digest.files import commits_in, files_of, is_one_of, is_temporary, repository_lines, single_edit
+from app.core.memory.digest.files import (
+    commits_in,
+    files_of,
+    is_one_of,
+    is_temporary,
+    looks,
+    repository_lines,
+    single_edit,
+)
 from app.core.memory.digest.names import names_in, weigh
 from app.core.memory.digest.outcomes import OK, CheckRun, outcomes_of, reads_only, run_of
 from app.core.memory.digest.record import FOUND_MAX, Artifact, Command, Digest, Output, Search, unite
@@ -93,7 +101,7 @@ def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, .
     """Return the paths that the calls read and modified, in order.
 
     Files whose edits were all taken back count as read. Temporary files that commands wrote are left out, unless other
-    tools work on such files too.
+    tools work on such files too. Diffs before any call that may have changed something show earlier work.
     """
     unchanged = _unchanged(calls)
     read: list[str] = []
@@ -102,11 +110,13 @@ def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, .
     works_on_temporary = any(
         is_temporary(path) for call in calls if call.command is None for path in (*call.use.read, *call.use.modified)
     )
+    acted = False
     for call in calls:
+        acted = acted or not (looks(call.tool) or call.use.read if call.command is None else reads_only(call.command))
         keeps_all = call.command is None or works_on_temporary
         read += call.use.read
         modified += call.use.modified if keeps_all else (one for one in call.use.modified if not is_temporary(one))
-        diffed += call.diffed
+        diffed += call.diffed if acted else ()
     if diffed:
         # A diff names a file from the root of its repository; a call may name the same file by its full path.
         full = {ending: path for path in (*read, *modified) for ending in _endings(path)}

@@ -8,6 +8,7 @@ from typing import Final
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest.calls import done_later
 from app.core.memory.digest.commands import programs
 from app.core.memory.digest.files import command_of, files_of, named_paths
 from app.core.memory.digest.sentences import (
@@ -48,6 +49,7 @@ _GIT_CHANGES: Final = frozenset(f"git {name}" for name in _GIT_CHANGED_BY.split(
 """Commands whose output does not begin with free text."""
 _INTERRUPT: Final = re.compile(r"\[Request interrupted by user[^\]]{0,40}\]")
 """Claude Code's record of an interruption."""
+_REJECTED: Final = "Rejected: "
 INTERRUPTED: Final = " (the user then interrupted the agent)"
 _NUMBER: Final = re.compile(
     r"(?<!\ball)(?<!\ball )\b(?P<kind>option|number|point|approach|plan|choice|nr\.?|#)? ?#?(?P<name>\d{1,2}|[A-H])"
@@ -139,14 +141,16 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
     """Yield each user message with words of its own: its seq, those words on one line, and the question it answers.
 
     The question is empty for a message that answers none. A message after which the user interrupted the agent says so.
-    A call that the user did not allow counts as a message: the user's words about it, and the call. `said` is the
-    assistant's text before the events.
+    A call that the user did not allow counts as a message: the user's words about it, and the call; without words only
+    if no later call did the same. `said` is the assistant's text before the events.
     """
     last: tuple[int, str, str] | None = None
+    done = done_later(events)
     for seq, words, asked in _user_lines(events, said):
         if last is not None:
             yield (last[0], last[1] + INTERRUPTED, last[2]) if _INTERRUPT.fullmatch(words) else last
-        last = None if _INTERRUPT.fullmatch(words) else (seq, words, asked)
+        is_done = words.startswith(_REJECTED) and seq in done
+        last = None if is_done or _INTERRUPT.fullmatch(words) else (seq, words, asked)
     if last is not None:
         yield last
 
@@ -186,7 +190,7 @@ def _rejection(result: Event, call: Event | None) -> str:
     tried = " ".join(filter(None, (tool, detail)))
     trusted = result.is_error or (_only_changes_git(command) if command else files_of(tool, arguments).modified)
     words = words_of(result.text) if trusted else ""
-    return f"{words} (rejecting: {tried})" if words else f"Rejected: {tried}"
+    return f"{words} (rejecting: {tried})" if words else f"{_REJECTED}{tried}"
 
 
 def _only_changes_git(command: str) -> bool:

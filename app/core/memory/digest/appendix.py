@@ -11,10 +11,8 @@ from itertools import accumulate
 from typing import Final
 
 from app.core.memory.digest.calls import next_last, open_last
-from app.core.memory.digest.commands import programs
 from app.core.memory.digest.files import distinct_files, is_one_of
-from app.core.memory.digest.outcomes import ERROR, OK, UNKNOWN, is_check, is_idle
-from app.core.memory.digest.record import Command, Digest, Search
+from app.core.memory.digest.record import Digest, Search, listed_commands
 from app.core.memory.digest.sentences import shorten
 from app.core.tokens.counter import Counter, TextKind
 
@@ -106,7 +104,6 @@ def _parts_of(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
 
 FOUND_SHOWN: Final = 3
 REPLACEMENT_CHARS: Final = 120
-COMMAND_CHARS_MAX: Final = 100
 PASSES: Final = 4
 SPARE: Final = 16
 """Tokens that may stay empty."""
@@ -159,10 +156,6 @@ REMOVED: Final = " (removed)"
 """The mark of a modified file that a command removed or moved away."""
 
 _TAG: Final = re.compile(rf"</?(?:{'|'.join(TAGS)})>", re.I)
-
-_REPOSITORY_COMMAND: Final = re.compile(
-    r"(?:git add [^&]{0,300}&& )?git (?:commit|push|reset|restore)\b|gh (?:pr|issue) create\b"
-)
 
 Measure = Callable[[str], int]
 Order = Callable[[str], str | int]
@@ -224,7 +217,7 @@ class Appendix:
             "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
             "repository": digest.made,
             "errors": digest.errors,
-            "commands": _commands(digest, beside),
+            "commands": listed_commands(digest, beside),
             "searches": [_search(search) for search in digest.searches if search.hits],
         }
         for tag, lines in lists.items():
@@ -320,32 +313,6 @@ def _modified(digest: Digest) -> Sequence[str]:
     weights = dict(digest.identifiers)
     files = sorted(distinct_files(digest.files_modified), key=lambda path: weights.get(path, 0.0))
     return [f"{path}{REMOVED}" if is_one_of(path, digest.files_removed) else path for path in files]
-
-
-def _commands(digest: Digest, beside: str) -> Sequence[str]:
-    """Return the commands that had an effect, then the checks."""
-    # The text of a here-document is not a command, but on one line it cannot be told apart.
-    bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
-    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_left_out(one, digest))]
-    others = [
-        one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at + 1 :]))
-    ]
-    stated = (f"[{one.state}] {shorten(one.text, COMMAND_CHARS_MAX)}" for one in others)
-    checks = [run.line(beside) for run in sorted(digest.checks, key=lambda run: (UNKNOWN, OK, ERROR).index(run.state))]
-    # If there are checks, only failed commands are worth the room.
-    return [*(one for one in stated if not checks or one.startswith(f"[{ERROR}]")), *checks]
-
-
-def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
-    """Return whether a later command of the same programs succeeded, such as `git add -A && git rebase --continue`."""
-    ran = {*programs(failed.text)}
-    return any(one.state == OK and ran <= {*programs(one.text)} for one in later)
-
-
-def _is_left_out(command: Command, digest: Digest) -> bool:
-    """Return whether the repository section covers a command, or it printed its own status and may be meant to fail."""
-    is_covered = bool(digest.made) and command.state == OK and _REPOSITORY_COMMAND.match(command.text) is not None
-    return is_covered or (command.state == ERROR and "$?" in command.text)
 
 
 def _search(search: Search) -> str:

@@ -4,21 +4,23 @@ An agent's plan is a list of steps, or tasks that single calls create and update
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from app.core.log.event import Event, lazy
 from app.core.log.events import EventType, Json
+from app.core.memory.digest.commands import programs
 from app.core.memory.digest.files import (
     FileUse,
     command_of,
     diffed_paths,
     files_of,
+    is_prose_file,
     is_temporary,
     shows_own_change,
 )
-from app.core.memory.digest.outcomes import state_of
+from app.core.memory.digest.outcomes import OK, state_of
 from app.core.memory.digest.sentences import is_refused, is_rejected, shorten
 
 
@@ -79,8 +81,8 @@ class AnsweredCall:
 
     @property
     def edits(self) -> bool:
-        """Whether the call changed files of the work."""
-        return any(not is_temporary(path) for path in self.use.modified)
+        """Whether the call changed files of the work that a check may read, which are others than plain text."""
+        return any(not (is_temporary(path) or is_prose_file(path)) for path in self.use.modified)
 
     @property
     def diffed(self) -> Sequence[str]:
@@ -95,6 +97,20 @@ def answered_calls(events: Sequence[Event]) -> list[AnsweredCall]:
     """Return the tool calls among the events in order, each with its last result."""
     results = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
     return [AnsweredCall(event, results.get(event.seq)) for event in events if event.type is EventType.TOOL_CALL]
+
+
+def done_later(events: Sequence[Event]) -> Collection[int]:
+    """Return the seqs of results of rejected calls; a later call of the tool with these programs or files succeeded."""
+    found: set[int] = set()
+    done: list[tuple[str, frozenset[str]]] = []
+    for call in reversed(answered_calls(events)):
+        subject = programs(call.command) if call.command else files_of(call.tool, call.event.arguments).modified
+        tool, subjects = call.tool, frozenset(subject)
+        if call.is_rejected:
+            found.update([call.result_seq] if any(tool == name and subjects <= known for name, known in done) else ())
+        elif call.state == OK:
+            done.append((tool, subjects))
+    return found
 
 
 def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:

@@ -69,6 +69,13 @@ _PATCHED: Final = re.compile(
     r"^(?:\*\*\* (?:Update|Add|Delete) File: |\*\*\* Move to: |\+\+\+ (?:b/)?|rename to )([^\t\n]{1,1000})", re.M
 )
 _TEMPORARY: Final = re.compile(r"(?:/private|/var)?/tmp(?:/|$)|/dev/")
+_LOOKING: Final = re.compile(
+    r"read|view|cat\b|grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|stat|todo|task_?(?:create|update|get)|^plan|fetch"
+    r"|^skill$|^think$",
+    re.I,
+)
+"""Names of tools that change nothing but the agent's own notes."""
+_PROSE: Final = re.compile(r"\.(?:md|mdx|markdown|rst|adoc|txt)$", re.I)
 _SHELLS: Final = re.compile(r"bash|shell|exec|terminal|command|run", re.I)
 
 
@@ -93,6 +100,16 @@ def distinct_files(files: Sequence[str]) -> Sequence[str]:
 def is_temporary(path: str) -> bool:
     """Return whether a path is outside the work, in a folder for temporary files."""
     return _TEMPORARY.match(path) is not None
+
+
+def looks(tool: str) -> bool:
+    """Return whether a tool, judged by its name, changes nothing but the agent's own notes."""
+    return _LOOKING.search(tool) is not None
+
+
+def is_prose_file(path: str) -> bool:
+    """Return whether a file's name is that of plain text."""
+    return _PROSE.search(path) is not None
 
 
 def edits_in(arguments: Mapping[str, Json]) -> Iterable[tuple[str, str]]:

@@ -1,5 +1,6 @@
-"""The digest as a record: its fields, the union of several, and its JSON."""
+"""The digest as a record: its fields, the union of several, the commands worth listing, and its JSON."""
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
@@ -7,9 +8,24 @@ from typing import Final, TypeVar
 
 from app.core.log.events import Json
 from app.core.memory.digest.calls import PlanStep, Task, unite_tasks
+from app.core.memory.digest.checks import check_of
+from app.core.memory.digest.commands import programs
 from app.core.memory.digest.files import is_one_of, unite_lines
 from app.core.memory.digest.names import Names, decay, heaviest
-from app.core.memory.digest.outcomes import CheckRun, bare_command, mark_before_edits, newest_runs, runs_in
+from app.core.memory.digest.outcomes import (
+    ERROR,
+    OK,
+    READERS,
+    UNKNOWN,
+    CheckRun,
+    bare_command,
+    is_check,
+    is_idle,
+    mark_before_edits,
+    newest_runs,
+    runs_in,
+)
+from app.core.memory.digest.sentences import shorten
 
 READ_FILES_MAX: Final = 1000
 REMOVED_FILES_MAX: Final = 200
@@ -201,6 +217,48 @@ def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
     """Yield the checks of each digest, marked as older if a later digest has edits."""
     for number, digest in enumerate(digests):
         yield mark_before_edits(digest.checks) if any(d.edits for d in digests[number + 1 :]) else digest.checks
+
+
+COMMAND_CHARS_MAX: Final = 100
+_REPOSITORY_COMMAND: Final = re.compile(
+    r"(?:git add [^&]{0,300}&& )?git (?:commit|push|reset|restore)\b|gh (?:pr|issue) create\b"
+)
+
+
+def listed_commands(digest: Digest, beside: str) -> Sequence[str]:
+    """Return the checks; without any, the commands that had an effect."""
+    # The text of a here-document is not a command, but on one line it cannot be told apart.
+    bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
+    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_left_out(one, digest))]
+    others = [
+        one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at + 1 :]))
+    ]
+    stated = (f"[{one.state}] {shorten(one.text, COMMAND_CHARS_MAX)}" for one in others)
+    return [run.line(beside) for run in _telling_checks(digest.checks)] or list(stated)
+
+
+def _telling_checks(runs: Sequence[CheckRun]) -> Sequence[CheckRun]:
+    """Return the runs, failures last; those without a known outcome only if no other of their kind has one."""
+    known = {_kind(run) for run in runs if run.state != UNKNOWN}
+    telling = (run for run in runs if run.state != UNKNOWN or _kind(run) not in known)
+    return sorted(telling, key=lambda run: (UNKNOWN, OK, ERROR).index(run.state))
+
+
+def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
+    """Return whether a later command of the same programs succeeded, apart from those that only read, such as `cat`."""
+    ran = {name for name in programs(failed.text) if name.partition(" ")[0] not in READERS}
+    return bool(ran) and any(one.state == OK and ran <= {*programs(one.text)} for one in later)
+
+
+def _is_left_out(command: Command, digest: Digest) -> bool:
+    """Return whether the repository section covers a command, or it printed its own status and may be meant to fail."""
+    is_covered = bool(digest.made) and command.state == OK and _REPOSITORY_COMMAND.match(command.text) is not None
+    return is_covered or (command.state == ERROR and "$?" in command.text)
+
+
+def _kind(run: CheckRun) -> str:
+    check = check_of(run.text)
+    return check.kind if check else run.text
 
 
 _DETAILS: Final = {

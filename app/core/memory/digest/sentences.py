@@ -128,7 +128,10 @@ _NUMBERED: Final = re.compile(r"[:.!?;…]\s\d{1,2}\.\s")
 _BREAK_OF_ITEMS: Final = re.compile(rf"{_STOP}(?<!\s\d\.)(?<!\s\d\d\.){_SPACE}")
 """The space between two sentences in a line with such items, whose numbers are no sentences."""
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
-_QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])")
+_QUOTED: Final = re.compile(
+    r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])|^.{0,400}\[\+\d+ -\d+\]\s{0,8}$"
+)
+"""A line that the user copied: a quotation, a drawing, a listing, a stack, or one that ends with counts of a diff."""
 _QUOTES_FIRST: Final = re.compile(r"[+>] ")
 """The beginning of a text whose author copied a line of a diff, or of another text, to speak about it."""
 _STRONG: Final = re.compile(
@@ -189,6 +192,13 @@ _FINDING: Final = re.compile(
 _BRACKETED: Final = re.compile(r"\[[^\]]{0,200}\]")
 _REQUEST: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
 """Words that make even a question a rule."""
+_ASSENT: Final = re.compile(r"\W{0,4}(?:yes|yeah|yep|ok|okay|sure)\b", re.I)
+"""The beginning of an answer, which is understood with its question only."""
+_ORDERS: Final = re.compile(
+    rf"{_REQUEST.pattern}|\b(?:must|never|always|do not|don['’]?t|cannot|can['’]?t|not allowed|should)\b", re.I
+)
+"""Words with which an answer also states a rule."""
+_EXAMPLES: Final = re.compile(r"\((?:e\.g\.|i\.e\.|for example|such as)[^)]{0,200}\)", re.I)
 _LOG_LINE: Final = re.compile(
     r"^(?:\[[^\]\n]{0,80}\]|error|warn(?:ing)?|fail(?:ed)?|traceback|exception)\b.{0,3}:", re.I
 )
@@ -323,6 +333,9 @@ def _states_rule(sentence: str, in_document: bool) -> bool:
     sentence = _SPEAKER.sub("", sentence)
     if sentence.endswith("?") or _QUESTION.match(sentence):
         return bool(_REQUEST.search(sentence))
+    sentence = _EXAMPLES.sub("", sentence)
+    if _ASSENT.match(sentence) and not _ORDERS.search(sentence):
+        return False
     if _STRONG.search(_DESCRIBES.sub("", sentence)):
         return True
     begins = _INSTRUCTION.match(sentence) if in_document else not _STATEMENT.match(sentence)

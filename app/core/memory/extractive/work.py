@@ -22,6 +22,7 @@ from app.core.memory.digest.files import (
     distinct_files,
     files_of,
     is_temporary,
+    looks,
     single_edit,
     undone_changes,
     writes_whole,
@@ -142,11 +143,6 @@ def _join(last: str, following: str) -> str | None:
 
 COMMAND_CHARS_MAX: Final = 100
 
-_LOOKING: Final = re.compile(
-    r"read|view|cat\b|grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|stat|todo|task_?(?:create|update|get)|^plan|fetch"
-    r"|^skill$|^think$",
-    re.I,
-)
 _ASKING: Final = re.compile(r"(?:^|_)(?:get|look_?up|query|check|calculate|describe|show|count)(?:$|_)", re.I)
 """Names of tools that change nothing; the calls of others come first."""
 _END_OF_FILES: Final = re.compile(r"(?<=</modified-files>)")
@@ -181,6 +177,8 @@ class SpanWork:
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
+        self._committed: list[list[tuple[str, FileChange]]] = []
+        self._read: set[str] = set()
         self._replaced: dict[tuple[str, str, str], FileChange] = {}
         self._paths: dict[str, set[str]] = {}
         self._commands: dict[str, tuple[str, _Attempts]] = {}
@@ -210,7 +208,7 @@ class SpanWork:
             if not (call.is_refused and _UNREAD.search(output)):
                 self._edits.setdefault(path, _Attempts()).add(state, call.seq)
             if state == OK and not self._takes_back(path, arguments):
-                change = FileChange(is_new=writes_whole(arguments))
+                change = FileChange(is_new=writes_whole(arguments) and path not in self._read)
                 change.add(1, call.seq, definitions(arguments))
                 name = self._name(path)
                 if name in self._changes:
@@ -218,7 +216,8 @@ class SpanWork:
                 self._note(path, change)
                 if edit := single_edit(arguments):
                     self._replaced[path, *edit] = change
-        if not (use.modified or use.read or _LOOKING.search(tool)):
+        self._read.update(use.read)
+        if not (use.modified or use.read or looks(tool)):
             self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
                 self._call(tool, 1, call.seq, plain_arguments(arguments))
@@ -284,7 +283,8 @@ class SpanWork:
         for gone in removed_paths(command) if state == OK else ():
             self._remove(gone, seq)
         if commits_in(command, output):
-            self._uncommitted.clear()
+            self._committed.append(self._uncommitted)
+            self._uncommitted = []
 
     def _add_written(self, command: str, seq: int) -> None:
         """Note the files of the work that a command wrote; one that it replaced may lack what edits added."""
@@ -309,6 +309,8 @@ class SpanWork:
             self._uncommitted += [(path, deletion) for path in paths]
 
     def _revert(self, back: Undone) -> None:
+        for _ in range(min(back.commits, len(self._committed))):
+            self._uncommitted = [*self._committed.pop(), *self._uncommitted]
         gone = [
             (path, change)
             for path, change in self._uncommitted
@@ -321,16 +323,21 @@ class SpanWork:
                 self._paths.setdefault(self._name(path), set()).add(path)
 
     def done(self) -> Sequence[SectionLine]:
-        """Return lines on files changed and tools called, in this order."""
+        """Return lines on files changed, those with the most changes that are not committed first, and tools called."""
         counted = self._counts_all
         changes = {name: change for name, change in self._changes.items() if change.times > 0 or change.is_gone}
-        changed = [change.line(name, counted=counted) for name, change in changes.items()]
+        uncommitted = {self._name(path) for path, _ in self._uncommitted}
+        ranked = sorted(
+            changes.items(), key=lambda one: (one[0] in uncommitted, one[1].times, one[1].seq), reverse=True
+        )
+        changed = [change.line(name, counted=counted) for name, change in ranked]
         did, asked = (
             [calls.line(tool) for tool, calls in self._called.items() if bool(_ASKING.search(tool)) is asks]
             for asks in (False, True)
         )
         changed += by_commands(self._changes, counted=counted)
-        return [line for lines in (changed, did, asked) for line in sorted(lines, key=lambda line: -line.seq)]
+        called = (line for lines in (did, asked) for line in sorted(lines, key=lambda line: -line.seq))
+        return [*changed, *called]
 
     def failing(self) -> Sequence[SectionLine]:
         """Return lines on commands, edits and tools that failed when last tried, without checks, the newest first.
@@ -364,7 +371,7 @@ def _may_settle(call: AnsweredCall) -> bool:
         return False
     if call.command is not None:
         return not is_idle(call.command)
-    return bool(call.use.modified) or not (call.use.read or _LOOKING.search(call.tool))
+    return bool(call.use.modified) or not (call.use.read or looks(call.tool))
 
 
 def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
