@@ -13,6 +13,7 @@ from app.core.memory.extractive.changes import NAMES_MAX
 from app.core.memory.extractive.quotes import central, quotes, sentences_of
 from app.core.memory.extractive.sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
 from app.core.memory.extractive.statements import findings, finished_statements
+from app.core.memory.extractive.work import SpanWork
 from app.core.tokens.counter import TextKind
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract, extract_prefix
@@ -517,6 +518,42 @@ def test_changes_reverted_by_git_are_not_listed_as_done() -> None:
     assert set(section(body(log), "### Done")) == {"Changed gauge.go x2."}
     log.result(log.call("Bash", body={"arguments": {"command": "git reset --hard"}}), body={"content": ""})
     assert section(body(log), "### Done") == ["Changed gauge.go."]
+
+
+def test_changes_of_commits_that_a_hard_reset_removed_are_not_listed_as_done() -> None:
+    log = Log()
+    add_edit(log, "a", "b")
+    run(log, "git commit -am x", "[m abcdef1] x")
+    add_edit(log, "b", "c", path="/srv/tide/feet.go")
+    run(log, "git commit -am y", "[m abcdef2] y")
+    run(log, "git reset HEAD~1", "Unstaged changes after reset:")
+    assert set(section(body(log), "### Done")) == {"Changed gauge.go.", "Changed feet.go."}
+    run(log, "git commit -am z", "[m abcdef3] z")
+    run(log, "git reset --hard HEAD~1", "HEAD is now at abcdef1 x")
+    assert section(body(log), "### Done") == ["Changed gauge.go."]
+
+
+def test_uncommitted_changes_and_files_with_many_are_listed_first_without_details_if_room_is_short() -> None:
+    log = Log()
+    log.user(body={"content": "Convert every height."})
+    for number in range(5):
+        add_edit(log, f"func Low{number}() {{\n}}", f"func High{number}() {{\n}}")
+    add_edit(log, "a", "b", path="/srv/tide/feet.go")
+    lines = SpanWork(log.events).done()
+    assert [line.text.split(":")[0].rstrip(".") for line in lines] == ["Changed gauge.go x5", "Changed feet.go"]
+    run(log, "git commit -am x", "[m abcdef1] x")
+    add_edit(log, "b", "c", path="/srv/tide/feet.go")
+    assert SpanWork(log.events).done()[0].text == "Changed feet.go x2."
+    assert "Changed gauge.go x5." in section(body(log, 48), "### Done")
+
+
+def test_a_file_that_was_read_before_is_changed_when_it_is_written_whole() -> None:
+    log = Log()
+    for path in ("old.go", "new.go"):
+        if path == "old.go":
+            log.result(log.call("read", body={"arguments": {"path": path}}), body={"content": "a"})
+        log.result(log.call("write", body={"arguments": {"path": path, "content": "b"}}), body={"content": "fine"})
+    assert {line.text for line in SpanWork(log.events).done()} == {"Changed old.go.", "Wrote new.go."}
 
 
 def run(log: Log, command: str, says: str = "", **more: Any) -> None:

@@ -12,9 +12,11 @@ from app.core.memory.extractive.statements import (
     finished_statements,
     has_content,
     is_narration,
+    is_observation,
     refutes,
     reports_success,
     statements,
+    states_next_step,
 )
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract
@@ -124,6 +126,73 @@ def test_choices_are_decisions_and_observations_are_context() -> None:
     assert f"{CONTEXT}\n- The issue was that the report converts every height.\n#" in text
 
 
+def test_an_observation_before_a_change_says_that_it_was_found_earlier() -> None:
+    log = Log()
+    log.user(body={"content": "Print the heights in metres."})
+    log.assistant(body={"content": "The heights are wrong because the report never converts them."})
+    arguments = {"file_path": "report.py", "old_string": "h", "new_string": "h / 3.28"}
+    log.result(log.call("Edit", body={"arguments": arguments}), body={"content": "fine"})
+    for number in range(3):
+        log.assistant(body={"content": f"Harbour number {number} is dry."})
+    assert "- Found earlier: The heights are wrong because the report never converts them." in decided(log)
+    log.assistant(body={"content": "The depths are wrong because nobody measured them."})
+    for number in range(3):
+        log.assistant(body={"content": f"Harbour number {number} is dry."})
+    assert "\n- The depths are wrong because nobody measured them." in decided(log)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_choice"),
+    [
+        ("The report is creating a second file instead of reading the first.", False),
+        ("The gauge incorrectly prints feet because it stops at the first gap.", False),
+        ("`gauge.py` - Added the unit so that readers know it.", True),
+        ("Since the report has the width, I can use it for the column.", True),
+        ("The simplest fix is to merge both tables since they are alike.", True),
+    ],
+)
+def test_a_decision_states_a_choice_or_work(text: str, is_choice: bool) -> None:
+    assert is_observation(text) is not is_choice
+
+
+def test_items_under_a_heading_over_decisions_are_decisions() -> None:
+    text = (
+        "## Key design decisions\n\n- The unit stands in the head of the table\n\n## Files\n\n- The report of heights"
+    )
+    assert findings_of(text) == ["The unit stands in the head of the table"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The gauge was removed in commit 9d754fb.",
+        "The branch name has changed since the test was written.",
+        "In real use, both files are committed to the repository.",
+    ],
+)
+def test_a_sentence_on_what_happened_before_is_no_finished_work(text: str) -> None:
+    assert not list(finished_statements(text))
+
+
+def test_a_reason_within_a_report_is_no_next_step() -> None:
+    report = "## Fixed the gauge\n\nA second run changes its own work, so we should always continue on the same branch."
+    sentence = "A second run changes its own work, so we should always continue on the same branch."
+    assert not states_next_step(sentence, report)
+    assert states_next_step(sentence, sentence)
+    assert not states_next_step("Let me look at the gauge.", "Let me look at the gauge.")
+
+
+def test_a_report_with_headings_is_shortened_to_its_outline() -> None:
+    sections = [f"### {n}. Fixed harbour {n}\n\nIt printed feet. {'Rain falls. ' * 20}" for n in (1, 2, 3)]
+    text = "\n\n".join(["All tests pass.", *sections])
+    assert condense(text, 126) == (
+        "All tests pass. Fixed harbour 1: It printed feet. … Fixed harbour 2: It printed feet. …"
+        " Fixed harbour 3: It printed feet. …"
+    )
+    assert condense(text, 80) == "All tests pass. Fixed harbour 1: … Fixed harbour 2: … Fixed harbour 3: …"
+    assert "harbour 2" not in condense(text, 60)
+
+
 def test_an_observation_is_left_out_rather_than_cut() -> None:
     log = Log()
     log.user(body={"content": "Print the heights in metres."})
@@ -191,7 +260,7 @@ def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on()
     second = "## Latest Agent Messages\n- I fixed the report of heights for every harbour. The estuary is next."
     third = "## Latest Agent Messages\n- All tests of the estuary pass."
     text = extract([], f"{first}\n\n{second}\n\n{third}", Digest(), 600, COUNTER)
-    assert "## Critical Context\n- I found the bug. The report converts each height twice." in text
+    assert "## Critical Context\n- Found earlier: I found the bug. The report converts each height twice." in text
     assert "### Done\n- I fixed the report of heights for every harbour." in text
     assert text.endswith("## Agent Messages at the End of This Part\n- All tests of the estuary pass.")
 

@@ -21,11 +21,13 @@ from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import abridge, ask_of, own_messages, own_words
 from app.core.memory.extractive.changes import (
     commits_of,
+    dated,
     decisions,
     finished_work,
     goals,
     is_later,
     is_request,
+    opening,
     ranked,
     requests_in,
     without_discarded,
@@ -73,18 +75,19 @@ from app.core.memory.extractive.sections import (
     without_counts,
 )
 from app.core.memory.extractive.statements import (
-    INTENT,
     has_content,
     is_observation,
-    looks_only,
     problems,
     refutes,
     reports_success,
+    states_next_step,
 )
 from app.core.memory.extractive.work import SpanWork, failed_checks, last_effect, plain_arguments
 
 NEWEST_TEXTS: Final = 3
 """The number of newest assistant texts that are quoted, and of open calls that are named."""
+TEXT_SHARE: Final = 0.92
+"""The share of a body's room that its headings leave for text."""
 LONG_SHARE: Final = 0.6
 """The share of a section's room from which a user's message, or a text of the assistant, is shortened."""
 LONG_CHARS: Final = 240
@@ -98,9 +101,9 @@ _WORK: Final = {
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
-    LATEST: 0.225,
-    DONE: 0.04,
-    DECISIONS: 0.07,
+    LATEST: 0.25,
+    DONE: 0.03,
+    DECISIONS: 0.06,
     NEXT: 0.03,
     CONTEXT: 0.03,
 }
@@ -118,21 +121,6 @@ _GREETING: Final = re.compile(
     re.I,
 )
 """A message without content, also with a mark of the conversation's end."""
-_WANTED: Final = re.compile(
-    r"\b(?:please|(?:can|could|would|will) you|help (?:me|us|with)|i(?:['’]d| would) like|(?:i|we) (?:want|need)"
-    r"|i['’]m (?:trying|looking)|how (?:do|can|should|would) (?:i|we)|(?:tell|give|show|teach|remind) (?:me|us))\b"
-    r"|^(?!.{0,80}(?:\w: |\b(?:how|what about)(?: \w{2,4})? you\b))[^\n]*\?$"
-    r"|^\W{0,4}(?:(?:now|then|and|also|ok(?:ay)?|so)[ ,]{1,3})?(?:explain|write|find|list|compare|translate"
-    r"|summari[sz]e|plan|suggest|draft|check|fix|review|make|create|add|describe|calculate|convert|recommend|book"
-    r"|cancel|change|sort|print|draw|let['’]s)\b",
-    re.I,
-)
-"""Words of a request in a talk without tools; a question only if no speaker is named and it asks for no well-being."""
-_ENGLISH: Final = re.compile(r"\b(?:the|an?|i|you|it|is|and|to|of|that|for)\b", re.I)
-"""Words without which a message is probably in a language whose requests _WANTED does not know."""
-_NEXT: Final = re.compile(
-    rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains?(?= to\b|:)|still (?:need|have|to)|pending)\b", re.I
-)
 
 
 class SpanBody:
@@ -165,8 +153,9 @@ class SpanBody:
         past = [(line.seq, MARKED_BEFORE_LAST.sub("", line.text)) for line in told]
         finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
         new, old = messages.decisions(), decisions(past, ())
-        observed = [] if messages.is_talk else [one for one in interleave(new, old) if is_observation(one.text)]
         decided = interleave(new, ranked([*earlier[DECISIONS], *old]))
+        told_of = [] if messages.is_talk else [one for one in interleave(new, old) if one.seq not in messages.commits]
+        observed = [one for one in told_of if is_observation(one.text)]
         planned = {
             state: _lines((step.text for step in digest.plan if step.state == state), 0)
             for state in (PENDING, UNDER_WAY)
@@ -184,7 +173,7 @@ class SpanBody:
         self._answered = [line for line in answered if _ANSWER.sub("", line.text) not in asked]
         # In the order in which the sections choose: a sentence goes to the first section that takes it.
         self._candidates: Mapping[str, Sequence[SectionLine]] = {
-            GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
+            GOAL: opening(earlier[GOAL], asks) if messages.is_talk else goal,
             USERS: [],
             CONSTRAINTS: rules,
             BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED]), *messages.open_problems()],
@@ -194,7 +183,12 @@ class SpanBody:
             DONE: finished,
             DECISIONS: [*notes.decisions, *(line for line in decided if line not in observed)],
             NEXT: messages.next_steps() or before[NEXT],
-            CONTEXT: [*notes.structure, *notes.others, *observed, *messages.context(earlier[CONTEXT])],
+            CONTEXT: [
+                *notes.structure,
+                *notes.others,
+                *dated(observed, last_effect(events)),
+                *messages.context(earlier[CONTEXT]),
+            ],
         }
 
     def write(self, max_tokens: int) -> str:
@@ -203,7 +197,7 @@ class SpanBody:
         candidates = dict(self._candidates)
         if not messages.is_talk:
             candidates[USERS] = _newest_first(self._said, shares[USERS] * max_tokens)
-            candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens))
+            candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens * TEXT_SHARE), self._measure)
         late = {USERS: self._answered}
         sections = [
             Section(heading, lines, shares[heading], late.get(heading, ())) for heading, lines in candidates.items()
@@ -259,6 +253,8 @@ class _Messages:
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
         self._reports, refuted = _reports(events)
         self._commits = commits_of(events)
+        self.commits = {one.seq for one in self._commits}
+        """Seqs, of texts that give the reasons for a change."""
         self._unrefuted = [one for one in self._assistant_texts if one[0] not in refuted]
         self._stands = without_discarded(self._unrefuted, events, [event.seq for event in self.users])
         self._focus = content_words(focus)
@@ -295,8 +291,8 @@ class _Messages:
                 found.append(SectionLine(f'{words} (answered: "{answer}")', seq))
         return found[::-1]
 
-    def latest(self, tokens: int) -> Sequence[SectionLine]:
-        """Return the newest assistant texts with content, newest first; long ones by their first and last sentences.
+    def latest(self, tokens: int, measure: Measure) -> Sequence[SectionLine]:
+        """Return the newest assistant texts with content, newest first; long ones by some of their sentences.
 
         If there are no events, the texts of the earlier summaries are used. Texts before the user's last message are
         marked.
@@ -309,6 +305,8 @@ class _Messages:
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
             line = condense(text, most, is_first=not found)
+            if not found and (taken := measure(f"- {line}\n")) > tokens:
+                line = condense(text, most * tokens // taken)
             if line:
                 found.append(SectionLine(f"{BEFORE_LAST if 0 < seq < last else ''}{line}", seq))
                 room -= len(line)
@@ -350,8 +348,8 @@ class _Messages:
 
     def next_steps(self) -> Sequence[SectionLine]:
         """Return the next steps in the newest assistant text, in its order."""
-        found = self._sentences_of(self._assistant_texts[-1:])
-        return [s for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
+        newest = self._assistant_texts[-1:]
+        return [one for seq, text in newest for one in self._sentences[seq] if states_next_step(one.text, text)]
 
 
 def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:
@@ -384,13 +382,6 @@ def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[Secti
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
     whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
     return [*whole, *(SectionLine(abridge(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
-
-
-def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """Return the first request of a talk, then the others, the newest first; other words of a talk are no goal."""
-    wanted = [ask for ask in asks if _WANTED.search(ask.text) or not _ENGLISH.search(ask.text)]
-    first = [*goal[:1], *(wanted[:1] if not goal else ())]
-    return [*first, *reversed(wanted[0 if goal else 1 :]), *goal[1:]]
 
 
 def _lines(texts: Iterable[str], seq: int) -> list[SectionLine]:

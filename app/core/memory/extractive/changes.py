@@ -1,7 +1,8 @@
 """Statements of the log about goals, changes, commits and conclusions."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Final
@@ -16,8 +17,14 @@ from app.core.memory.digest.files import commits_in, edits_in, undone_changes
 from app.core.memory.digest.outcomes import OK
 from app.core.memory.digest.sentences import abridge
 from app.core.memory.extractive.quotes import TELLING_WORDS, Sentence, distinct
-from app.core.memory.extractive.sections import EARLIER_MARK, FIRST_REQUEST, LATEST_REQUEST, SectionLine
-from app.core.memory.extractive.statements import findings, finished_statements, newest_diagnoses, worth_of
+from app.core.memory.extractive.sections import (
+    EARLIER_MARK,
+    FIRST_REQUEST,
+    FOUND_BEFORE,
+    LATEST_REQUEST,
+    SectionLine,
+)
+from app.core.memory.extractive.statements import findings, finished_statements, is_diagnosis, worth_of
 
 NAMES_MAX: Final = 4
 NAME_CHARS_MAX: Final = 60
@@ -235,10 +242,29 @@ def decisions(
     turn. A diagnosis that a later one of its turn replaced is left out.
     """
     found = [(seq, worth, text) for seq, whole in texts for worth, text in findings(whole, is_report=seq in reports)]
-    kept = newest_diagnoses(found, turns)
+    kept = _newest_diagnoses(found, turns)
     worths = {(seq, text): worth for seq, worth, text in kept}
     chosen = _distinct_lines([(seq, text) for seq, _, text in kept])
     return sorted(chosen, key=lambda line: -worths[line.seq, line.text])
+
+
+def _newest_diagnoses(
+    found: Iterable[tuple[int, float, str]], turns: Sequence[int]
+) -> Sequence[tuple[int, float, str]]:
+    """Return the findings, given oldest first with their seqs, without diagnoses that a later one of the turn replaced.
+
+    `turns` are the seqs of the users' messages.
+    """
+    kept: list[tuple[int, float, str]] = []
+    later: set[int] = set()
+    for seq, worth, text in reversed(list(found)):
+        turn = bisect_left(turns, seq)
+        if is_diagnosis(text):
+            if turn in later:
+                continue
+            later.add(turn)
+        kept.append((seq, worth, text))
+    return kept
 
 
 def finished_work(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
@@ -250,6 +276,14 @@ def finished_work(texts: Sequence[tuple[int, str]], reports: Collection[int] = (
 def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """Return the decisions of earlier summaries, the best first; of equals the newest first."""
     return sorted(lines, key=lambda line: (-worth_of(line.text), -line.seq))
+
+
+def dated(observations: Sequence[SectionLine], changed: int) -> Sequence[SectionLine]:
+    """Return the observations, marked FOUND_BEFORE if they are from an earlier summary or a change followed.
+
+    `changed` is the seq of the newest change.
+    """
+    return [line if line.seq > changed else SectionLine(FOUND_BEFORE + line.text, line.seq) for line in observations]
 
 
 def _distinct_lines(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
@@ -331,3 +365,24 @@ def _corrects(later: str, text: str) -> bool:
     ours, theirs = content_words(later), content_words(text.removesuffix(INTERRUPTED))
     begins = later.split(" ", 1)[0] == text.split(" ", 1)[0]
     return begins and len(ours & theirs) >= CORRECTED * max(len(ours), len(theirs))
+
+
+_WANTED: Final = re.compile(
+    r"\b(?:please|(?:can|could|would|will) you|help (?:me|us|with)|i(?:['’]d| would) like|(?:i|we) (?:want|need)"
+    r"|i['’]m (?:trying|looking)|how (?:do|can|should|would) (?:i|we)|(?:tell|give|show|teach|remind) (?:me|us))\b"
+    r"|^(?!.{0,80}(?:\w: |\b(?:how|what about)(?: \w{2,4})? you\b))[^\n]*\?$"
+    r"|^\W{0,4}(?:(?:now|then|and|also|ok(?:ay)?|so)[ ,]{1,3})?(?:explain|write|find|list|compare|translate"
+    r"|summari[sz]e|plan|suggest|draft|check|fix|review|make|create|add|describe|calculate|convert|recommend|book"
+    r"|cancel|change|sort|print|draw|let['’]s)\b",
+    re.I,
+)
+"""Words of a request in a talk without tools; a question only if no speaker is named and it asks for no well-being."""
+_ENGLISH: Final = re.compile(r"\b(?:the|an?|i|you|it|is|and|to|of|that|for)\b", re.I)
+"""Words without which a message is probably in a language whose requests _WANTED does not know."""
+
+
+def opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:
+    """Return the first request of a talk, then the others, the newest first; other words of a talk are no goal."""
+    wanted = [ask for ask in asks if _WANTED.search(ask.text) or not _ENGLISH.search(ask.text)]
+    first = [*goal[:1], *(wanted[:1] if not goal else ())]
+    return [*first, *reversed(wanted[0 if goal else 1 :]), *goal[1:]]

@@ -192,6 +192,7 @@ _MARK: Final = re.compile(r"^(\s{0,40})([-*•]|\d{1,3}[.)])\s{1,8}")
 """The beginning of an item of a list: its indentation and its mark."""
 _UNSTOPPED: Final = re.compile(r"[\w)`]$")
 """The end of a sentence without punctuation."""
+SECTIONS_MIN: Final = 3
 
 
 def condense(text: str, chars: int, *, is_first: bool = True) -> str:
@@ -200,13 +201,16 @@ def condense(text: str, chars: int, *, is_first: bool = True) -> str:
     Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
     the next steps. A sentence that ends with a colon is joined to the next one, and to the first one shown of the list
     after it; one that points back, to the one before it. Sentences that only announce are left out, except the last. If
-    few sentences fit, it is the first words if `is_first`, else empty.
+    few sentences fit, it is the first words if `is_first`, else empty. A text with SECTIONS_MIN headings or more is
+    shortened to its outline.
     """
     listed = _tables_as_lists(text)
     line = plain(_with_stops(listed))
     if len(line) <= chars:
         return line
     units = _units(listed)
+    if outline := _outline(units, chars):
+        return outline
     kept: set[int] = set()
     room, at, end = chars, 0, len(units)
     while at < end:
@@ -229,12 +233,44 @@ def condense(text: str, chars: int, *, is_first: bool = True) -> str:
 class _Unit:
     """A sentence with content, or an item of a list with its mark, and the lead-in or heading that it depends on.
 
-    `block` numbers the paragraph or list that it belongs to.
+    `block` numbers the paragraph or list that it belongs to, `heading` is the one above it.
     """
 
     lead: str
     text: str
     block: int
+    heading: str
+
+
+def _outline(units: Sequence[_Unit], chars: int) -> str:
+    """Return the headings of a text with as many of the first sentences under them as fit; empty if they do not fit.
+
+    Empty too if there are fewer than SECTIONS_MIN. Sentences before the first heading come first.
+    """
+    sections: dict[str, list[str]] = {}
+    for one in units:
+        sections.setdefault(one.heading, []).append(one.text)
+    if len(sections.keys() - {""}) < SECTIONS_MIN:
+        return ""
+    shown = {heading: [] if heading else texts[:1] for heading, texts in sections.items()}
+    if len(_written(shown, sections)) > chars:
+        return ""
+    for number in range(max(map(len, sections.values()))):
+        for heading, texts in sections.items():
+            if len(texts) > number and texts[number] not in shown[heading]:
+                longer = {**shown, heading: [*shown[heading], texts[number]]}
+                if len(shown[heading]) == number and len(_written(longer, sections)) <= chars:
+                    shown = longer
+    return _written(shown, sections)
+
+
+def _written(shown: Mapping[str, Sequence[str]], sections: Mapping[str, Sequence[str]]) -> str:
+    """Return sections on one line, with an ellipsis for the sentences left out at the end of each."""
+    parts = [
+        " ".join([f"{heading}:" if heading else "", *texts, *(["…"] if len(texts) < len(sections[heading]) else [])])
+        for heading, texts in shown.items()
+    ]
+    return " ".join(parts).strip()
 
 
 def first_statement(text: str, chars: int) -> str:
@@ -292,7 +328,7 @@ def _units(text: str) -> Sequence[_Unit]:
     """Return the sentences with content; the leads of lists go with each of their items."""
     found: list[_Unit] = []
     leads: list[tuple[int, str]] = []
-    block, was_item = 0, False
+    block, was_item, heading = 0, False, ""
     lines = [line for line in text.split("\n") if any(map(str.isalpha, line))]
     for number, line in enumerate(lines, start=1):
         item = _MARK.match(line)
@@ -309,10 +345,11 @@ def _units(text: str) -> Sequence[_Unit]:
             if is_narration(one) and (number < len(lines) or place < len(said)):
                 continue
             sentence = plain(one)
+            heading = sentence.rstrip(":") if HEADING.match(line) else heading
             if sentence.endswith(":") or HEADING.match(line):
                 leads = [*(lead for lead in leads if lead[0] < depth), (depth, f"{sentence.rstrip(':')}:")]
             else:
                 mark = f"{item[2]} " if item and place == 1 else ""
-                found.append(_Unit(leads[-1][1] if leads else "", mark + sentence, block))
+                found.append(_Unit(leads[-1][1] if leads else "", mark + sentence, block, heading))
                 leads = leads if item else []
     return found

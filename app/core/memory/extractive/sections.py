@@ -38,6 +38,8 @@ SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
 COUNTED: Final = re.compile(r"(?:Changed|Wrote|Deleted|Ran|Called) .*\.$|`[^`]+` failed ")
 """A line on the runs and changes of a span, counted at its end."""
+_WITHOUT_DETAILS: Final = re.compile(r"(?:(?:Changed|Wrote) \S{1,200}(?: x\d+)?|`[^`]+` failed [^:]{1,200})(?=: )")
+"""The part of such a line that is enough if there is no room for the rest."""
 GOAL_SHARE: Final = 0.2
 LATEST_SHARE: Final = 0.12
 """The maximum shares of the room for the first line of a goal and for its second."""
@@ -58,6 +60,8 @@ MARKED_BEFORE_LAST: Final = re.compile(
     f"^(?:{BEFORE_LAST}|Before its last user message: |Before the user's last message: )"
 )
 """That mark, also in older summaries."""
+FOUND_BEFORE: Final = "Found earlier: "
+"""The mark of an agent's finding after which the agent changed something."""
 UNRESOLVED: Final = "Not resolved when this part ended: "
 """The mark of a problem in the assistant's words."""
 LEAST_SHARE: Final = 0.1
@@ -141,9 +145,10 @@ def fill_sections(
 ) -> str:
     """Fill the sections and write them under their headings, in at most `max_tokens`.
 
-    Each section first gets the best lines that its share holds, then every section without a line gets LEAST_SHARE,
-    then the rest of the room is filled, the section `spare` first. A section without candidates is left out; if none
-    has any, the text is NOTHING. If not even the headings fit, the text is cut off at its end.
+    Each section first gets the best lines that its share holds, where shares above the whole are reduced alike; then
+    every section without a line gets LEAST_SHARE; then the rest of the room is filled, the section `spare` first. A
+    section without candidates is left out; if none has any, the text is NOTHING. If not even the headings fit, the text
+    is cut off at its end.
     """
     known = {section.heading: [section.candidates[0].text] for section in sections if section.candidates}
     goals = (line for section in sections for line in section.candidates[:GOALS])
@@ -153,8 +158,9 @@ def fill_sections(
     if not known or room < 0:
         return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
     whole = room
+    shares = max(1.0, sum(section.share for section in sections if section.candidates))
     for section in sections:
-        room -= _fill(section, sections, min(_share(section, whole, measure), room), measure, spare)
+        room -= _fill(section, sections, min(int(_share(section, whole, measure) / shares), room), measure, spare)
     for section in sections:
         if not section.chosen:
             room -= _fill(section, sections, min(int(whole * LEAST_SHARE), room), measure, spare)
@@ -189,6 +195,9 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
         if _is_covered(text, sections) or (section.heading in MESSAGES and _is_repeated(text, sections)):
             continue
         cost = measure(f"- {text}\n")
+        if cost > room - taken and (shorter := _WITHOUT_DETAILS.match(text)):
+            text = f"{shorter[0]}."
+            cost = measure(f"- {text}\n")
         first = not section.chosen and section.heading in (*SHORTENED, spare)
         if cost > room - taken and (first or text.startswith(LATEST_REQUEST)):
             others = section.candidates[1:GOALS] if first and section.heading == GOAL else ()
@@ -257,7 +266,8 @@ def _contains(text: str, part: str) -> bool:
     whole, words = _normal(text), _normal(part)
     answered = whole.startswith(words) and whole[len(words) :].lstrip("… .?").startswith(_MARKS)
     pieces = words.split("… ")
-    return words == whole or answered or (words.count(" ") >= FEW_WORDS and all(one in whole for one in pieces))
+    begun = answered or whole.startswith(f"{words}: ")
+    return words == whole or begun or (words.count(" ") >= FEW_WORDS and all(one in whole for one in pieces))
 
 
 def _replaces(text: str, line: str, heading: str) -> bool:
@@ -280,7 +290,11 @@ def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
 @lru_cache(maxsize=4_096)
 def _normal(text: str) -> str:
     """Return the words of a line for comparison, without case, emphasis and an ellipsis."""
-    words = MARKED_BEFORE_LAST.sub("", text.removeprefix(LATEST_REQUEST)).replace("*", "").replace("`", "")
+    words = (
+        MARKED_BEFORE_LAST.sub("", text.removeprefix(LATEST_REQUEST).removeprefix(FOUND_BEFORE))
+        .replace("*", "")
+        .replace("`", "")
+    )
     return " ".join(words.lower().rstrip("… .?").split())
 
 

@@ -4,8 +4,7 @@ The rules depend on form and English words, not on an agent or a subject.
 """
 
 import re
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +45,8 @@ _GENERAL: Final = re.compile(
     re.I,
 )
 """Words of a line before a list that says nothing about its items."""
+_OF_DECISIONS: Final = re.compile(r"\bdecisions?\b", re.I)
+"""Words of a heading over decisions."""
 _FAULTS: Final = re.compile(
     r"\b(?:issues?|problems?|bugs?|faults?|concerns?|regressions?|gaps?|missing|to fix)\b"
     r"(?!.{0,40}\b(?:fixed|resolved|addressed|solved)\b)",
@@ -70,19 +71,6 @@ _CHOSEN: Final = re.compile(
     re.I,
 )
 """Words of a choice, or of an attempt that did not work."""
-_CHOICE: Final = re.compile(
-    r"\b(?:in order to|to (?:avoid|prevent)|instead of|rather than|decid(?:ed|ing)|decision|chose|went with|opted"
-    r"|revert(?:ed|ing)|prefer(?:red)?|suggest\w*|recommend\w*|trade-?off"
-    r"|the (?:fix|solution|approach) (?:is|was)|should|(?:i|we)(?:['’]ll| (?:will|added|kept|left|use|keep)))\b",
-    re.I,
-)
-"""Words of a choice."""
-_OBSERVED: Final = re.compile(
-    r"\b(?:root cause|(?:issue|problem|bug|cause|reason|culprit)s?|found|fail\w*|errors?|broken|no longer|\w+n['’]t"
-    r"|cannot|(?:is|are|was|were|do|does|did|can) not|turns out|missing|wrong|incorrect)\b",
-    re.I,
-)
-"""Words of an observation."""
 _OURS: Final = re.compile(r"\b(?:i|we|our)\b", re.I)
 _FOUND: Final = re.compile(
     r"\b(?:found|see|identified|discovered|understand) (?:it|(?:the|another|an?|one more) (?:\w+ )?"
@@ -121,14 +109,29 @@ _VERB: Final = (
     r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
     r"|reduced|booked|cancell?ed|confirmed|sent)"
 )
+_CHOICE: Final = re.compile(
+    r"\b(?:in order to|to (?:avoid|prevent)|instead of|rather than|decid(?:ed|ing)|decision|chose|went with|opted"
+    r"|revert(?:ed|ing)|prefer(?:red)?|suggest\w*|recommend\w*|trade-?off"
+    r"|the (?:\w+ )?(?:fix|solution|approach) (?:is|was)|should|(?:i|we) can (?:use|reuse)|leave it"
+    r"|(?:i|we)(?:['’]ll| (?:will|added|kept|left|use|keep)))\b"
+    rf"|(?:^|[:–—-] )\W{{0,4}}{_VERB}\b",
+    re.I,
+)
+"""Words of a choice, or of work that was done."""
+_FAULTY: Final = re.compile(r"\b(?:is|are|was|were) (?:now )?\w+ing\b.{0,200}\b(?:instead of|rather than)\b", re.I)
+"""Words on a program that does another thing than it should."""
 _DONE: Final = re.compile(
     r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
     rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
-    rf"|\b(?:was|were|has been|have been|(?:is|are) now) (?:now )?{_VERB}\b"
-    r"|\b(?:is|are) (?:now )?(?:complete|done|in place|fixed|implemented|removed|resolved|updated|committed|pushed)\b",
+    rf"|\b(?:has been|have been|(?:is|are) now) (?:now )?{_VERB}\b"
+    r"|\b(?:is|are) (?:now )?(?:complete|done|in place|fixed|implemented|removed|resolved|updated)\b",
     re.I,
 )
-"""Words of a sentence that reports finished work."""
+"""Words of a sentence that reports finished work; not `was removed`, which may be anyone's work at any time."""
+_SOLVED: Final = re.compile(
+    rf"{_DONE.pattern}|\b(?:was|were) (?:now )?{_VERB}\b|\b(?:is|are) (?:committed|pushed)\b", re.I
+)
+"""Words of a sentence after which an earlier problem may be solved."""
 _PASSED: Final = re.compile(
     r"^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
     re.I,
@@ -152,6 +155,9 @@ INTENT: Final = re.compile(
     re.I,
 )
 """Words of a sentence about an intent."""
+_NEXT: Final = re.compile(
+    rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains?(?= to\b|:)|still (?:need|have|to)|pending)\b", re.I
+)
 _POINTS_BACK: Final = re.compile(
     r"\W{0,4}(?:(?:but |and |so |also )?(?:this|that|these|those|it|they|otherwise|which|the same|reason)\b"
     r"(?! (?:file|test|function))|(?:but|and|so|however|instead(?! of)|therefore|also|then)\b)",
@@ -259,7 +265,7 @@ def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str
     """
     items = statements(text)
     for at, one in enumerate(items):
-        worth = worth_of(one.text)
+        worth = worth_of(one.text) or (one.is_item and 2.0 * bool(_OF_DECISIONS.search(one.lead)))
         is_retracted = at + 1 < len(items) and _RETRACTION.match(items[at + 1].text)
         if not worth or one.is_supposed or is_narration(one.text) or _HEDGED.search(one.text) or is_retracted:
             continue
@@ -278,7 +284,7 @@ def worth_of(text: str) -> float:
 
 def is_observation(text: str) -> bool:
     """Return whether a finding is an observation without a choice."""
-    return _OBSERVED.search(text) is not None and _CHOICE.search(text) is None
+    return _CHOICE.search(_FAULTY.sub("", text)) is None
 
 
 def finished_statements(text: str) -> Iterator[str]:
@@ -328,7 +334,7 @@ def reports_success(text: str) -> bool:
 
 
 def _reports_end(one: Statement) -> bool:
-    return (_DONE.search(one.text) or _PASSED.search(one.text)) is not None
+    return (_SOLVED.search(one.text) or _PASSED.search(one.text)) is not None
 
 
 def is_intent(text: str) -> bool:
@@ -336,9 +342,11 @@ def is_intent(text: str) -> bool:
     return INTENT.search(text) is not None
 
 
-def looks_only(text: str) -> bool:
-    """Return whether a sentence announces that the agent will look at something next."""
-    return _LOOKS.match(text) is not None
+def states_next_step(sentence: str, text: str) -> bool:
+    """Return whether a sentence of a text states a next step, other than a look, outside a report on finished work."""
+    if not _NEXT.search(sentence) or _LOOKS.match(sentence):
+        return False
+    return not any(one.is_reported and one.text == plain(sentence) for one in statements(text))
 
 
 def _join_neighbor(items: Sequence[Statement], at: int) -> str:
@@ -381,20 +389,3 @@ def has_content(text: str) -> bool:
 def refutes(message: str) -> bool:
     """Return whether a user rejects the agent's last report."""
     return _REFUTES.search(message[:_REFUTED_CHARS]) is not None
-
-
-def newest_diagnoses(found: Iterable[tuple[int, float, str]], turns: Sequence[int]) -> Sequence[tuple[int, float, str]]:
-    """Return the findings, given oldest first with their seqs, without diagnoses that a later one of the turn replaced.
-
-    `turns` are the seqs of the users' messages.
-    """
-    kept: list[tuple[int, float, str]] = []
-    later: set[int] = set()
-    for seq, worth, text in reversed(list(found)):
-        turn = bisect_left(turns, seq)
-        if is_diagnosis(text):
-            if turn in later:
-                continue
-            later.add(turn)
-        kept.append((seq, worth, text))
-    return kept
