@@ -145,25 +145,17 @@ async def forget_terms(tx: Connection, ref: SessionRef, seq: int) -> None:
 
 
 ROWS_PER_STATEMENT: Final = 1000
-_JOB_LOG: Final = """
-WITH deleted AS (
-    DELETE FROM pgqueuer_log WHERE id IN (
-        SELECT id FROM pgqueuer_log WHERE created < now() - interval '1 day' ORDER BY created LIMIT :limit)
-    RETURNING id
-)
+_PURGE: Final = """
+WITH deleted AS (DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {due} LIMIT :limit) RETURNING id)
 SELECT count(*) AS gone FROM deleted
 """
+_JOB_LOG: Final = _PURGE.format(table="pgqueuer_log", due="created < now() - interval '1 day' ORDER BY created")
+_DEAD_JOBS: Final = _PURGE.format(
+    table="pgqueuer",
+    due="status NOT IN ('queued', 'picked') AND updated < now() - interval '30 days' ORDER BY updated",
+)
 EXPIRED: Final = "SELECT palimpsest_across_purge(:what, :limit) AS gone"
 """Delete expired rows of the table `what`, of all tenants."""
-_DEAD_JOBS: Final = """
-WITH deleted AS (
-    DELETE FROM pgqueuer WHERE id IN (
-        SELECT id FROM pgqueuer WHERE status NOT IN ('queued', 'picked') AND updated < now() - interval '30 days'
-        ORDER BY updated LIMIT :limit)
-    RETURNING id
-)
-SELECT count(*) AS gone FROM deleted
-"""
 
 
 async def purge_appends(database: Database) -> int:
