@@ -60,6 +60,7 @@ WITHOUT_BODIES: Final = EVENT_COLUMNS.removesuffix("body") + "NULL AS body"
 WITH_SOME_BODIES: Final = (
     EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY(:bodiless::bigint[]) THEN NULL ELSE body END"
 )
+_TYPES: Final = {kind.value: kind for kind in EventType}
 
 
 def event(record: Sequence[Any]) -> Event:
@@ -68,9 +69,9 @@ def event(record: Sequence[Any]) -> Event:
     plain = "" if text is None else texts.unsealed(text)
     body = None if text is None else texts.loads(plain)
     gist = None if gist is None else texts.open_text(gist)
-    kind, at, chars = EventType(kind), event_time(body, stored_at), len(plain)
     if body is not None and body.get("redacted") is True:  # its row has the tokens of the original
         tokens = ERASED_TOKENS if tokens else 0
+    kind, at, chars = _TYPES[kind], event_time(body, stored_at), len(plain)
     return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)
 
 

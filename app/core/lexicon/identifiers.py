@@ -112,12 +112,15 @@ _GUTTER: Final = re.compile(
 which is found faster than a beginning of a line."""
 _PLACE: Final = re.compile(r"(?P<file>\.[A-Za-z]\w{0,5})[:-]\d{1,7}(?:[:-]\d{1,5})?(?=[:\s)\]-]|$)", re.M)
 """A place in a file, as compilers and `grep -n` print it."""
-_HAS_NUMBERS: Final = re.compile(r"\d[\t→|:-]|^(?: {1,8}\d|@@|index )", re.M)
+_HAS_NUMBERS: Final = (re.compile(r"[\t→|:-](?<=\d.)"), re.compile(r"\n(?: {1,8}\d|@@|index )"))
 
 
 def unnumbered(text: str) -> str:
     """Return the text without line numbers in listings, in the output of searches and in messages of compilers."""
-    return _PLACE.sub(r"\g<file> ", _GUTTER.sub("\n", f"\n{text}")[1:]) if _HAS_NUMBERS.search(text) else text
+    after_break = f"\n{text}"
+    if not any(pattern.search(after_break) for pattern in _HAS_NUMBERS):
+        return text
+    return _PLACE.sub(r"\g<file> ", _GUTTER.sub("\n", after_break)[1:])
 
 
 NAMES_CACHED: Final = 16_384

@@ -259,24 +259,33 @@ def check_values(text: str) -> str:
     return text
 
 
-def read_json(text: str, constants: list[str] | None = None) -> Json:
+def finite(text: str) -> float | str:
+    """Return the float that a text holds, or the text itself if the number is too large for a float."""
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=str, parse_float=finite)
+
+
+def read_json(text: str) -> Json:
     """Parse JSON text into a value that can be written as JSON again.
 
-    Escaped lone surrogates become REPLACEMENT; NaN, infinities and numbers too large for a float become text, and NaN
-    and infinities are also added to `constants`. Raises ValueError for invalid JSON and for more than VALUES_MAX
-    values, RecursionError for text that is nested too deeply.
+    Escaped lone surrogates become REPLACEMENT; NaN, infinities and numbers too large for a float become text. Raises
+    ValueError for invalid JSON and for more than VALUES_MAX values, RecursionError for text that is nested too deeply.
     """
-    check_values(text)
-
-    def constant(name: str) -> str:
-        if constants is not None:
-            constants.append(name)
-        return name
-
-    value: Json = json.loads(text, parse_constant=constant, parse_float=finite)
+    value: Json = _DECODER.decode(check_values(text))
     if "\\ud" in text.lower():
         value = json.loads("".join(json_pieces(value, 0)).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return value
+
+
+def _has_constants(text: str) -> bool:
+    """Return whether a valid JSON text has NaN or an infinity outside its strings."""
+    found: list[str] = []
+    if "NaN" in text or "Infinity" in text:
+        json.loads(text, parse_constant=found.append)
+    return bool(found)
 
 
 INVALID_ARGUMENTS: Final = "invalid_arguments"
@@ -288,15 +297,14 @@ def read_arguments(text: str) -> tuple[Mapping[str, Json], bool]:
 
     Every provider can read strict JSON. A text with more than VALUES_MAX values does not count as strict.
     """
-    constants: list[str] = []
     if text.strip() in ("", "null"):
         return {}, False
     try:
-        value = read_json(text, constants)
+        value = read_json(text)
     except (ValueError, RecursionError):
         value = None
     if isinstance(value, Mapping) and not too_deep(value):
-        return value, not constants
+        return value, not _has_constants(text)
     return {INVALID_ARGUMENTS: text}, False
 
 
@@ -310,12 +318,6 @@ def arguments_object(arguments: Json) -> Mapping[str, Json]:
     if isinstance(arguments, Mapping) and not too_deep(arguments):
         return arguments
     return {} if arguments is None else {INVALID_ARGUMENTS: canonical_json(arguments)}
-
-
-def finite(text: str) -> float | str:
-    """Return the float that a text holds, or the text itself if the number is too large for a float."""
-    value = float(text)
-    return value if math.isfinite(value) else text
 
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})

@@ -22,7 +22,10 @@ _DIGITS: Final = ("", *"0123456789")
 _REDIRECTS: Final = frozenset({"&>", "&>>", *(f"{digit}{sign}" for digit in _DIGITS for sign in (">", ">>", ">|"))})
 _INPUTS: Final = frozenset({"<<", "<<-", *(f"{digit}<" for digit in _DIGITS)})
 _DUPLICATE: Final = re.compile(r"\d?[<>]&[\d-]")
-_MAY_WRITE: Final = re.compile(r">(?!&[\d-]|>?\|?[ \t]*/dev/)|rm|touch|tee|unlink|mv|cp|sed|perl|checkout|restore")
+_MAY_WRITE: Final = re.compile(
+    r">(?!&[\d-]|>?\|?[ \t]*/dev/)"
+    r"|rm(?<![A-Za-z_]rm)|sed(?<![A-Za-z_]sed)|touch|tee|unlink|mv|cp|perl|checkout|restore"
+)
 """A necessary condition: without its quotes, every command that writes a file contains one of these."""
 _PRINTERS: Final = frozenset({"cat", "head", "tail", "nl", "bat", "less"})
 _MAY_SHOW: Final = re.compile(r"\b(?:cat|head|tail|nl|bat|less|sed)\b")
