@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Body, Depends, Response
 from pydantic import BaseModel, Field
 
+from app.core import dataclass, replace
 from app.core.errors import Conflict
 from app.core.log.appends import Turn, place, turn_of
 from app.core.log.events import ANNOUNCE, Draft, EventType

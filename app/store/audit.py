@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
 import asyncpg
 
+from app.core import dataclass
 from app.core.assembly.assemble import CallRecord
 from app.core.log.event import Event
 from app.core.memory.cover import Summary

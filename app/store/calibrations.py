@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import starmap
 from typing import Any, Final
 from uuid import UUID
 
+from app.core import dataclass, replace
 from app.core.log.events import Json, canonical_json
 from app.core.tokens.calibration import Calibration, Claim, Sample
 from app.core.tokens.learned import Learned, Point

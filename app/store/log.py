@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from app.core import dataclass
 from app.core.compaction.next_span import Readiness
 from app.core.log.appends import Batch, LogEnd, TurnState, moves_state
 from app.core.log.event import tombstone

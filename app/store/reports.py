@@ -4,13 +4,13 @@ A warming is a request that kept the provider's cache of a call.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
 
+from app.core import dataclass
 from app.core.log.events import Json
 from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Learned

@@ -1,13 +1,13 @@
 """Reads of a compaction: a session and its views, its prefix, and its newest tool calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 import asyncpg
 
+from app.core import dataclass
 from app.core.assembly.inputs import BudgetFacts, ViewRow
 from app.core.log.event import Event
 from app.store import calibrations, event_log, visibility

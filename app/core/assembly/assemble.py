@@ -1,9 +1,9 @@
 """Assemble a context: one pure function from its inputs to the request that is sent and the record that is kept."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from uuid import UUID
 
+from app.core import dataclass, replace
 from app.core.assembly.inputs import ContextInputs, ViewRow, changed_setting, plan_inputs, summary_tree
 from app.core.errors import NothingToSend
 from app.core.lexicon.times import from_seconds, is_time

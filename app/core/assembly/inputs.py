@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from app.core import dataclass, replace
 from app.core.lexicon.identifiers import is_recall_tool
 from app.core.log.appends import tool_definitions
 from app.core.log.event import Event

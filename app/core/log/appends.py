@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from app.core import dataclass, field
 from app.core.errors import DuplicateCall, HeadConflict, InvalidEvent, InvalidRequest, UnknownCall
 from app.core.log.event import Event, event_time, first_line
 from app.core.log.events import (

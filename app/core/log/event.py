@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Generic, Self, TypeVar, overload
 
+from app.core import dataclass, field
 from app.core.lexicon.identifiers import ADDRESSES, FILES, identifiers
 from app.core.lexicon.times import parse_time, to_seconds
 from app.core.log.events import (

@@ -8,9 +8,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeAlias, get_type_hints
+
+from app.core import dataclass
 
 Json: TypeAlias = Any
 """A value as `json.loads` returns it. Treated as frozen everywhere."""

@@ -1,9 +1,9 @@
 """The plan of a context: reducers run in order, the cheapest first, and their changes to the frontier get a cause."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
+from app.core import dataclass, replace
 from app.core.log.event import lazy
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP

@@ -5,8 +5,8 @@ end of the conversation, the context is projected from all events.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+from app.core import dataclass, replace
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, PREFIX, EventType
 from app.core.memory.cover import Summary, tiling

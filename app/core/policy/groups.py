@@ -1,9 +1,9 @@
 """The groups of knobs of a policy: rules of eviction, retention and views; cache, prices, overflow and summaries."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from app.core import dataclass
 from app.core.log.events import BOOKKEEPING, PREFIX, TOOL_USE, EventType
 from app.core.policy.knobs import knob as _knob
 from app.core.policy.overflow import SETS

@@ -1,11 +1,12 @@
 """Knobs: the fields of a policy, with a description, unit and bounds, for parsing and documentation."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
+from app.core import dataclass, field, replace
 from app.core.errors import InvalidPolicy
 from app.core.log.events import NAME_CHARS_MAX, Json
 

@@ -9,11 +9,11 @@ this call only. Nothing is counted again, so a tokenizer that is missing now doe
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any, Final, NamedTuple, get_origin, get_type_hints
 
+from app.core import dataclass, field, replace
 from app.core.lexicon.times import parse_time
 from app.core.log.event import ERASED, Event
 from app.core.log.events import Json

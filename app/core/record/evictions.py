@@ -2,10 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any, Final
 
+from app.core import dataclass, replace
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, EventType, Json
 from app.core.plan.state.context import Context

@@ -8,10 +8,10 @@ import hashlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from app.core import dataclass, replace
 from app.core.log.appends import tool_definitions
 from app.core.log.event import Block, Event, Kind
 from app.core.log.events import EventType

@@ -7,9 +7,9 @@ calibration, and the planned figures back.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from app.core import dataclass, field, replace
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.policy.groups import Trigger
 from app.core.policy.policy import INJECTION_SHARE, RESERVE_RATIO, RESERVE_TOKENS_MAX, Policy

@@ -18,10 +18,11 @@ used only until a call has reported.
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
+
+from app.core import dataclass, replace
 
 SAMPLES_MAX: Final = 64
 """Number of the last samples that are used: enough for a median, few enough to follow a changed mix of content."""

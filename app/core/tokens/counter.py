@@ -9,11 +9,11 @@ calls). Counting bytes, not characters, also covers scripts whose characters cos
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, TypeAlias
 
+from app.core import dataclass, replace
 from app.core.log.event import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, read_arguments
 from app.core.tokens.models import ModelProfile

@@ -14,11 +14,11 @@ way and covered by the margin.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
 from typing import Final, NamedTuple
 
+from app.core import dataclass, replace
 from app.core.tokens.calibration import AGREE, MANY, RECENT, Calibration, Sample, learn, sizeable
 
 POINTS_MAX: Final = 16

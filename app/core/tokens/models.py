@@ -6,10 +6,10 @@ tokens.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
+from app.core import dataclass, replace
 from app.core.errors import InvalidPolicy
 from app.core.log.events import Json
 from app.core.policy.groups import CacheRules

@@ -1,9 +1,10 @@
 """Responses with contexts, as JSON."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
+from app.core import dataclass
 from app.core.assembly.assemble import Assembled, CallRecord
 from app.core.lexicon.times import time_text
 from app.core.log.events import Json, canonical_json

@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from app.core import dataclass, replace
 from app.core.assembly.budget import budget_of, injected_tokens, injections_counted, real_window
 from app.core.assembly.inputs import (
     ContextInputs,

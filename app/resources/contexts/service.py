@@ -6,11 +6,11 @@ and process. If another process opened an epoch meanwhile, the view is read and 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from uuid import UUID
 
+from app.core import dataclass, replace
 from app.core.assembly.assemble import Assembled, assemble, assemble_plan, begin_plan, folds_more, reason_not_shown
 from app.core.assembly.inputs import ContextInputs, ContextRequest, cover_bounds, heals
 from app.core.errors import CannotFit, Conflict, ContextError, LineChanged, NothingToSend

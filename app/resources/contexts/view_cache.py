@@ -6,12 +6,12 @@ A view is held as its last context left it (`after_context`), and extended by ap
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from app.core import dataclass, replace
 from app.core.assembly.assemble import Assembled, NewCall
 from app.core.assembly.inputs import LastContext, LoadedView, ViewSettings
 from app.core.log.appends import Batch, as_stored

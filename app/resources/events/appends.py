@@ -10,10 +10,10 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from app.core import dataclass
 from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, StoreUnavailable
 from app.core.log.appends import FIRST, TurnState, parse_batch
 from app.core.log.events import Draft, Json

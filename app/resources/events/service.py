@@ -6,12 +6,12 @@ apply (a stale assumption, a new session, a repeated key or id, an invalid resul
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
 import asyncpg
 
+from app.core import dataclass, field, replace
 from app.core.compaction.next_span import readiness
 from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, LineChanged
 from app.core.log.appends import Batch, check, depends_on_state, moves_state, place

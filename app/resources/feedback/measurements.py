@@ -5,9 +5,10 @@ With them, what a view and a model learn.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import NamedTuple
 
+from app.core import dataclass, replace
 from app.core.assembly.budget import budget_of, real_window
 from app.core.assembly.inputs import BudgetFacts, ContextRequest, Retry, ViewSettings
 from app.core.errors import CannotFit, InvalidPolicy, InvalidRequest

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
 import asyncpg
 import structlog
 
+from app.core import dataclass, replace
 from app.core.assembly.assemble import CallRecord
 from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest, Injection, Retry
 from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable

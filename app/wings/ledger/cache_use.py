@@ -13,10 +13,10 @@ calibrated estimate over the count.
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from app.core import dataclass, field
 from app.core.policy.groups import Prices
 from app.core.tokens.models import Bill, CacheProfile, divide, priced
 

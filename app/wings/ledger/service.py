@@ -3,13 +3,13 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from statistics import median
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
+from app.core import dataclass, replace
 from app.core.audit.holdout import Group, Holdout, SessionBill
 from app.core.errors import InvalidRequest
 from app.core.policy.groups import Prices

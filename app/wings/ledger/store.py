@@ -1,12 +1,12 @@
 """Reads for the ledger: the recorded calls of a view with their outcomes, its epochs, and a tenant's sums."""
 
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
 
+from app.core import dataclass, replace
 from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.lexicon.times import to_seconds
 from app.core.record import from_json

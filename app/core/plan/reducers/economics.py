@@ -16,10 +16,10 @@ is evicted. Large results that a call kept out of the cache (`once`) are evicted
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal, TypeAlias
 
+from app.core import dataclass
 from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost, with_credit
 from app.core.plan.reducers.once import OnceReducer
 from app.core.plan.reducers.retention import candidates

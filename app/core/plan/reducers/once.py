@@ -6,11 +6,11 @@ that it reads again are cached as usual.
 """
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, replace
 from math import ceil, inf
 from posixpath import normpath
 from typing import Final
 
+from app.core import dataclass, replace
 from app.core.lexicon.identifiers import is_recall_tool
 from app.core.log.event import Event
 from app.core.log.events import EventType

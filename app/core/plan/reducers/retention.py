@@ -5,9 +5,9 @@ Without economics they are evicted if the budget demands it, oldest first.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from app.core import dataclass
 from app.core.log.event import Event
 from app.core.plan.state.answers import PairedResult
 from app.core.plan.state.context import Context, Reduced

@@ -3,11 +3,11 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from posixpath import normpath
 from typing import TYPE_CHECKING, Final
 
+from app.core import dataclass, field
 from app.core.lexicon.identifiers import FILES
 from app.core.log.event import Event
 from app.core.log.events import EventType

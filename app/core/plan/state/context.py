@@ -2,9 +2,9 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from app.core import dataclass, replace
 from app.core.log.event import Block, Event, Kind, lazy
 from app.core.log.events import ASSISTANT_SIDE, EventType
 from app.core.plan.state import wording

@@ -4,9 +4,9 @@ It holds every decision of a reduction, so that rendering decides nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from app.core import dataclass, replace
 from app.core.log.event import lazy
 from app.core.log.events import Json
 

@@ -2,9 +2,9 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from app.core import dataclass, field, replace
 from app.core.lexicon.identifiers import identifiers
 from app.core.log.event import Block, Event, content_text
 from app.core.log.events import ASSISTANT_SIDE, EventType, Json, canonical_json

@@ -1,9 +1,9 @@
 """Stubs: how they are made, applied, reworded and erased."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
+from app.core import dataclass, replace
 from app.core.lexicon.identifiers import choose, ranked
 from app.core.log.event import ERASED, Event, content_text
 from app.core.log.events import EventType, Json

@@ -8,10 +8,10 @@ cannot express are carried over as text; anything lost is reported as `Loss`.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
 
+from app.core import dataclass, replace
 from app.core.log.event import ROUND_KINDS, Block, Kind
 from app.core.log.events import Json, Part
 from app.core.plan.state.wording import RENDER_VERSION

@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
+from app.core import dataclass, field
 from app.core.log.event import Block, Kind
 from app.core.log.events import REPLACEMENT, SURROGATE, Json, json_pieces
 from app.core.render.formats.parts import BEGINNING, IMAGES_ABOVE, Image, Piece, Text
