@@ -168,9 +168,15 @@ def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[
     """Return the names without those in the words, in another section or at the end of a longer name."""
     names = found["identifiers"]
     others = (line for tag, lines in found.items() if tag != "identifiers" for line in lines.values())
-    shown = {token for text in (*words, *others) for token in _TOKEN.findall(text)} if names else set()
+    shown = set(_TOKEN.findall("\n".join(others))).union(*map(_tokens, words)) if names else set()
     shown.update(_END.findall("\n".join((*shown, *names))))
     return {name: name for name in names if name not in shown}
+
+
+@lru_cache(maxsize=TEXTS_CACHED)
+def _tokens(words: str) -> frozenset[str]:
+    """Return what may be a name in the words of a summary, which are the same in most unions that it is in."""
+    return frozenset(_TOKEN.findall(words))
 
 
 def _drop_passed_failures(lines: Mapping[str, str]) -> dict[str, str]:
