@@ -196,6 +196,24 @@ def test_an_edit_of_plain_text_leaves_checks_as_new_as_they_were() -> None:
     assert commands(digest_of(log.events)) == ["[ok] go test ./..."]
 
 
+def test_an_edit_that_was_taken_back_leaves_checks_as_new_as_they_were() -> None:
+    log = Log()
+    add_run(log, "go test ./...", "ok  \ttide\t0.2s")
+    add_edit(log)
+    assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the last edits"]
+    add_edit(log, old="b", new="a")
+    assert commands(digest_of(log.events)) == ["[ok] go test ./..."]
+
+
+def test_a_check_is_older_than_the_changes_that_git_brought_in() -> None:
+    log = Log()
+    add_run(log, "go test ./...", "ok  \ttide\t0.2s")
+    add_run(log, "git pull --rebase", "Current branch main is up to date.")
+    assert commands(digest_of(log.events)) == ["[ok] go test ./..."]
+    add_run(log, "git pull --rebase", "Successfully rebased and updated refs/heads/main.")
+    assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the last edits"]
+
+
 def test_a_command_with_a_long_argument_is_left_out_once_it_succeeded() -> None:
     log = Log()
     add_run(log, "gh api comments -f body=\"$(cat <<'EOF'\nfine\nEOF\n)\"", "Exit code 1\ngh: Not Found (HTTP 404)")

@@ -520,6 +520,15 @@ def test_changes_reverted_by_git_are_not_listed_as_done() -> None:
     assert section(body(log), "### Done") == ["Changed gauge.go."]
 
 
+def test_a_conflict_is_resolved_by_the_next_commit() -> None:
+    log = Log()
+    add_edit(log, "a", "b")
+    run(log, "git merge origin/main", "Exit code 1\nCONFLICT (content): Merge conflict in gauge.go", is_error=True)
+    assert "`git merge origin/main` failed" in body(log)
+    run(log, "git commit -am merge", "[m abcdef1] merge")
+    assert "failed" not in body(log)
+
+
 def test_changes_of_commits_that_a_hard_reset_removed_are_not_listed_as_done() -> None:
     log = Log()
     add_edit(log, "a", "b")

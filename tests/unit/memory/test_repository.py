@@ -34,6 +34,24 @@ def test_commits_pushes_branches_and_pull_requests_are_found_by_their_output() -
     ]
 
 
+def test_commits_before_a_rebase_lose_their_hashes() -> None:
+    rebase = ("git pull --rebase", "Successfully rebased and updated refs/heads/tide.")
+    lines = ['committed "fix: the gauge"', "rebased", 'committed b5cf65b "feat: the report"']
+    assert actions_of(FIRST, rebase, SECOND) == lines
+    assert list(unite_lines([*actions_of(FIRST), *actions_of(rebase, SECOND)])) == lines
+    assert actions_of(FIRST, rebase, SECOND, ("git reset --hard HEAD~2", "HEAD is now at 9571a23")) == ["rebased"]
+
+
+def test_calls_of_github_that_change_something_are_listed_once() -> None:
+    reply = "gh api repos/a/b/pulls/117/comments/27385{}/replies -f body=fine"
+    assert actions_of(
+        *((reply.format(number), "{}") for number in (11, 22)),
+        ("gh pr comment 117 --body fine", "https://github.com/a/b/pull/117#issuecomment-1"),
+        ("gh api repos/a/b/pulls/117/comments", "[]"),
+        ("gh pr view 117", "title: x"),
+    ) == ["called gh api repos/a/b/pulls/117/comments/…/replies", "called gh pr comment"]
+
+
 def test_a_commit_that_was_undone_or_amended_is_left_out() -> None:
     reset = ("git reset --hard HEAD~1 && git log -1", "HEAD is now at 9571a23 add tests")
     assert actions_of(FIRST, reset) == []

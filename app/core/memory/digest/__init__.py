@@ -9,6 +9,7 @@ from app.core.log.events import EventType, Json
 from app.core.memory.digest.calls import AnsweredCall, PlanStep, Task, answered_calls, plan_of, tasks_in
 from app.core.memory.digest.commands import moved_paths, programs, removed_paths
 from app.core.memory.digest.files import (
+    brings_changes,
     commits_in,
     files_of,
     is_one_of,
@@ -54,7 +55,7 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         searches=tuple(_searches(calls)),
         commands=tuple(_commands(calls)),
         checks=tuple(_checks(calls)),
-        edits=sum(call.edits for call in calls),
+        edits=len([*_lasting_edits(calls)]),
         made=tuple(_made(calls)),
         errors=tuple(_errors(calls)),
         hidden=tuple((event.seq, replacements[event.seq]) for event in events if event.seq in replacements),
@@ -211,11 +212,23 @@ def _commands(calls: Iterable[AnsweredCall]) -> Iterator[Command]:
 
 
 def _checks(calls: Sequence[AnsweredCall]) -> Iterator[CheckRun]:
-    edited = max((call.seq for call in calls if call.edits), default=0)
+    edited = max(_lasting_edits(calls), default=0)
     for call in calls:
         if call.command and not call.is_rejected:
             for outcome in outcomes_of(call.command, call.result):
                 yield run_of(outcome, call.seq, is_before_edits=call.seq < edited)
+
+
+def _lasting_edits(calls: Iterable[AnsweredCall]) -> Iterable[int]:
+    """Return the seqs of the calls that edited the work or brought in changes, without an edit and its inverse."""
+    lasting: dict[tuple[tuple[str, ...], tuple[str, str] | None], int] = {}
+    for call in calls:
+        output = "" if call.result is None else call.result.text
+        if call.edits or (call.command and brings_changes(call.command, output)):
+            edit = None if call.command else single_edit(call.event.arguments)
+            if edit is None or lasting.pop((call.use.modified, edit[::-1]), None) is None:
+                lasting[call.use.modified, edit] = call.seq
+    return lasting.values()
 
 
 def _made(calls: Iterable[AnsweredCall]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from app.core.lexicon.identifiers import FILE_LISTS, FILES
 from app.core.log.events import Json
 from app.core.memory.digest.commands import Step, steps, written_paths
-from app.core.memory.digest.outcomes import ERROR
+from app.core.memory.digest.outcomes import ERROR, OK, is_change
 from app.core.memory.digest.sentences import shorten
 
 TEXT_CHARS_MAX: Final = 200_000
@@ -221,10 +221,17 @@ _PUSHED: Final = re.compile(r"^ [ *+][^\n]{1,80}?(\S{1,120}) -> (\S{1,120})(?: \
 _OPENED: Final = re.compile(r"https?://[^\s\"'<>]{1,200}/(?:pull|merge_requests|issues)/(\d{1,9})\b")
 _COMMITS_UNDONE: Final = re.compile(r"undone: (\d{1,3}) newest commits")
 _MAY_MAKE: Final = re.compile(r"\b(?:git|gh|glab)\b")
+_REBASED: Final = re.compile(r"^Successfully rebased\b", re.M)
+_BROUGHT: Final = re.compile(r"^(?:Successfully rebased\b|Merge made by\b|Updating [0-9a-f]{7,40}\.\.)", re.M)
+"""Output of git after it brought in the commits of others."""
+_HASH: Final = re.compile(f"^{COMMITTED}[0-9a-f]{{7,40}} ")
+REBASED: Final = "rebased"
 _NEW_BRANCH: Final = re.compile(r"^Switched to a new branch '([^'\n]{1,120})'", re.M)
 _COMMITTING: Final = frozenset({"commit", "revert", "merge", "cherry-pick", "rebase"})
 _THINGS: Final = {"pr": "pull request", "mr": "merge request", "issue": "issue"}
 _EVERYTHING: Final = frozenset({".", "*", ":/"})
+_ID: Final = re.compile(r"(?<=/)\d{5,20}\b")
+"""A number in the address of one of many things, such as comments."""
 
 
 class Undone(NamedTuple):
@@ -254,6 +261,8 @@ def unite_lines(lines: Iterable[str]) -> tuple[str, ...]:
             line = line.removesuffix(AMENDED) if commits else line
         elif found and gone:
             line = f"{_UNDONE}{wanted - len(gone)} newest commits{line[found.end() :]}" if wanted > len(gone) else ""
+        if line == REBASED:  # the commits before have other hashes now
+            made = [_HASH.sub(COMMITTED, one) for one in made]
         made = [one for one in made if one not in gone and one != line] + ([line] if line else [])
     return tuple(made)[-MADE_MAX:]
 
@@ -278,10 +287,14 @@ def repository_lines(command: str, state: str, output: str) -> Iterator[str]:
                 yield f"pushed {', '.join(pushed)}"
         elif program == "git" and action in ("checkout", "switch") and (found := _NEW_BRANCH.search(output)):
             yield f"created branch {found[1]}"
+        elif program == "gh" and state == OK and rest and is_change(step.words) and rest[0] != "create":
+            yield f"called gh {action} {_ID.sub('…', rest[0])}"
         elif program in ("gh", "glab") and action in _THINGS and rest[:1] == ("create",):
             title = next((word for before, word in pairwise(rest) if before in ("-t", "--title")), "")
             for number in _OPENED.findall(output)[-1:]:
                 yield f"created {_THINGS[action]} #{number}" + (f" {_quoted(title)}" if title else "")
+    if parts and _REBASED.search(output):
+        yield REBASED
     for back in undone_changes(command, state):
         kept = ", their changes kept" if back.keeps_changes else ""
         if back.commits:
@@ -290,6 +303,11 @@ def repository_lines(command: str, state: str, output: str) -> Iterator[str]:
             yield f"undone: uncommitted changes of {', '.join(back.paths)}"
         else:
             yield "undone: all uncommitted changes"
+
+
+def brings_changes(command: str, output: str) -> bool:
+    """Return whether a command of git brought in the commits of others."""
+    return "git " in command and _BROUGHT.search(output) is not None
 
 
 def commits_in(command: str, output: str) -> bool:

@@ -282,10 +282,11 @@ def _is_reader(words: Sequence[str]) -> bool:
 
 def _changes(command: str) -> bool:
     """Return whether `gh`, or a subcommand of git that can read, is given arguments with which it changes something."""
-    return any(_is_change(step.words) for step in steps(command[:COMMAND_CHARS_MAX]) if len(step.words) > 1)
+    return any(is_change(step.words) for step in steps(command[:COMMAND_CHARS_MAX]) if len(step.words) > 1)
 
 
-def _is_change(words: Sequence[str]) -> bool:
+def is_change(words: Sequence[str]) -> bool:
+    """Return whether the words of a command of `gh` or `git` change something."""
     program, given = words[0].rpartition("/")[2], " ".join(words[1:])[:COMMAND_CHARS_MAX]
     if program != "gh":
         return program == "git" and bool(_GIT_CHANGES.match(given))

@@ -151,7 +151,7 @@ _LOOKS: Final = re.compile(
 INTENT: Final = re.compile(
     r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
     r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should(?! (?:leave|keep|not))|next,"
-    r"|continu(?:e|ing) (?:to|with|\w+ing))",
+    r"|continu(?:e|ing) (?:to|with|\w+ing))|^\W{0,4}(?:now |next )?need to\b",
     re.I,
 )
 """Words of a sentence about an intent."""

@@ -142,6 +142,8 @@ def _join(last: str, following: str) -> str | None:
 
 
 COMMAND_CHARS_MAX: Final = 100
+_CONFLICTING: Final = ("git merge", "git rebase", "git pull", "git cherry-pick", "git revert")
+"""Commands whose conflicts are resolved by the next commit."""
 
 _ASKING: Final = re.compile(r"(?:^|_)(?:get|look_?up|query|check|calculate|describe|show|count)(?:$|_)", re.I)
 """Names of tools that change nothing; the calls of others come first."""
@@ -283,6 +285,7 @@ class SpanWork:
         for gone in removed_paths(command) if state == OK else ():
             self._remove(gone, seq)
         if commits_in(command, output):
+            self._programs.update(dict.fromkeys(_CONFLICTING, OK))
             self._committed.append(self._uncommitted)
             self._uncommitted = []
 
