@@ -81,7 +81,7 @@ class AnsweredCall:
 
     @property
     def edits(self) -> bool:
-        """Whether the call changed files of the work that a check may read, which are others than plain text."""
+        """Whether the call changed files of the work other than plain text, which checks seldom read."""
         return any(not (is_temporary(path) or is_prose_file(path)) for path in self.use.modified)
 
     @property
