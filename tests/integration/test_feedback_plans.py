@@ -1,8 +1,11 @@
 """The hot path's statements find calibrations by key, whatever the tenant's number of models."""
 
+from types import SimpleNamespace
+
 import httpx
 import pytest
 
+from app.core.assembly.assemble import NewCall
 from app.core.record import CallManifest
 from app.store import calls, view_reads, views
 from app.store.engine import Database, acting_for
@@ -40,7 +43,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
     about = {**ref._asdict(), "view": "main", "model": None}
     rest = {"at": None, "fresh": False, "bound_tokens": 1_000, "epoch": None, "anchors": None, "pinned": None}
     read = await explain(application, view_reads.LOAD, **about, **rest)
-    call = calls.NewCall(
+    call = NewCall(
         call_id=new_id(),
         view="main",
         head=loaded.head,
@@ -57,10 +60,11 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
         counted=1,
         evicted_tokens=0,
     )
+    made = SimpleNamespace(call=call, inputs=SimpleNamespace(loaded=loaded), epoch=None)
     written = await explain(
         application,
         calls.RECORD_CALL_IF_CURRENT,
-        **calls._values(call, loaded, DEFAULT_TENANT),
+        **calls._values(made, DEFAULT_TENANT),
         held_epoch=loaded.epoch,
         version=loaded.version,
         learned_version=0,

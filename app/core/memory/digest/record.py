@@ -105,8 +105,7 @@ class Digest:
     user's own words, `constraints` too, with the agent's promises, `directives` the system messages, `plan` the
     agent's newest list of steps, `tasks` its tasks. `requests` are the user's messages in the turns that the span's
     ends cut through. `checks` are the newest runs of checks, which are in `commands` too. `made` are lines on
-    commits, pushes and the like, and on their reversals. `edits` is the number of calls that changed
-    files other than plain text, or brought in commits, without those taken back.
+    commits, pushes and the like, and on their reversals. `edits` counts the calls that changed code or fetched commits.
     """
 
     events: int = 0
