@@ -23,4 +23,4 @@ def test_a_changed_value_is_that_of_the_standard_library() -> None:
     place = _Place("a", 1)
     assert replace(place, depth=2) == dataclasses.replace(place, depth=2) == _Place("a", 2)
     with pytest.raises(TypeError, match="height"):
-        replace(place, height=2)  # type: ignore[call-arg]
+        replace(place, height=2)  # type: ignore[call-arg]  # the mistake under test
