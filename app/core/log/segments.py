@@ -1,8 +1,9 @@
-"""Lines of a session, and the segments of other sessions that a fork's log begins with."""
+"""Names of sessions and of their lines, and the segments of other sessions that a fork's log begins with."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 from uuid import UUID
 
@@ -39,6 +40,15 @@ def line_of(row_name: str) -> str:
 def row_name(address: str) -> str:
     """Return the name of the row that an address means, assuming that a session's name means its first line."""
     return address.removesuffix("@line.1")
+
+
+def is_held_out(tenant_id: UUID, session: str, share: float) -> bool:
+    """Return whether a session is in the share (0 to 1) of a tenant's sessions that is held out.
+
+    A session held out of a share is held out of every larger one.
+    """
+    drawn = blake2b(session.encode(), digest_size=8, key=tenant_id.bytes).digest()
+    return int.from_bytes(drawn) < share * 2**64
 
 
 SEQ_MAX: Final = 2**62

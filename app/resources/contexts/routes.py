@@ -12,10 +12,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest, Injection
-from app.core.audit.holdout import is_held_out
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json
-from app.core.log.segments import session_of
+from app.core.log.segments import is_held_out, session_of
 from app.http.errors import Forbidden
 from app.http.fields import QUERY
 from app.http.openapi import body_of_model, parameters_of

@@ -16,10 +16,10 @@ from uuid import UUID
 import structlog
 
 from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest
-from app.core.audit.holdout import is_held_out
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
 from app.core.log.appends import parse_batch
 from app.core.log.events import Draft, Json
+from app.core.log.segments import is_held_out
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import CacheProfile
 from app.core.wire.bodies import parse

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from app.core.audit.holdout import SESSIONS_LEAST
 from app.http.fields import CallEpoch, CallId, CallModel, EpochCause, EpochNumber, NextCursor
-from app.wings.ledger.totals import POTENTIAL_CALLS_MAX
+from app.wings.ledger.totals import POTENTIAL_CALLS_MAX, SESSIONS_LEAST
 
 Cause = Literal[
     "time_to_live",

@@ -10,7 +10,6 @@ from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 from app.core import dataclass, replace
-from app.core.audit.holdout import Group, Holdout, SessionBill
 from app.core.errors import InvalidRequest
 from app.core.policy.groups import Prices
 from app.core.policy.policy import Policy
@@ -25,7 +24,17 @@ from app.store import sessions
 from app.store.engine import Database
 from app.wings.ledger import store
 from app.wings.ledger.cache_use import Caches, CountedCall, CountedEpoch, LedgerBreakpoint, LedgerLine, Usage
-from app.wings.ledger.totals import POTENTIAL_CALLS_MAX, Account, PotentialBill, Totals, accounts, totals
+from app.wings.ledger.totals import (
+    POTENTIAL_CALLS_MAX,
+    Account,
+    Group,
+    Holdout,
+    PotentialBill,
+    SessionBill,
+    Totals,
+    accounts,
+    totals,
+)
 
 CACHES_KEPT: Final = 256
 """The profiles of providers' caches that are remembered, by model, policy and format."""

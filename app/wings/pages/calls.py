@@ -12,13 +12,13 @@ from fastapi import Response
 from fastapi.responses import RedirectResponse
 from markupsafe import Markup
 
-from app.core.audit.over_time import HEIGHT, SOURCES, WIDTH, draw_strata
 from app.core.audit.reading import compare, curl_command, expected_read, first_difference, left_out
 from app.core.errors import NotFound
 from app.core.log.events import canonical_json
 from app.http import paging
 from app.wings.pages.page import Pages, Visit, address, assets, environment
 from app.wings.pages.store import call_place, epoch_causes, epoch_starts, find_call, read_columns
+from app.wings.pages.strata import HEIGHT, SOURCES, WIDTH, draw_strata
 
 pages = Pages()
 

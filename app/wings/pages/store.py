@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from app.core.assembly.inputs import OBSERVED_VIEW
-from app.core.audit.over_time import CallColumn, Damage, EpochStart, Need, StateRun
+from app.core.audit.over_time import Damage, Need, StateRun
 from app.core.record import CallManifest, UnknownVersion, from_json
 from app.store import event_log, texts
 from app.store.engine import Database
@@ -18,6 +18,7 @@ from app.store.event_log import SessionLog
 from app.store.ids import SessionRef
 from app.store.rows import decode, parameters
 from app.store.session_filter import has_prefix
+from app.wings.pages.strata import CallColumn, EpochStart
 
 SEARCHED_MAX: Final = 50_000
 """The newest sessions, or lines of sessions, in which a search looks."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.core.audit.holdout import is_held_out
+from app.core.log.segments import is_held_out
 from app.tenants import DEFAULT_TENANT
 
 MODEL: Final = "claude-sonnet-4-5"

@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from app.core.audit.holdout import is_held_out
+from app.core.log.segments import is_held_out
 from app.tenants import DEFAULT_TENANT
 from tests.conftest import serving
 from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, gpt, settings

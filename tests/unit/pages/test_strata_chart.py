@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit.over_time import HEIGHT, SOURCES, WIDTH, CallColumn, EpochStart, draw_strata, tick_step
+from app.wings.pages.strata import HEIGHT, SOURCES, WIDTH, CallColumn, EpochStart, draw_strata, tick_step
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
