@@ -1,7 +1,7 @@
 """Stored events, and blocks: the neutral form in which formats receive them."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, Generic, Self, TypeVar, overload
 
@@ -218,11 +218,11 @@ class Event:
         body = self.body or {}
         return not self.pinned and any(isinstance(body.get(name), int) for name in AGES)
 
-    def derive(self, compute: Callable[["Event"], _Value]) -> _Value:
-        """Return `compute(self)`, computed on first use; `compute` must be a pure function of the event."""
-        name = f"{compute.__module__}.{compute.__qualname__}"
-        known: dict[str, _Value] = vars(self)
-        return known[name] if name in known else known.setdefault(name, compute(self))
+    def derive(self, compute: Callable[..., _Value], *given: Hashable) -> _Value:
+        """Return `compute(self, *given)`, computed on first use; `compute` must be a pure function of these values."""
+        known: dict[tuple[Hashable, ...], _Value] = vars(self).setdefault("_derived", {})
+        key = (compute, *given)
+        return known[key] if key in known else known.setdefault(key, compute(self, *given))
 
     @property
     def ends_prompts(self) -> bool:

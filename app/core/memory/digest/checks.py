@@ -80,7 +80,7 @@ class Check(NamedTuple):
 @lru_cache(maxsize=4_096)
 def checks_of(command: str) -> Sequence[Check]:
     """Return the checks that a command runs, in order."""
-    return tuple(_checks(list(steps(command))))
+    return tuple(_checks(steps(command)))
 
 
 def check_of(text: str) -> Check | None:

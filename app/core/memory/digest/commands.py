@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from posixpath import basename, normpath
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ _SEPARATORS: Final = frozenset({";", "|", "||", "&", "&&", "(", ")", "\n"})
 _DIGITS: Final = ("", *"0123456789")
 _REDIRECTS: Final = frozenset({"&>", "&>>", *(f"{digit}{sign}" for digit in _DIGITS for sign in (">", ">>", ">|"))})
 _INPUTS: Final = frozenset({"<<", "<<-", *(f"{digit}<" for digit in _DIGITS)})
+_OPERATORS: Final = _REDIRECTS | _INPUTS
 _DUPLICATE: Final = re.compile(r"\d?[<>]&[\d-]")
 _MAY_WRITE: Final = re.compile(
     r">(?!&[\d-]|>?\|?[ \t]*/dev/)"
@@ -56,10 +58,12 @@ _PREFIXES: Final = frozenset({"sudo", "env", "command", "time", "nice", "then", 
 
 
 class Step(NamedTuple):
-    """The separator before a simple command, and its words without assignments, prefixes and redirections."""
+    """The separator before a simple command, its words without assignments, prefixes and redirections, and the files
+    that its output is redirected to."""
 
     follows: str
     words: tuple[str, ...]
+    targets: tuple[str, ...] = ()
 
 
 def written_paths(command: str) -> Iterator[str]:
@@ -79,13 +83,13 @@ def written_paths(command: str) -> Iterator[str]:
 def removed_paths(command: str) -> Iterator[str]:
     """Yield the paths that a command removes and does not create again, resolved against its `cd`s."""
     gone: dict[str, None] = {}
-    for folder, plain, targets in _with_folders(command[:COMMAND_CHARS_MAX]):
-        words = plain[1:] if plain[:1] == ["git"] else plain
-        removes = words[:1] == ["rm"] and "--cached" not in words
+    for folder, plain, targets in _with_folders(command):
+        words = plain[1:] if plain[:1] == ("git",) else plain
+        removes = words[:1] == ("rm",) and "--cached" not in words
         if removes:
             gone |= {_join(folder, path): None for path in words[1:] if _is_literal_path(path)}
         elif gone:
-            created = [*(words[1:] if words[:1] == ["mkdir"] else _changed(plain)), *targets]
+            created = [*(words[1:] if words[:1] == ("mkdir",) else _changed(plain)), *targets]
             made = [_join(folder, path) for path in created if _is_literal_path(path)]
             gone = {path: None for path in gone if not any(f"{one}/".startswith(f"{path}/") for one in made)}
     yield from gone
@@ -93,15 +97,15 @@ def removed_paths(command: str) -> Iterator[str]:
 
 def moved_paths(command: str) -> Iterator[tuple[str, str]]:
     """Yield the old and the new path of each file that a command moves, resolved against its `cd`s."""
-    for folder, plain, _ in _with_folders(command[:COMMAND_CHARS_MAX]):
+    for folder, plain, _ in _with_folders(command):
         if "mv" in plain[:2] and len(files := _changed(plain)) == 2 and all(map(_is_literal_path, files)):
             yield _join(folder, files[0]), _join(folder, files[1])
 
 
 def replaced_paths(command: str) -> Iterator[str]:
     """Yield the paths whose whole content a command writes, resolved against its `cd`s."""
-    for folder, plain, targets in _with_folders(command[:COMMAND_CHARS_MAX]):
-        copied = _changed(plain)[-1:] if plain[:1] in (["mv"], ["cp"]) else ()
+    for folder, plain, targets in _with_folders(command):
+        copied = _changed(plain)[-1:] if plain[:1] in (("mv",), ("cp",)) else ()
         # The files that a command appends to are among its targets.
         written = () if ">>" in command else targets
         yield from (_join(folder, path) for path in (*copied, *written) if _is_literal_path(path))
@@ -116,13 +120,11 @@ def shown_paths(command: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-def _with_folders(command: str) -> Iterator[tuple[str, list[str], list[str]]]:
+def _with_folders(command: str) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """Yield the simple commands except `cd`: the folder, the words without redirections, and the files written to."""
     folder = ""
-    for _, words in _commands(_without_heredocs(command)):
-        plain, targets = _split_redirects(words)
-        plain = _without_prefixes(plain)
-        if plain[:1] == ["cd"] and len(plain) == 2:
+    for _, plain, targets in steps(command):
+        if plain[:1] == ("cd",) and len(plain) == 2:
             folder = _join(folder, plain[1]) if _is_literal_path(plain[1]) else ""
         else:
             yield folder, plain, targets
@@ -130,7 +132,7 @@ def _with_folders(command: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 def programs(command: str) -> Iterator[str]:
     """Yield the programs that a command runs, each with its subcommand: `go test`, `npm run lint`, `grep`."""
-    for _, plain in steps(command):
+    for _, plain, _ in steps(command):
         if plain and plain[0] not in _NOT_PROGRAMS and _PROGRAM.fullmatch(plain[0]):
             length = 1
             while length < min(3, len(plain)) and _SUBCOMMAND.fullmatch(plain[length]):
@@ -140,18 +142,23 @@ def programs(command: str) -> Iterator[str]:
             yield " ".join((basename(plain[0]), *plain[1:length]))
 
 
-def steps(command: str) -> Iterator[Step]:
-    """Yield the simple commands of a command in order; only its first COMMAND_CHARS_MAX characters are read."""
-    for follows, words in _commands(_without_heredocs(command[:COMMAND_CHARS_MAX])):
-        yield Step(follows, tuple(_without_prefixes(_split_redirects(words)[0])))
+def steps(command: str) -> Sequence[Step]:
+    """Return the simple commands of a command in order; only its first COMMAND_CHARS_MAX characters are read."""
+    return _steps(command[:COMMAND_CHARS_MAX])
 
 
-def _without_prefixes(words: list[str]) -> list[str]:
+@lru_cache(maxsize=1_024)
+def _steps(command: str) -> Sequence[Step]:
+    found = ((follows, *_split_redirects(words)) for follows, words in _commands(_without_heredocs(command)))
+    return tuple(Step(follows, _without_prefixes(plain), targets) for follows, plain, targets in found)
+
+
+def _without_prefixes(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words from the program's name on."""
     at = 0
     while at < len(words) and (words[at] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", words[at])):
         at += 1
-    if words[at : at + 1] == ["timeout"]:
+    if words[at : at + 1] == ("timeout",):
         at += 1
         while at < len(words) and (words[at].startswith("-") or re.fullmatch(r"[\d.]{1,10}[smhd]?", words[at])):
             at += 1
@@ -184,11 +191,11 @@ def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
     yield follows, words
 
 
-def _split_redirects(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    operators = _REDIRECTS | _INPUTS
-    plain = [word for before, word in pairwise(("", *words)) if word not in operators and before not in operators]
-    targets = [word for before, word in pairwise(("", *words)) if before in _REDIRECTS and not word.startswith("/dev/")]
-    return plain, targets
+def _split_redirects(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    pairs = list(pairwise(("", *words)))
+    plain = [word for before, word in pairs if word not in _OPERATORS and before not in _OPERATORS]
+    targets = [word for before, word in pairs if before in _REDIRECTS and not word.startswith("/dev/")]
+    return tuple(plain), tuple(targets)
 
 
 def _printed(words: Sequence[str]) -> Iterator[str]:

@@ -136,8 +136,10 @@ def state_of(result: Event | None, command: str | None = None) -> str:
     The status of a pipe is its last program's, and `||`, `;` and `&` hide earlier failures: without a sign of failure
     in its output, the outcome of such a command is unknown, unless the end of its output is shown and reports success.
     """
-    if result is None:
-        return UNKNOWN
+    return UNKNOWN if result is None else result.derive(_state_of, command)
+
+
+def _state_of(result: Event, command: str | None) -> str:
     if is_rejected(result):
         return REJECTED
     text = result.text
@@ -148,15 +150,12 @@ def state_of(result: Event | None, command: str | None = None) -> str:
         return OK
     if reads_only(command):
         return ERROR if _CANNOT_READ.match(text.lstrip()) else OK if shows_status(command) else UNKNOWN
-    sample = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:]
-    if is_check(command):
-        if _RED.search(sample):
-            return ERROR
-        if _reports_success(command, text):
-            return OK
-    if _BROKEN.search(sample):
+    sample, runs_check = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:], is_check(command)
+    if runs_check and _RED.search(sample):
         return ERROR
-    return OK if shows_status(command) else UNKNOWN
+    if runs_check and _reports_success(command, text):
+        return OK
+    return ERROR if _BROKEN.search(sample) else OK if shows_status(command) else UNKNOWN
 
 
 def is_check(command: str) -> bool:
@@ -171,11 +170,16 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
     chains them, else they are unknown; later ones are left out. Without such output a check that is alone has failed,
     and others are unknown. A command that was refused ran no check.
     """
+    if result is None:
+        return [Outcome(check, UNKNOWN, "") for check in checks_of(command[:COMMAND_CHARS_MAX])]
+    return result.derive(_outcomes_of, command)
+
+
+def _outcomes_of(result: Event, command: str) -> Sequence[Outcome]:
     checks = checks_of(command[:COMMAND_CHARS_MAX])
     if not checks or is_refused(result):
         return ()
-    state = state_of(result, command)
-    text = "" if result is None else result.text
+    state, text = state_of(result, command), result.text
     if state == OK and _NO_TESTS.search(text) and not _SOME_TESTS.search(text):
         state = UNKNOWN
     if state != ERROR:
@@ -187,7 +191,7 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
         alone = len(checks) == 1 and len([step for step in steps(command) if _does_work(step)]) == 1
         kind = checks[0].kind if alone else ""
         return [Outcome(check, ERROR if alone else UNKNOWN, _failure(text, kind) if alone else "") for check in checks]
-    parts = list(steps(command[:COMMAND_CHARS_MAX]))
+    parts = steps(command[:COMMAND_CHARS_MAX])
     passed: list[Outcome] = []
     for number, check in enumerate(checks[:failed]):
         chained = all(step.follows in ("&&", "|") for step in parts[check.at + 1 : checks[number + 1].at + 1])
@@ -232,7 +236,7 @@ def counts_of(text: str) -> str:
 
 def _reports_success(command: str, text: str) -> bool:
     """Return whether a check's output reports success at its shown end, or is empty where that means success."""
-    parts = list(steps(command[:COMMAND_CHARS_MAX]))
+    parts = steps(command[:COMMAND_CHARS_MAX])
     cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]
     if not _shows(command, cut):
         return False
@@ -270,9 +274,7 @@ def reads_only(command: str) -> bool:
 def is_idle(command: str) -> bool:
     """Return whether a command is not worth reporting: it reads, or prepares the work of another."""
     ran = [name.split(" ") for name in programs(command[:COMMAND_CHARS_MAX])]
-    if not all(_is_reader(words) or words[0] in HELPERS or words in _STAGING for words in ran):
-        return False
-    return not _changes(command)
+    return all(_is_reader(words) or words[0] in HELPERS or words in _STAGING for words in ran) and not _changes(command)
 
 
 def _is_reader(words: Sequence[str]) -> bool:
@@ -300,7 +302,7 @@ def is_change(words: Sequence[str]) -> bool:
 @lru_cache(maxsize=1_024)
 def shows_status(command: str) -> bool:
     """Return whether a command's exit status is not 0 if any part of it fails."""
-    return _shows(command, list(steps(command[:COMMAND_CHARS_MAX])))
+    return _shows(command, steps(command[:COMMAND_CHARS_MAX]))
 
 
 def _shows(command: str, parts: Sequence[Step]) -> bool:

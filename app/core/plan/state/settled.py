@@ -116,9 +116,10 @@ def settled_lines(summaries: Sequence[Summary], events: Sequence[Event]) -> tupl
     The events are newer than the summaries, and shown.
     """
     settled = [line for one, after in pairwise(summaries) for line in _overtaken(one, after, summaries[-1].last_turn)]
-    if calls := answered_calls(events):
+    stated = [found for one in summaries for found in _lines(one.text)]
+    if stated and (calls := answered_calls(events)):
         later = _Later(calls, ended_turn=events[0].turn < events[-1].turn)
-        settled += [line for one in summaries for heading, line in _lines(one.text) if later.settles(line, heading)]
+        settled += [line for heading, line in stated if later.settles(line, heading)]
     return tuple(dict.fromkeys(map(_checksum, settled)))
 
 
