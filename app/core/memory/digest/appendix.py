@@ -23,13 +23,14 @@ LENGTH_POWER: Final = 0.6
 class Packing:
     """Names with their worth. A name that occurs within a chosen name need not be chosen itself.
 
-    So a full path includes the worth of its relative forms, and a dotted name that of its parts. Takes time linear in
-    the number of names times their total length.
+    So a full path includes the worth of its relative forms, and a dotted name that of its parts. `known` are the parts
+    of these names and maybe of others, None if they must be found.
     """
 
-    def __init__(self, worth: Mapping[str, float]) -> None:
+    def __init__(self, worth: Mapping[str, float], known: Mapping[str, Sequence[str]] | None = None) -> None:
         self._worth = worth
-        self._parts = _parts_of(list(worth))
+        known = parts_of(list(worth)) if known is None else known
+        self._parts = {name: [part for part in known[name] if part in worth] for name in worth}
         self._wholes: dict[str, list[str]] = {}
         for name, parts in self._parts.items():
             for part in parts:
@@ -85,8 +86,11 @@ class Packing:
         return worth / math.pow(max(1, self._cost(name, chosen)), LENGTH_POWER)
 
 
-def _parts_of(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Return the parts of each name: the names that occur in it, including itself."""
+def parts_of(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """Return the parts of each name: the names that occur in it, including itself.
+
+    Takes time linear in the number of names times their total length.
+    """
     parts: Mapping[str, list[str]] = {name: [] for name in names}
     text = "\n".join(names)
     ends = list(accumulate((len(name) + 1 for name in names), initial=0))
@@ -330,14 +334,15 @@ class _Names:
         read = digest.files_read[: -READ_FILES_TRIED - 1 : -1]
         self._worth = names | {path: UNKNOWN_WORTH for path in read if path not in names}
         self._sample = " ".join(self._worth)
-        self._packings: dict[tuple[str, ...], Packing] = {}
+        self._parts = parts_of(list(self._worth))
+        self._packings: dict[str, Packing] = {}
 
     def _packing(self, before: str) -> Packing:
         """Return the names that do not occur in `before`, the text that precedes them, and all read files."""
-        names = tuple(name for name in self._worth if name in self._read or name not in before)
-        if names not in self._packings:
-            self._packings[names] = Packing({name: self._worth[name] for name in names})
-        return self._packings[names]
+        if before not in self._packings:
+            worth = {name: worth for name, worth in self._worth.items() if name in self._read or name not in before}
+            self._packings[before] = Packing(worth, self._parts)
+        return self._packings[before]
 
     def add_to(self, page: Page, beside: str) -> None:
         """Fill the page with the names worth most for their length; read files get a section of their own."""

@@ -264,10 +264,11 @@ def _is_covered(text: str, sections: Sequence[Section]) -> bool:
 def _contains(text: str, part: str) -> bool:
     """Return whether a line contains another's words; a few words must match a whole line or answer."""
     whole, words = _normal(text), _normal(part)
-    answered = whole.startswith(words) and whole[len(words) :].lstrip("… .?").startswith(_MARKS)
-    pieces = words.split("… ")
-    begun = answered or whole.startswith(f"{words}: ")
-    return words == whole or begun or (words.count(" ") >= FEW_WORDS and all(one in whole for one in pieces))
+    if whole.startswith(words):
+        rest = whole[len(words) :]
+        if not rest or rest.startswith(": ") or rest.lstrip("… .?").startswith(_MARKS):
+            return True
+    return words.count(" ") >= FEW_WORDS and all(one in whole for one in words.split("… "))
 
 
 def _replaces(text: str, line: str, heading: str) -> bool:
