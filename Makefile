@@ -184,7 +184,7 @@ tables: setup ## write what pages say of the code: knobs, settings, docs/walk.md
 	$(BIN)/python .ci/house.py --lower
 
 openapi: setup ## write the API's document, and the types of the Python client that are made of it
-	$(BIN)/python -m app.export openapi/palimpsest.json
+	$(BIN)/python -m app.main openapi/palimpsest.json
 	$(BIN)/python .ci/client_types.py
 
 lock: setup ## pin anew, within the ranges of pyproject.toml

@@ -55,7 +55,7 @@ def run(removed: set[str], *options: str) -> bool:
         sys.stdout.write(f"tests without {', '.join(sorted(removed))}\n")
         sys.stdout.flush()
         environment = os.environ | {"PYTHONPATH": paths}
-        export = [sys.executable, "-m", "app.export", "openapi/palimpsest.json"]  # tests take their cases from it
+        export = [sys.executable, "-m", "app.main", "openapi/palimpsest.json"]  # tests take their cases from it
         subprocess.run(export, cwd=folder, env=environment, check=True)  # noqa: S603 - our own code
         command = [sys.executable, "-m", "pytest", "-m", QUICK, "--numprocesses", "auto", *options]
         return subprocess.run(command, cwd=folder, env=environment, check=False).returncode == 0  # noqa: S603 - ours

@@ -7,6 +7,8 @@ import asyncio
 import base64
 import gzip
 import hashlib
+import json
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from html import escape
@@ -279,3 +281,13 @@ def _page(title: str, body: str) -> Response:
 
 
 router.routes.extend(_pages.routes)
+
+
+def document() -> str:
+    """Return the document as committed. No database is needed: the application connects only when it is served."""
+    app = create_app(Settings(), "postgresql+asyncpg://nowhere/nothing")
+    return json.dumps(app.openapi(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":  # python -m app.main FILE
+    Path(sys.argv[1]).write_text(document())

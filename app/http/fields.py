@@ -24,6 +24,9 @@ Cursor = Annotated[
 RECORDED_VIEW: Final = r"^~?[A-Za-z0-9._-]{1,64}$"
 """Names of views that can be read: those of `ViewName`, and `~observed` with the contexts that are never sent."""
 ViewParameter = Annotated[str, Query(pattern=RECORDED_VIEW, description="Name of the view.")]
+ViewIfAny = Annotated[
+    str | None, Query(pattern=RECORDED_VIEW, description="Name of a view: return only its calls. Default: all views.")
+]
 RecordedView = Annotated[str, Field(pattern=RECORDED_VIEW, description="Name of the view.")]
 
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
@@ -161,6 +164,7 @@ def answer_of(kind: type[Answer], /, *sources: object, **more: Any) -> Answer:
 
 # Fields that recur in responses, so that each is described in the same words.
 
+RecordedCall = Annotated[UUID, Path(description="Id of the recorded call.")]
 CallId = Annotated[Id, Field(description="Id of the recorded call, a UUID.")]
 SessionName = Annotated[str, AfterValidator(session_of), Field(description="Id of the session, chosen by the client.")]
 LineName = Annotated[

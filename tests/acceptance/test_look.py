@@ -41,6 +41,7 @@ def rows(done: Result) -> list[list[str]]:
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_sessions_calls_and_events_are_found_from_their_lists(database_url: str) -> None:
     async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
         settings = {"URL": url}
@@ -85,6 +86,7 @@ async def test_sessions_calls_and_events_are_found_from_their_lists(database_url
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_why_a_text_was_forgotten_at_a_call_is_one_command(database_url: str) -> None:
     async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
         await append(http, "s", *reading(0, f"{LONG}the port is 5432\n"))
@@ -132,6 +134,7 @@ async def test_why_a_text_was_forgotten_at_a_call_is_one_command(database_url: s
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_the_window_of_a_session_is_shown_with_what_follows(database_url: str) -> None:
     async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
         await append(http, "s", *reading(0, LONG))
@@ -164,6 +167,7 @@ async def test_the_window_of_a_session_is_shown_with_what_follows(database_url: 
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @pytest.mark.wing("pages")
 async def test_a_calls_number_is_the_same_on_the_pages(database_url: str) -> None:
     async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
@@ -184,6 +188,7 @@ async def test_a_calls_number_is_the_same_on_the_pages(database_url: str) -> Non
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_an_unknown_session_is_one_line(database_url: str) -> None:
     async with serving(Settings(), database_url) as url:
         for words in (("calls", "nope"), ("events", "nope"), ("explain", "nope", "1"), ("context", "nope")):

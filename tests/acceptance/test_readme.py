@@ -47,6 +47,7 @@ async def test_the_curl_walk_works_as_printed(database_url: str) -> None:
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @pytest.mark.wing("recall")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks with curl")
 async def test_the_tutorial_works_as_printed(database_url: str) -> None:

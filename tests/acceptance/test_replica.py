@@ -19,7 +19,7 @@ from tests.conftest import serving
 from tests.support.acknowledged import Agent, patient_client
 from tests.support.clusters import Page, clusters_folder, free_port, kill, make_cluster, postmaster, shell
 
-pytestmark = [pytest.mark.slow, *(pytest.mark.wing(name) for name in ("audit", "ledger", "replica"))]
+pytestmark = [pytest.mark.slow, *(pytest.mark.wing(name) for name in ("audit", "compare", "ledger", "replica"))]
 
 NO_CACHE = {"Cache-Control": "no-cache"}
 NO_DELAY = "ALTER SYSTEM SET max_standby_streaming_delay = 0"

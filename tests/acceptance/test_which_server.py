@@ -14,6 +14,7 @@ KEY = "pal_a_key_of_our_own_0123456789"
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_one_way_to_name_the_server_and_the_key(database_url: str) -> None:
     chat = SAMPLES / "anthropic_messages.json"
     async with serving(Settings(api_key=KEY), database_url) as url:
@@ -48,6 +49,7 @@ async def test_one_way_to_name_the_server_and_the_key(database_url: str) -> None
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_an_explanation_names_its_line_and_how_to_read_the_others(database_url: str) -> None:
     async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
         events = [{"type": "user.message", "content": f"event {number}"} for number in range(1, 6)]

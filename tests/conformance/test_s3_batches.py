@@ -117,7 +117,7 @@ async def test_s3_04_each_chunk_sees_the_summary_before_it(
     assert not any(line.startswith("#") for line in model.requests[0].system.splitlines())  # a narrative
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:

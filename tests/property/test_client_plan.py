@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from hypothesis import example, given
 
 from app.core.assembly.visibility import VisibilityRequest
-from app.core.audit.client_plan import ClientPlan, client_plan
 from app.core.log.conversation import canonical
 from app.core.log.event import Block, Event, Kind, content_text
 from app.core.log.events import ASSISTANT_SIDE, canonical_json
 from app.core.plan.state.wording import RESUMED
 from app.core.policy.policy import Policy
+from app.core.render.client_plan import ClientPlan, client_plan
 from app.core.render.request import arrange
 from tests.property.builders import Raw, logs, policies
 from tests.property.steps import asked, batches, random_logs, shares, steps, target_of

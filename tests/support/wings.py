@@ -14,6 +14,7 @@ import pytest
 WINGS = Path(__file__).parents[2] / "app" / "wings"
 ALL = (
     "audit",
+    "compare",
     "gateway",
     "ledger",
     "pages",

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 from app.core import dataclass, replace
@@ -308,3 +309,31 @@ class HiddenEvents:
             return self._folds[at]
         at = bisect_left(self._drop_ends, seq)
         return self._drops[at] if at < len(self._drops) and self._drops[at].from_seq <= seq else None
+
+
+def new_evictions(before: Sequence[Eviction], after: Sequence[Eviction]) -> tuple[Eviction, ...]:
+    """Return the parts of later evictions whose events the earlier ones did not leave out for the same reason.
+
+    Both are in the order of the log. The tokens that a longer eviction saves in addition are divided by events.
+    """
+    known: dict[tuple[str, str, str], list[Eviction]] = {}
+    for row in before:
+        known.setdefault(_decision(row), []).append(row)
+    new: list[Eviction] = []
+    for row in after:
+        earlier = known.get(_decision(row), [])
+        at = bisect_left(earlier, row.from_seq, key=attrgetter("to_seq"))
+        start, saved, parts = row.from_seq, row.tokens_saved, []
+        while at < len(earlier) and earlier[at].from_seq <= row.to_seq:
+            parts.append((start, earlier[at].from_seq - 1))
+            start, saved, at = earlier[at].to_seq + 1, saved - earlier[at].tokens_saved, at + 1
+        parts = [(first, last) for first, last in (*parts, (start, row.to_seq)) if first <= last]
+        events = sum(last - first + 1 for first, last in parts)
+        for first, last in parts:
+            share = max(0, saved) * (last - first + 1) // events
+            new.append(replace(row, from_seq=first, to_seq=last, tokens_saved=share))
+    return tuple(new)
+
+
+def _decision(row: Eviction) -> tuple[str, str, str]:
+    return row.disposition, row.reducer, row.reason

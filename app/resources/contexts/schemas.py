@@ -337,6 +337,21 @@ class ContextOut(BaseModel):
     sha256: fields.RequestSha256
 
 
+class CallRef(BaseModel):
+    """A recorded call, and the settings of its context."""
+
+    call_id: fields.CallId
+    created_at: datetime = Field(description="Time at which the context was made.")
+    session: fields.SessionName
+    line: fields.LineName
+    view: fields.ViewOf
+    head: fields.CallHead
+    epoch: fields.CallEpoch
+    format: fields.CallFormat
+    model: fields.CallModel
+    policy: PolicyRef = Field(description="Version of the policy that the context was made with.")
+
+
 def example() -> ContextOut:
     """Return an example of a context."""
     return ContextOut(

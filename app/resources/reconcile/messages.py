@@ -15,11 +15,11 @@ from threading import Lock
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from app.core.audit.client_plan import ClientPlan, client_plan
 from app.core.errors import InvalidMessage
 from app.core.log.appends import parse_event, tool_definitions
 from app.core.log.conversation import START, Link, OpenIds, canonical_prompt, canonical_tool_list, links, pair_calls
 from app.core.log.events import Draft, EventType, Json
+from app.core.render.client_plan import ClientPlan, client_plan
 from app.core.render.formats import FORMATS, anthropic, gemini
 from app.core.render.formats.parts import SYSTEM_ROLES, is_blank, leading, message_event
 from app.core.render.layers import Content

@@ -7,28 +7,29 @@ from uuid import UUID
 from fastapi import Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
-from app.core.audit.call_blocks import CallBlock, Protection, Source, Wording
 from app.core.errors import OutsidePrefix
 from app.core.log.segments import ADDRESS_PATTERN
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import (
-    RECORDED_VIEW,
     Cursor,
     Id,
     Limit,
     Moment,
     ReasonIfAny,
+    RecordedCall,
     ReducerIfAny,
     Sid,
+    ViewIfAny,
+    ViewParameter,
     answer_of,
 )
-from app.http.operation import PastRead, Resource, Who, past_read
+from app.http.operation import PastRead, Resource, Who, past_read, service
 from app.resources.contexts.recordings import Recordings
-from app.wings.audit.answers import call_item, context_again
-from app.wings.audit.schemas import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
+from app.wings.audit.call_blocks import CallBlock, Protection, Source, Wording
+from app.wings.audit.schemas import CallPage, ContextAgain, Manifest, NextEvictionsOut
 from app.wings.audit.search import CallSearch, Filters
-from app.wings.audit.service import Audit
+from app.wings.audit.service import Audit, call_item, context_again
 
 
 class CallBlockOut(BaseModel):
@@ -95,8 +96,6 @@ CallBlockPage = paging.page_of(
 
 router = Resource("audit", scope="read")
 
-CallId = Annotated[UUID, Path(description="Id of the recorded call.")]
-OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare with.")]
 BlockIndex = Annotated[int, Path(ge=0, lt=2**31, description="Position of the block in the request, counted from 0.")]
 Dispositions = Annotated[
     bool, Query(description="Whether to list the dispositions of all events, which takes longer in a long session.")
@@ -107,10 +106,6 @@ DeclinedReducers = Annotated[
 ]
 TextChars = Annotated[
     int, Query(ge=0, le=100_000, description="Maximum number of characters of each block's text in the response.")
-]
-Seq = Annotated[int, Path(ge=1, le=2**63 - 1, description="Seq of the event.")]
-View = Annotated[
-    str | None, Query(pattern=RECORDED_VIEW, description="Name of a view: return only its calls. Default: all views.")
 ]
 
 
@@ -124,7 +119,7 @@ _PROBLEM_SLUGS = ("not-reproducible",)
 
 @router.operation("GET", "/v1/sessions/{sid}/calls", resolves_line=False, returns=CallPage)
 async def list_calls(
-    sid: Sid, who: Who, audit: Calls, view: View = None, limit: Limit = 100, cursor: Cursor = None
+    sid: Sid, who: Who, audit: Calls, view: ViewIfAny = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List the recorded calls of a session, newest first. Every context that was returned is recorded as a call.
 
@@ -138,7 +133,7 @@ async def list_calls(
 @router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}", problems=_PROBLEM_SLUGS)
 async def get_call(
     sid: Sid,
-    call_id: CallId,
+    call_id: RecordedCall,
     who: Who,
     audit: Calls,
     dispositions: Dispositions = True,
@@ -156,7 +151,7 @@ async def get_call(
     returns=ContextAgain,
     problems=_PROBLEM_SLUGS,
 )
-async def get_call_context(sid: Sid, call_id: CallId, who: Who, render: Render) -> Response:
+async def get_call_context(sid: Sid, call_id: RecordedCall, who: Who, render: Render) -> Response:
     """Render a recorded call again, to the same bytes as when it was made."""
     done = await render(lambda own: own.context(who.tenant_id, sid, call_id))
     return Response(context_again(sid, done), media_type="application/json")
@@ -164,7 +159,13 @@ async def get_call_context(sid: Sid, call_id: CallId, who: Who, render: Render) 
 
 @router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}/blocks", returns=CallBlockPage, problems=_PROBLEM_SLUGS)
 async def list_call_blocks(
-    sid: Sid, call_id: CallId, who: Who, audit: Calls, text: TextChars = 4096, limit: Limit = 100, cursor: Cursor = None
+    sid: Sid,
+    call_id: RecordedCall,
+    who: Who,
+    audit: Calls,
+    text: TextChars = 4096,
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the blocks of a call's request as the model saw them, in order, each with its size and the reason."""
     after = paging.decode_number(cursor, below=2**31)
@@ -174,27 +175,9 @@ async def list_call_blocks(
 
 
 @router.operation("GET", "/v1/sessions/{sid}/calls/{call_id}/blocks/{index}", problems=_PROBLEM_SLUGS)
-async def get_call_block(sid: Sid, call_id: CallId, index: BlockIndex, who: Who, audit: Calls) -> CallBlockOut:
+async def get_call_block(sid: Sid, call_id: RecordedCall, index: BlockIndex, who: Who, audit: Calls) -> CallBlockOut:
     """Get one block of a call's request, with all of its text."""
     return _block(await audit(lambda own: own.block(who.tenant_id, sid, call_id, index)))
-
-
-@router.operation(
-    "GET", "/v1/sessions/{sid}/calls/{call_id}/diff/{other_id}", summary="Compare two calls", problems=_PROBLEM_SLUGS
-)
-async def diff_calls(sid: Sid, call_id: CallId, other_id: OtherCallId, who: Who, audit: Calls) -> DiffOut:
-    """Compare two calls of a session: the events that the second shows differently, the reasons, and the tokens."""
-    return await audit(lambda own: own.diff(who.tenant_id, sid, call_id, other_id))
-
-
-@router.operation("GET", "/v1/sessions/{sid}/events/{seq}/history", returns=HistoryPage, problems=_PROBLEM_SLUGS)
-async def get_event_history(
-    sid: Sid, seq: Seq, who: Who, audit: Calls, view: View = None, limit: Limit = 100, cursor: Cursor = None
-) -> Mapping[str, Any]:
-    """List how the context of each call since an event was logged has shown it, oldest first, and why."""
-    after = paging.decode_id(cursor)
-    found = await audit(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
-    return paging.page(found, limit, lambda item: item.call_id)
 
 
 LeastEvicted = Annotated[
@@ -282,3 +265,24 @@ def _block(block: CallBlock, most: int | None = None) -> CallBlockOut:
     text = block.text
     shown = text if most is None else text[:most]
     return answer_of(CallBlockOut, block, chars=len(text), text=shown, cut=len(shown) < len(text))
+
+
+FirstEvictions = Annotated[int, Query(ge=0, le=1000, description="Maximum number of evictions in the response.")]
+
+
+previews = Resource("context", scope="read")
+
+
+@previews.operation("GET", "/v1/sessions/{sid}/next-evictions", problems=("context-infeasible", "conflict"))
+async def get_next_evictions(
+    sid: Sid,
+    who: Who,
+    audit: Annotated[Audit, Depends(service(Audit))],
+    view: ViewParameter = "main",
+    limit: FirstEvictions = 20,
+) -> NextEvictionsOut:
+    """Get the next events that a view would leave out, and the reasons why it does not leave them out yet.
+
+    They are those of a context just above its threshold, with the view's own policy, model and window.
+    """
+    return await audit.next_evictions(who.tenant_id, sid, view, limit)

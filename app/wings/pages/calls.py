@@ -12,9 +12,9 @@ from fastapi import Response
 from fastapi.responses import RedirectResponse
 from markupsafe import Markup
 
-from app.core.audit.reading import compare, curl_command, expected_read, first_difference, left_out
 from app.core.errors import NotFound
 from app.core.log.events import canonical_json
+from app.core.record.reading import compare, curl_command, expected_read, first_difference, left_out
 from app.http import paging
 from app.wings.pages.page import Pages, Visit, address, assets, environment
 from app.wings.pages.store import call_place, epoch_causes, epoch_starts, find_call, read_columns
@@ -215,9 +215,9 @@ async def show_difference(visit: Visit) -> Mapping[str, object]:
     reasons: dict[tuple[str, str, str], list[int]] = {}
     for change in changes:
         if change.kind != "same":
-            why = change.why or {"reducer": "", "reason": ""}
-            fold = why["reducer"] == "fold"
-            key = (change.kind, why["reducer"] or "", "summary" if fold else why["reason"] or "")
+            why = change.why or {}
+            reducer = why.get("reducer") or ""
+            key = (change.kind, reducer, "summary" if reducer == "fold" else why.get("reason") or "")
             counted = reasons.setdefault(key, [0, 0])
             reasons[key] = [counted[0] + 1, counted[1] + change.tokens]
     runs = [(kind, list(run)) for kind, run in groupby(changes, lambda one: one.kind)]

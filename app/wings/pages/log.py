@@ -10,10 +10,10 @@ from uuid import UUID
 from fastapi import Response
 from fastapi.responses import RedirectResponse
 
-from app.core.audit.over_time import event_text, holders, life_of, pattern, pieces, run_at
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import EventType
 from app.core.memory.digest.appendix import TAGS
+from app.core.record.over_time import event_text, holders, life_of, pattern, pieces, run_at
 from app.http import paging
 from app.wings.pages.page import Pages, Visit, address
 from app.wings.pages.store import PlacedCall, counterpart, placed_call, state_runs

@@ -12,14 +12,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.audit.moment import new_evictions
-from app.core.audit.over_time import Need, by_rule, recalled_seqs, repeated_calls
-from app.core.audit.reading import window_figures
 from app.core.errors import ContextError, StoreUnavailable
 from app.core.lexicon.identifiers import is_recall_tool
 from app.core.log.segments import is_line, session_of
 from app.core.policy.policy import parse_policy
-from app.core.record.evictions import Eviction, eviction_of
+from app.core.record.evictions import Eviction, eviction_of, new_evictions
+from app.core.record.over_time import Need, by_rule, recalled_seqs, repeated_calls
+from app.core.record.reading import window_figures
 from app.core.tokens.models import UNKNOWN, profile
 from app.runtime.wing import ForwardedCall, ForwardedCalls
 from app.store import event_log, jobs, sessions

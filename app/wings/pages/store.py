@@ -10,8 +10,8 @@ from typing import Final
 from uuid import UUID
 
 from app.core.assembly.inputs import OBSERVED_VIEW
-from app.core.audit.over_time import Damage, Need, StateRun
 from app.core.record import CallManifest, UnknownVersion, from_json
+from app.core.record.over_time import Damage, Need, StateRun
 from app.store import event_log, texts
 from app.store.engine import Database
 from app.store.event_log import SessionLog

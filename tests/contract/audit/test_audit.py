@@ -124,7 +124,7 @@ async def test_a_record_stays_small_however_long_the_log(agent: Agent, database:
     assert row["j"] <= short["n"] + 50
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_the_history_names_when_an_event_was_evicted_and_why(agent: Agent) -> None:
     calls = []
     for _ in range(5):
@@ -149,7 +149,7 @@ async def test_the_history_names_when_an_event_was_evicted_and_why(agent: Agent)
         assert (await agent.client.get(f"/v1/sessions/s{path}")).status_code in (404, 422)
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_the_history_names_authors_and_redaction(agent: Agent) -> None:
     for _ in range(4):
         await agent.turn()
@@ -166,7 +166,7 @@ async def test_the_history_names_authors_and_redaction(agent: Agent) -> None:
     assert items[-1]["cause"] == "redaction"
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_a_call_does_not_differ_from_itself(agent: Agent) -> None:
     await agent.turn()
     sent = await agent.context()
@@ -175,7 +175,7 @@ async def test_a_call_does_not_differ_from_itself(agent: Agent) -> None:
     assert found["tokens"]["by_cause"] == {}
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_the_difference_names_the_first_block_and_every_decision(agent: Agent) -> None:
     await agent.turn()
     a = await agent.context()
@@ -207,7 +207,7 @@ async def test_the_difference_names_the_first_block_and_every_decision(agent: Ag
     assert back["tokens"]["by_cause"] == {cause: -tokens for cause, tokens in by_cause.items()}
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_calls_of_other_views_and_formats_are_compared_by_blocks(agent: Agent) -> None:
     for _ in range(3):
         await agent.turn()
@@ -223,6 +223,7 @@ async def test_calls_of_other_views_and_formats_are_compared_by_blocks(agent: Ag
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_a_summary_in_place_of_events_is_in_the_diff(agent: Agent, database: Database, database_url: str) -> None:
     for _ in range(6):
         await agent.turn()
@@ -299,6 +300,7 @@ async def test_only_expired_call_records_are_purged(
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @pytest.mark.usefixtures("database_url")
 async def test_the_command_explains_an_event(agent: Agent) -> None:
     while not (sent := await _after_a_turn(agent))["evictions"]:

@@ -30,6 +30,7 @@ async def search(client: httpx.AsyncClient, **params: Any) -> list[Json]:
         params["cursor"] = page["next_cursor"]
 
 
+@pytest.mark.wing("compare")
 async def test_the_audit_query_filters_across_sessions(client: httpx.AsyncClient, database: Database) -> None:
     agents = [Agent(client, name) for name in ("s", "t")]
     sent: list[Json] = []
@@ -103,6 +104,7 @@ async def test_invalid_queries_are_refused(client: httpx.AsyncClient) -> None:
         assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), query
 
 
+@pytest.mark.wing("compare")
 async def test_the_audit_needs_its_scope_and_stays_within_the_tenant(
     client: httpx.AsyncClient, database: Database
 ) -> None:

@@ -104,6 +104,7 @@ async def test_a_call_renders_to_the_same_bytes_later(recorded: RecordedSession)
     assert found["recorded_sha256"] == sent["sha256"]
 
 
+@pytest.mark.wing("compare")
 async def test_unknown_calls_are_404(recorded: RecordedSession) -> None:
     sent = await recorded.context(max_tokens=3_000)
     for path in (f"/v1/sessions/t/calls/{sent['call_id']}", f"/v1/sessions/s/calls/{KEY}"):
@@ -164,6 +165,7 @@ async def test_a_redaction_of_an_event_not_shown_changes_nothing(recorded: Recor
     assert (found["reproduced"], found["sha256"]) == (True, sent["sha256"])
 
 
+@pytest.mark.wing("compare")
 @pytest.mark.parametrize(
     "manifest",
     ["(manifest::jsonb || '{\"version\": 77}')::json", "'[]'", "(manifest::jsonb || '{\"layers\": 1}')::json"],

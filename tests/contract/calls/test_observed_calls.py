@@ -127,6 +127,7 @@ async def test_a_share_is_less_than_all_and_has_no_view_of_the_clients(
     await context_of(client, status=422, **body)
 
 
+@pytest.mark.wing("compare")
 async def test_no_request_can_name_the_view_of_observed_contexts(client: httpx.AsyncClient) -> None:
     await context_of(client, status=422, view="~observed")
     assert (await client.get("/v1/sessions/s/context", params={"view": "~observed"})).status_code == 422

@@ -260,7 +260,7 @@ async def test_a_retry_of_a_context_that_cannot_shrink_repeats_it(client: httpx.
     assert again["tokens"]["estimate"] <= again["tokens"]["target"]
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_a_preview_of_a_retry_equals_the_retry(client: httpx.AsyncClient, call: dict[str, Any]) -> None:
     await report(client, call, TOO_LONG)
     shown = await client.post("/v1/sessions/s/context:preview", json={"retry_of": call["call_id"]})

@@ -12,7 +12,7 @@ from app.store.engine import Database
 from tests.contract.contexts.test_context import append, context, rounds
 from tests.support.openapi import document
 
-pytestmark = pytest.mark.wing("audit")
+pytestmark = pytest.mark.wing("compare")
 
 INLINE = {"evict": "every_assembly", "retention": {"keep_last": 1, "min_tokens": 0}}
 WIDE = {"max_tokens": 60_000, "model": "claude-sonnet-4-5", "format": "anthropic"}

@@ -239,7 +239,7 @@ async def test_agents_that_share_a_beginning_and_differ_in_their_prompts_keep_th
     assert (await reconcile(client, [left, *longer]))["appended"] == []
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_an_invalid_message_is_an_error_with_its_index(client: httpx.AsyncClient) -> None:
     wrong = await reconcile(client, [user("one"), {"role": "nobody"}], 422)
     assert (wrong["type"], wrong["index"]) == ("/problems/invalid-message", 1)

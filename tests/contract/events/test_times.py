@@ -100,6 +100,7 @@ def walk(http: httpx.Client, given_times: list[str]) -> None:
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @pytest.mark.wing("recall")
 @pytest.mark.wing("ledger")
 @pytest.mark.wing("stream")
@@ -118,6 +119,7 @@ async def test_a_session_with_events_of_any_time_stays_usable(server: str, worke
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @pytest.mark.wing("recall")
 @pytest.mark.wing("stream")
 @pytest.mark.wing("ledger")

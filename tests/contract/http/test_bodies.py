@@ -12,7 +12,7 @@ EVENTS = {"events": [{"type": "user.message", "content": "Hello"}]}
 OPTIONAL = [
     ("PUT", "/v1/sessions/s"),
     ("POST", "/v1/sessions/s/context"),
-    pytest.param("POST", "/v1/sessions/s/context:preview", marks=pytest.mark.wing("audit")),
+    pytest.param("POST", "/v1/sessions/s/context:preview", marks=pytest.mark.wing("compare")),
     ("POST", "/v1/sessions/s/turns/end"),
     ("POST", "/v1/sessions/s/compactions"),
 ]

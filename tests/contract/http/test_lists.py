@@ -113,6 +113,7 @@ async def test_an_event_search_includes_a_forks_parent_and_continues_after_the_s
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_an_exactly_full_last_page_has_no_cursor(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
     for seen in range(2):
@@ -166,6 +167,7 @@ def times(value: Any) -> list[str]:
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_all_times_have_one_notation(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
     asked = {"now": "2026-11-22T12:00:00+02:00", "max_tokens": 9000}
@@ -184,6 +186,7 @@ async def test_all_times_have_one_notation(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_an_assumed_window_is_marked(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
 
@@ -209,7 +212,7 @@ async def test_an_assumed_window_is_marked(client: httpx.AsyncClient) -> None:
         assert (await client.put("/v1/sessions/t", json=settings)).json()["window_assumed"] is assumed
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_the_same_context_in_two_formats_is_not_identical(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
     ids = []

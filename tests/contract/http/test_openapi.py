@@ -8,13 +8,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from app import export
+from app import main
 from app.core.log.events import INPUT_FIELDS
 from app.http import errors
 from app.resources.events.schemas import EventIn
 from tests.support.openapi import COMMITTED
 
-document = cache(export.document)
+document = cache(main.document)
 
 
 def test_the_committed_document_is_current() -> None:

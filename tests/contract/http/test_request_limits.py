@@ -23,7 +23,7 @@ BODY_OPERATIONS = [
     ("POST", "/v1/sessions/s/events"),
     ("POST", "/v1/sessions/s/messages"),
     ("POST", "/v1/sessions/s/context"),
-    pytest.param("POST", "/v1/sessions/s/context:preview", marks=pytest.mark.wing("audit")),
+    pytest.param("POST", "/v1/sessions/s/context:preview", marks=pytest.mark.wing("compare")),
     ("POST", "/v1/sessions/s/fork"),
     ("POST", "/v1/sessions/s/rewind"),
     pytest.param("POST", "/v1/sessions/s/recall", marks=pytest.mark.wing("recall")),
@@ -50,6 +50,7 @@ def head(method: str, path: str, *fields: str) -> bytes:
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @pytest.mark.wing("recall")
 @pytest.mark.wing("webhooks")
 @pytest.mark.wing("retention")

@@ -346,6 +346,7 @@ async def test_forks_copy_nothing_of_the_log(client: httpx.AsyncClient, database
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @pytest.mark.wing("recall")
 async def test_a_forks_calls_can_be_inspected(client: httpx.AsyncClient, agent: Agent) -> None:
     """Calls, history, turns, recall and visibility of a fork include its shared part."""

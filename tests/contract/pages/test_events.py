@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-pytestmark = pytest.mark.wing("audit")
+pytestmark = [pytest.mark.wing("audit"), pytest.mark.wing("compare")]
 
 POLICY = {"evict": "every_assembly", "retention": {"keep_last": 1, "min_tokens": 0}}
 LONG = "the listing of a folder, with many names of files in it " * 20

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.pages.test_events import LONG, calls, page, send, use
 
 __all__ = ["calls"]
-pytestmark = pytest.mark.wing("audit")
+pytestmark = [pytest.mark.wing("audit"), pytest.mark.wing("compare")]
 PAGE = "/ui/sessions/s"
 
 

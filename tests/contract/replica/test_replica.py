@@ -54,6 +54,7 @@ async def wait_for_replica_state(http: httpx.AsyncClient, state: str) -> None:
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @pytest.mark.wing("ledger")
 async def test_the_primary_answers_while_the_replica_is_away(database_url: str) -> None:
     async with server(database_url, unused_url()) as http:

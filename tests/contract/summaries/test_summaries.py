@@ -74,6 +74,7 @@ async def test_summaries_are_written_ahead_and_folded_when_they_are_needed(
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_events_shown_verbatim_are_in_no_eviction(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, SMALL)
     await agent.post({"type": "system.prompt", "content": "answer briefly"})

@@ -71,6 +71,7 @@ async def session(client: httpx.AsyncClient) -> httpx.AsyncClient:
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_a_hidden_event_shows_its_replacement_in_every_view_and_stays_in_the_log(
     session: httpx.AsyncClient,
 ) -> None:

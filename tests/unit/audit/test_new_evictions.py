@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit.moment import new_evictions
-from app.core.record.evictions import Eviction
+from app.core.record.evictions import Eviction, new_evictions
 
 
 def eviction(first: int, last: int, saved: int, reason: str = "old") -> Eviction:

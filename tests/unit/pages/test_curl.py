@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.core.audit.reading import curl_command
+from app.core.record.reading import curl_command
 
 HOSTILE = st.text(max_size=40) | st.sampled_from(
     ["'", '"; rm -rf ~ #', "$(id)", "`id`", "!!", "\nEND_OF_REQUEST\nid\n", "\\", "é\x1b[0m\r\n", "{model}", "%00"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.core.audit.over_time import Damage, by_rule, recalled_seqs, repeated_calls
+from app.core.record.over_time import Damage, by_rule, recalled_seqs, repeated_calls
 from app.wings.pages.sessions import BAR, bar_scale, summary_spend
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit.reading import EDITS_MAX, Piece, compare_texts
+from app.core.record.reading import EDITS_MAX, Piece, compare_texts
 
 TEXTS = st.text(st.sampled_from("ab \n.é"), max_size=60) | st.text(max_size=40)
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from app.core.audit.over_time import StateRun, event_text, holders, life_of, pattern, pieces, run_at
+from app.core.record.over_time import StateRun, event_text, holders, life_of, pattern, pieces, run_at
 
 
 def run(first: int, last: int, **item: Any) -> tuple[StateRun, dict[str, Any]]:

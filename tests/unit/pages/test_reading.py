@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.audit.reading import BlockChange, compare, expected_read, first_difference, left_out, shorten
+from app.core.record.reading import BlockChange, compare, expected_read, first_difference, left_out, shorten
 
 SEQS = st.lists(st.integers(1, 30), unique=True, max_size=20)
 

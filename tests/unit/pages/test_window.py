@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.core.audit.reading import window_figures
 from app.core.policy.policy import parse_policy
+from app.core.record.reading import window_figures
 
 TOKENS: dict[str, Any] = {
     "estimate": 5_000,

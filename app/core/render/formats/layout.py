@@ -6,8 +6,10 @@ from typing import Any, Final, NamedTuple, Self
 
 from app.core import dataclass, field
 from app.core.log.event import Block, Kind
-from app.core.log.events import REPLACEMENT, SURROGATE, Json, json_pieces
+from app.core.log.events import REPLACEMENT, SURROGATE, Json, canonical_json, json_pieces
 from app.core.render.formats.parts import BEGINNING, IMAGES_ABOVE, Image, Piece, Text
+
+TOOLS: Final = "tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,18 @@ class Layout:
     tools_seq: int = 0
     system: tuple[Block, ...] = ()
     blocks: tuple[Block, ...] = ()
+
+    @property
+    def prefix(self) -> tuple[Block, ...]:
+        """The blocks before the conversation: the tool definitions as one, then the system prompts."""
+        if not self.tools_seq:
+            return self.system
+        return (Block(Kind.SYSTEM, self.tools_seq, canonical_json(list(self.tools)), tool=TOOLS), *self.system)
+
+
+def kind_of(block: Block) -> str:
+    """Return the kind of a block: `tools` for the tool definitions."""
+    return TOOLS if block.kind is Kind.SYSTEM and block.tool == TOOLS else block.kind.value
 
 
 @dataclass(frozen=True, slots=True)

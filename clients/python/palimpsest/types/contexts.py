@@ -63,6 +63,34 @@ class CalibrationUsed(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CallRef(Model):
+    """A recorded call, and the settings of its context."""
+
+    call_id: str
+    """Id of the recorded call, a UUID."""
+    created_at: datetime
+    """Time at which the context was made."""
+    session: str
+    """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
+    """
+    view: str
+    """Name of the view that the context was made for."""
+    head: int
+    """Seq of the last event that the context takes into account."""
+    epoch: int
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
+    """Format of the request: a provider's, or the neutral `blocks`."""
+    model: str | None
+    """Name of the model that the context was made for; null if none was given."""
+    policy: PolicyRef
+    """Version of the policy that the context was made with."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvictionOut(Model):
     """A range of events that were not sent verbatim, for one reason.
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
 
-from app.core.audit.call_blocks import Protections
 from app.core.log.event import lazy
 from app.core.log.events import TOOL_USE, EventType
 from app.core.plan.reducers import caps, economics, expiry, fold, last_resort, once, retention, ttl, window
@@ -23,6 +22,7 @@ from app.core.plan.state.stubs import Candidate
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.models import CacheProfile
+from app.wings.audit.call_blocks import Protections
 
 Reason = Literal[
     "disabled",

@@ -1,27 +1,24 @@
-"""Answers about recorded calls, built from their records: the fate of each event, and the differences of two calls."""
+"""The fate of each event in a recorded call, and the differences of two calls as they are returned."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Final
 
-from app.core.audit.call_blocks import kind_of, request_blocks
-from app.core.audit.declined import Declined
 from app.core.log.event import Block, Event, Kind, content_text
-from app.core.log.events import BOOKKEEPING, Json, canonical_json
+from app.core.log.events import BOOKKEEPING, canonical_json
 from app.core.log.segments import line_of
 from app.core.plan.state.frontier import Fold, Frontier, Stub
 from app.core.plan.state.projection import project
 from app.core.policy.policy import Policy
 from app.core.record import NO_COUNT, ReplayedCall
-from app.core.record.evictions import HiddenEvents, dispositions, eviction_row, fold_eviction, without_shown
-from app.core.render.formats.parts import plain_text
-from app.core.tokens.budget import provider_tokens
-from app.http.fields import Answer, answer_of
-from app.resources.contexts.json import ContextBody, parts_json
-from app.resources.contexts.recordings import Reproduced
-from app.store.audit import CallRow, StoredEpoch
-from app.wings.audit import schemas
+from app.core.record.evictions import HiddenEvents, dispositions, fold_eviction
+from app.core.render.formats.layout import Layout, kind_of
+from app.http.fields import answer_of
+from app.resources.contexts.schemas import CallRef
+from app.store.audit import CallRow
+from app.wings.compare import schemas
 
 BEGINS_CHARS: Final = 240
 """Characters of a block that a difference quotes."""
@@ -151,26 +148,25 @@ def _alike(a: DispositionChange, b: DispositionChange) -> bool:
     return fields_of(a) == fields_of(b) and a.decision == b.decision
 
 
-def by_cause(found: Iterable[DispositionChange], extra: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return the difference of `total` tokens by cause: events, summaries and notes (`extra`), and `other`."""
-    sums: dict[str, int] = {}
-    for change in found:
-        cause = change.decision.cause or "other"
-        sums[cause] = sums.get(cause, 0) + change.tokens
-    for cause, tokens in extra.items():
-        sums[cause] = sums.get(cause, 0) + tokens
-    rest = total - sum(sums.values())
-    if rest:
-        sums["other"] = sums.get("other", 0) + rest
+def by_cause(parts: Iterable[tuple[DecidingEpoch, int]], total: int) -> dict[str, int]:
+    """Return the difference of `total` tokens by cause: the parts, each with its decision, and `other` for the rest."""
+    sums: Counter[str] = Counter()
+    for decision, tokens in parts:
+        sums[decision.cause or "other"] += tokens
+    sums["other"] += total - sums.total()
     return {cause: tokens for cause, tokens in sums.items() if tokens}
 
 
 def first_difference(a: ReplayedCall, b: ReplayedCall) -> schemas.FirstDifference | None:
     """Return the first block that differs, tools and system prompt included; None if no block does."""
-    for index, (old, new) in enumerate(zip_longest(request_blocks(a.layout), request_blocks(b.layout))):
+    for index, (old, new) in enumerate(zip_longest(_blocks(a.layout), _blocks(b.layout))):
         if old != new:
             return schemas.FirstDifference(index=index, a=_described(old), b=_described(new))
     return None
+
+
+def _blocks(layout: Layout) -> Sequence[Block]:
+    return (*layout.prefix, *layout.blocks)
 
 
 def _described(block: Block | None) -> schemas.BlockOut | None:
@@ -178,89 +174,6 @@ def _described(block: Block | None) -> schemas.BlockOut | None:
         return None
     text = f"{block.tool} {canonical_json(block.arguments)}" if block.kind is Kind.CALL else content_text(block.content)
     return answer_of(schemas.BlockOut, block, kind=kind_of(block), chars=len(text), begins=text[:BEGINS_CHARS])
-
-
-def _about(kind: type[Answer], session: str, call: CallRow, **more: Any) -> Answer:
-    """Return an answer about a call."""
-    return answer_of(kind, call, call.manifest, **more, session=session, line=line_of(session))
-
-
-def call_item(session: str, call: CallRow) -> schemas.CallItem:
-    """Return a call as an item of a list."""
-    return _about(
-        schemas.CallItem,
-        session,
-        call,
-        outcome=_outcome(call),
-        overflow=bool(call.outcome and call.outcome.overflow),
-        input_tokens=call.outcome and call.outcome.input_tokens,
-    )
-
-
-def _outcome(call: CallRow) -> schemas.CallOutcome | None:
-    """Return a call's reported outcome; None until it is reported."""
-    found = call.outcome
-    if found is None or call.reported_at is None:
-        return None
-    return answer_of(schemas.CallOutcome, found, call, usage=found)
-
-
-def _parts(call: CallRow, epoch: StoredEpoch, prefix_sha256: bytes) -> dict[str, Json]:
-    """Return the parts of a response that describe a call's request; records of early versions hold evictions."""
-    applied, own = call.manifest.calibration, call.manifest.evictions
-    ratio = applied.ratio if applied else 1.0
-    rows = without_shown([*(epoch.evictions if own is None else own), *call.manifest.unfit], epoch.frontier)
-    evictions = list(map(eviction_row, rows))
-    return parts_json(
-        call, epoch.frontier.folds, evictions, prefix_sha256, lambda tokens: provider_tokens(tokens, ratio)
-    )
-
-
-def manifest(
-    session: str,
-    call: CallRow,
-    epoch: StoredEpoch,
-    runs: Iterable[Mapping[str, Json]],
-    redacted_since: Sequence[int],
-    declined: Sequence[Declined] | None,
-) -> schemas.Manifest:
-    """Return the complete record of a call; `runs` are the dispositions of its events.
-
-    `declined` are the reducers that evicted nothing, None if unknown.
-    """
-    injected = call.manifest.injections
-    return _about(
-        schemas.Manifest,
-        session,
-        call,
-        **_parts(call, epoch, call.manifest.prefix_sha256),
-        cause=epoch.cause,
-        injections=[schemas.InjectionRef(name=name, chars=len(plain_text(content))) for name, content in injected],
-        outcome=_outcome(call),
-        dispositions=list(runs),
-        redacted_since=redacted_since,
-        declined=declined,
-        moment=call.manifest.moment,
-    )
-
-
-def context_again(session: str, done: Reproduced) -> bytes:
-    """Return the response with a call rendered again: the request as its bytes, the rest as `ContextAgain`."""
-    call, request = done.call, done.replayed.request
-    answer = _about(
-        schemas.ContextAgain,
-        session,
-        call,
-        **_parts(call, done.epoch, request.prefix_sha256),
-        reproduced=done.is_exact,
-        redacted=done.erased,
-        request={},
-        sha256=request.sha256.hex(),
-        recorded_sha256=call.sha256.hex(),
-    )
-    rest = answer.model_dump(mode="json", exclude={"request"})
-    ref = {name: rest.pop(name) for name in schemas.CallRef.model_fields}
-    return ContextBody(ref, request, rest).json()
 
 
 def history_item(call: CallRow, fate: EventFate, cause: str) -> schemas.HistoryItem:
@@ -278,13 +191,17 @@ def diff(
 ) -> schemas.DiffOut:
     """Return the differences from call `a` to call `b`: the first block, the events, and the tokens by cause."""
     return schemas.DiffOut(
-        a=_about(schemas.CallRef, session, a),
-        b=_about(schemas.CallRef, session, b),
+        a=_ref(session, a),
+        b=_ref(session, b),
         identical=first is None and a.format == b.format,
         first_difference=first,
         changes=[_change(change) for change in changes],
         tokens=schemas.TokensDiff(a=a.counted, b=b.counted, by_cause=dict(by_cause)),
     )
+
+
+def _ref(session: str, call: CallRow) -> CallRef:
+    return answer_of(CallRef, call, session=session, line=line_of(session))
 
 
 def _change(change: DispositionChange) -> schemas.Change:

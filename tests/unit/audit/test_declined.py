@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from app.core.audit.declined import Declined, PlannedMoment, declined
 from app.core.plan.state.frontier import START
 from app.core.plan.state.projection import project
 from app.core.policy.groups import Caps, DialogueWindow, Economics, Retention, TtlPruning
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.models import ANTHROPIC
+from app.wings.audit.declined import Declined, PlannedMoment, declined
 from tests.unit.builders import COUNTER, Log
 
 

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Literal
 
 from app.core.assembly.assemble import CallRecord
 from app.core.log.event import Block, Event, Kind, lazy
-from app.core.log.events import LAYERS, TOOL_USE, Draft, EventType, canonical_json
+from app.core.log.events import LAYERS, TOOL_USE, Draft, EventType
 from app.core.plan.reducers.earnings import last_unit_seq
 from app.core.plan.reducers.economics import EconomicReducer
 from app.core.plan.reducers.retention import ARGUMENTS_TOKENS_MIN, candidates
@@ -19,7 +19,7 @@ from app.core.plan.state.stubs import STUB_TOKENS
 from app.core.policy.groups import Retention
 from app.core.record import NO_COUNT, CallManifest, ReplayedCall
 from app.core.record.evictions import FORMAT, loss_reason
-from app.core.render.formats.layout import Layout
+from app.core.render.formats.layout import TOOLS, kind_of
 from app.core.tokens.budget import provider_tokens
 from app.core.tokens.counter import REQUEST_TOKENS
 
@@ -118,7 +118,6 @@ Wording = Literal[
     "notice",
     "injected",
 ]
-TOOLS: Final = "tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +173,6 @@ class CallBlock:
         return self.block.text
 
 
-def request_blocks(layout: Layout) -> tuple[Block, ...]:
-    """Return all blocks of a request in their order: the tool definitions as one, the system prompts, the rest."""
-    return (*_prefix(layout), *layout.blocks)
-
-
-def kind_of(block: Block) -> str:
-    """Return the kind of a block: `tools` for the tool definitions."""
-    return TOOLS if block.kind is Kind.SYSTEM and block.tool == TOOLS else block.kind.value
-
-
 def call_blocks(
     call: ReplayedCall,
     state: Frontier,
@@ -199,7 +188,7 @@ def call_blocks(
     rendering is `exact`, the tokens of each source add up to the figure in the call's record, but for the tokens that a
     request takes without any block.
     """
-    prefix, blocks = _prefix(call.layout), call.layout.blocks
+    prefix, blocks = call.layout.prefix, call.layout.blocks
     ephemeral = _ephemeral(record.manifest)
     front, end = len(call.context.summaries) + bool(state.note), len(blocks) - len(ephemeral)
     described = [
@@ -217,13 +206,6 @@ def call_blocks(
         replace(one, index=index, tokens=tokens[index], breakpoint=points.get(index))
         for index, one in enumerate(described)
     )
-
-
-def _prefix(layout: Layout) -> tuple[Block, ...]:
-    if not layout.tools_seq:
-        return layout.system
-    tools = Block(Kind.SYSTEM, layout.tools_seq, canonical_json(list(layout.tools)), tool=TOOLS)
-    return (tools, *layout.system)
 
 
 def _of_prefix(blocks: Sequence[Block], call: ReplayedCall) -> Iterator[CallBlock]:
@@ -328,7 +310,7 @@ def _protected(one: CallBlock, stays: Protections) -> CallBlock:
 
 def _breakpoints(described: Sequence[CallBlock], call: ReplayedCall) -> dict[int, str]:
     """Return the kinds of cache breakpoints by the index of the block that each follows."""
-    prefix = len(_prefix(call.layout))
+    prefix = len(call.layout.prefix)
     stable = enumerate(described[prefix:], prefix)
     places = {one.seq: index for index, one in stable if not one.block.ephemeral}
     found: dict[int, str] = {}
