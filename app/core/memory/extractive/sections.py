@@ -258,21 +258,23 @@ def _is_longer_form(text: str, shortened: str) -> bool:
 
 
 def _is_covered(text: str, sections: Sequence[Section]) -> bool:
-    return any(_contains(line.text, text) for section in sections for line in section.chosen)
+    words = _normal(text)
+    chosen = [_normal(line.text) for section in sections for line in section.chosen]
+    return any(_contains(whole, words) for whole in chosen if words in whole or "… " in words)
 
 
-def _contains(text: str, part: str) -> bool:
-    """Return whether a line contains another's words; a few words must match a whole line or answer."""
-    whole, words = _normal(text), _normal(part)
+def _contains(whole: str, words: str) -> bool:
+    """Return whether a `_normal` line contains another's words; a few words must match a whole line or answer."""
     if whole.startswith(words):
         rest = whole[len(words) :]
         if not rest or rest.startswith(": ") or rest.lstrip("… .?").startswith(_MARKS):
             return True
-    return words.count(" ") >= FEW_WORDS and all(one in whole for one in words.split("… "))
+    is_in = words in whole or ("… " in words and all(one in whole for one in words.split("… ")))
+    return is_in and words.count(" ") >= FEW_WORDS
 
 
 def _replaces(text: str, line: str, heading: str) -> bool:
-    return _contains(text, line) or (heading == USERS and _is_longer_form(text, line))
+    return _contains(_normal(text), _normal(line)) or (heading == USERS and _is_longer_form(text, line))
 
 
 def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
