@@ -191,7 +191,6 @@ def preload(settings: Settings, *, api: bool, worker: bool) -> Iterator[None]:
         import uvloop  # noqa: F401 - imported for the roles
 
         from app import tokenizers
-        from app.runtime import wiring
 
         if worker:
             import app.worker  # noqa: F401 - imported for the roles
@@ -202,7 +201,6 @@ def preload(settings: Settings, *, api: bool, worker: bool) -> Iterator[None]:
                 wing.jobs(settings)
             if api:
                 list(wing.routes(settings))
-        wiring.import_vendors(settings)
         tokenizers.load(settings.tiktoken_cache_dir)
         gc.collect()
         gc.freeze()

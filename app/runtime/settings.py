@@ -169,21 +169,11 @@ class KernelSettings(BaseSettings):
     summarizer: Literal["extractive", "anthropic", "openai"] = Field(
         "extractive", description="Summarizer that writes the summaries. `extractive` needs no model and no key."
     )
-    summarizer_model: str | None = Field(None, description="Name of the model that writes the summaries.")
-    anthropic_api_key: SecretStr | None = Field(None, description="Key for the `anthropic` summarizer.")
-    anthropic_base_url: str | None = Field(None, description="Address of Anthropic's API, if not the vendor's own.")
-    openai_api_key: SecretStr | None = Field(None, description="Key for the `openai` summarizer.")
-    openai_base_url: str | None = Field(
-        None, description="Address of OpenAI's API, if not the vendor's own: any server that offers chat completions."
-    )
     summarizer_timeout_seconds: float = Field(
         120.0, gt=0, description="Seconds that a summarizer may take for one response."
     )
     summarizer_window_tokens: int = Field(
         100_000, ge=2_000, description="Maximum number of tokens in one request to a summarizer."
-    )
-    summarizer_tokens_per_hour: int = Field(
-        5_000_000, ge=0, description="Input and output tokens that one worker may use per provider and hour."
     )
     summarizer_tokens_per_day: int = Field(
         50_000_000,

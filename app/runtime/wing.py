@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from app.core.errors import ContextError
     from app.http.middleware import Exchange
     from app.http.operation import Resource
+    from app.providers import Summarizer
     from app.resources.contexts.service import ContextAnswer
     from app.resources.feedback.measurements import Verdict
     from app.runtime.wiring import Services
@@ -99,6 +100,8 @@ class Wing:
     """Work that follows each compaction."""
     commands: "Callable[[typer.Typer], object]" = _nothing
     """Adds commands to the command line."""
+    summarizers: "Callable[[Any], Iterable[tuple[str, Summarizer]]]" = _nothing
+    """Models that write summaries, by the names that settings and policies use."""
     ciphers: "Callable[[Any, Database], ContentCiphers] | None" = None
     """The ciphers of tenants' contents; at most one wing has them."""
     tables: tuple[str, ...] = ()

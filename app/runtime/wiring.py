@@ -1,17 +1,14 @@
 """The composition root: every service, built once from the settings."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
-
-from pydantic import SecretStr
+from typing import TYPE_CHECKING, Any
 
 from app import tokenizers
 from app.core.tokens.models import parse_table
 from app.core.tokens.scales import Tokenizer
-from app.providers.summarizer import GuardedSummarizer, Summarizer, load_prompts
+from app.providers import load_prompts
 from app.resources.contexts.recordings import Recordings
 from app.resources.contexts.service import Assembly
 from app.resources.contexts.steps import Steps
@@ -40,10 +37,6 @@ from app.tokenizers import Counting
 
 if TYPE_CHECKING:
     from app.worker import Work
-
-ANTHROPIC_MODEL: Final = "claude-haiku-5-5"
-OPENAI_MODEL: Final = "gpt-5-mini"
-"""The default models for summaries."""
 
 
 @dataclass(frozen=True)
@@ -148,42 +141,12 @@ def worker_work(settings: Settings) -> "Work":
     )
 
 
-def import_vendors(settings: Settings) -> None:
-    """Import the vendors' clients that `summarizing` uses, and only those: each takes a second and 20 MB."""
-    if settings.anthropic_api_key is not None or settings.anthropic_base_url is not None:
-        import app.providers.anthropic
-    if settings.openai_api_key is not None or settings.openai_base_url is not None:
-        import app.providers.openai  # noqa: F401
-
-
 def summarizing(settings: Settings) -> Summarizing:
-    """Build the summarizers for which the settings have a key or an address."""
-    found: dict[str, Summarizer] = {}
-    model, key, url = settings.summarizer_model, settings.anthropic_api_key, settings.anthropic_base_url
-    if key is not None or url is not None:
-        from app.providers.anthropic import Anthropic
-
-        name = model or ANTHROPIC_MODEL
-        found["anthropic"] = Anthropic(model=name, api_key=_secret(key), base_url=url)
-    key, url = settings.openai_api_key, settings.openai_base_url
-    if key is not None or url is not None:
-        from app.providers.openai import OpenAI
-
-        name = model or OPENAI_MODEL
-        found["openai"] = OpenAI(model=name, api_key=_secret(key), base_url=url)
-    most = settings.summarizer_tokens_per_hour
-    found = {
-        name: GuardedSummarizer(inner, spend_tokens_max=most, clock=time.monotonic) for name, inner in found.items()
-    }
+    """Build the service that writes one summary, with the models of wings."""
     return Summarizing(
-        found,
+        dict(found for wing in installed() for found in wing.summarizers(settings)),
         load_prompts(),
         default=settings.summarizer,
         window_tokens=settings.summarizer_window_tokens,
         timeout=settings.summarizer_timeout_seconds,
     )
-
-
-def _secret(key: SecretStr | None) -> str:
-    """Return the key, or a placeholder: self-hosted servers often need no key, but the clients require one."""
-    return "none" if key is None else key.get_secret_value()

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from app import tokenizers
-from app.providers.openai import OpenAI
-from app.providers.summarizer import GuardedSummarizer, load_prompts
+from app.providers import load_prompts
 from app.resources.policies.service import Policies
 from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import Summarizing
@@ -49,6 +48,9 @@ async def running_worker(
     It waits up to `seconds` for a summary, makes no request for `breaker_seconds` after three failures, and spends at
     most `spend_tokens_max` in an hour.
     """
+    from app.wings.summarizers.guard import GuardedSummarizer
+    from app.wings.summarizers.openai import OpenAI
+
     client = OpenAI(model="stand-in-1", api_key="key-1", base_url=model.openai_url)
     guarded = GuardedSummarizer(
         client, clock=time.monotonic, breaker_seconds=breaker_seconds, spend_tokens_max=spend_tokens_max

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.core.compaction.prompt import Prompt
-from app.providers.summarizer import expected_tokens
+from app.providers import expected_tokens
 from tests.conformance.agent import WAIT_MS, Agent, Json, request_text
 from tests.conformance.conftest import check_coverage, compact, live_summary, running_worker, runs, summaries
 from tests.support.summarizers import (

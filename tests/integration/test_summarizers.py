@@ -10,11 +10,10 @@ import pytest
 
 from app.core.compaction.gate import complaints
 from app.core.compaction.prompt import PREFIX, STRUCTURED, Completion, Prompt, history_ask
-from app.providers.answers import ANSWER_BYTES_MAX
-from app.providers.anthropic import Anthropic
-from app.providers.failures import ProviderError
-from app.providers.openai import OpenAI
-from app.providers.summarizer import Summarizer, load_prompts
+from app.providers import ProviderError, Summarizer, load_prompts
+from app.wings.summarizers.anthropic import Anthropic
+from app.wings.summarizers.client import ANSWER_BYTES_MAX
+from app.wings.summarizers.openai import OpenAI
 from tests.support import summarizers as stand_in
 from tests.support.bombs import Memory, bomb
 from tests.support.summarizers import Summarizers, summarizers

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.providers.failures import REDACTED, redacted
+from app.providers import REDACTED, redacted
 
 LEFT_MAX = 12
 """Characters of an encoded credential that a cut may leave, which are less than eight of the credential's own."""

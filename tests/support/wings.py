@@ -24,10 +24,13 @@ ALL = (
     "sealing",
     "shards",
     "stream",
+    "summarizers",
     "telemetry",
     "webhooks",
 )
 """The wings of the whole product."""
+FIXTURES = {"fake_summarizers": "summarizers"}
+"""The wings that a test with a fixture needs."""
 PROBES = ("/healthz", "/readyz", *(["/metrics"] if (WINGS / "telemetry" / "__init__.py").exists() else []))
 """The paths of the operations that are not limited, and logged only at `debug`."""
 _NEEDED = re.compile(r"app\.wings\.(\w+)|^pytestmark = .*\bmark\.wing\(\"(\w+)\"\)", re.MULTILINE)
@@ -58,7 +61,8 @@ def select_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _wings(item: pytest.Item) -> frozenset[str]:
-    return needed(item.path) | {str(mark.args[0]) for mark in item.iter_markers("wing")}
+    used = {wing for fixture, wing in FIXTURES.items() if fixture in getattr(item, "fixturenames", ())}
+    return needed(item.path) | used | {str(mark.args[0]) for mark in item.iter_markers("wing")}
 
 
 def _exists(wing: str) -> bool:

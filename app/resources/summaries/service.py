@@ -21,8 +21,7 @@ from app.core.errors import CannotFit, InvalidPolicy, SessionGone, StoreUnavaila
 from app.core.log.events import Json
 from app.core.memory.cover import StoredSummary
 from app.core.policy.groups import SHOW_ALL
-from app.providers.failures import ProviderError
-from app.providers.summarizer import Summarizer, cost, expected_tokens
+from app.providers import ProviderError, Summarizer, cost, expected_tokens
 from app.resources.policies.service import Policies
 from app.resources.summaries.next_step import NotDue, StepPlanner
 from app.resources.summaries.summarizing import (

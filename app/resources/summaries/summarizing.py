@@ -24,8 +24,7 @@ from app.core.plan.state import wording
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
-from app.providers.failures import ProviderError
-from app.providers.summarizer import Summarizer
+from app.providers import ProviderError, Summarizer
 from app.resources.summaries.writing import SummaryInput, Writing, with_digest
 from app.store.ids import new_id
 from app.store.spans import SessionFacts

@@ -33,8 +33,7 @@ from app.core.memory.digest.sentences import request_of
 from app.core.memory.extractive import SPLIT_HEADING, with_appendix
 from app.core.policy.policy import Policy
 from app.core.tokens.counter import Counter, TextKind
-from app.providers.failures import Kind, ProviderError
-from app.providers.summarizer import Summarizer
+from app.providers import Kind, ProviderError, Summarizer
 
 MODEL_SHARE: Final = 0.8
 """Share of a summary's tokens that a model may write, since it counts tokens differently."""

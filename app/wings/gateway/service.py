@@ -25,7 +25,7 @@ from app.core.tokens.models import CacheProfile
 from app.core.wire.bodies import parse
 from app.core.wire.calls import NO_BODY, CallConversation, NotBudgeted, write_body
 from app.core.wire.replies import Reply
-from app.providers.failures import redacted
+from app.providers import redacted
 from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
 from app.resources.feedback.measurements import Report

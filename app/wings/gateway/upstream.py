@@ -24,8 +24,7 @@ from app.core.wire.calls import CallConversation
 from app.core.wire.compacted import INSERTIONS
 from app.core.wire.replies import Reply, is_usage_only, objects
 from app.http.auth import session_of_client
-from app.providers.answers import Unpacker, Unreadable
-from app.providers.failures import credentials, may_be_secret
+from app.providers import Unpacker, Unreadable, credentials, may_be_secret
 
 Fields = Sequence[tuple[bytes, bytes]]
 

@@ -16,7 +16,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.models import Job, Schedule
 
 from app.core.lexicon.times import to_seconds
-from app.providers.failures import may_be_secret, redacted, retry_after
+from app.providers import may_be_secret, redacted, retry_after
 from app.store import jobs
 from app.store.engine import Database
 from app.store.ids import SessionRef

@@ -9,8 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app import worker
 from app.core.compaction.prompt import Completion, Prompt
-from app.providers.failures import ProviderError
-from app.providers.summarizer import Summarizer, expected_tokens
+from app.providers import ProviderError, Summarizer, expected_tokens
 from app.resources.summaries.service import PaidSummarizer
 from app.runtime import wiring
 from app.runtime.settings import Settings

@@ -18,7 +18,7 @@ from app.core.compaction.prompt import (
     plain,
     retry_ask,
 )
-from app.providers.summarizer import load_prompts
+from app.providers import load_prompts
 
 PROMPTS = load_prompts()
 

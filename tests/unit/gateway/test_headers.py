@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import InvalidRequest
-from app.providers.failures import redacted
+from app.providers import redacted
 from app.wings.gateway.upstream import NAME_CHARS_MAX, identify, legal_name, request_fields, response_fields, secrets
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"

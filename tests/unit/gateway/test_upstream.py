@@ -10,7 +10,7 @@ import pytest
 
 from app.core.wire.bodies import JSON_BYTES_MAX
 from app.core.wire.calls import CallConversation
-from app.providers.answers import SLICE_BYTES
+from app.providers import SLICE_BYTES
 from app.wings.gateway.upstream import STREAM_BYTES_MAX, Reader
 from tests.support.bombs import bomb
 

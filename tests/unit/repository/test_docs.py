@@ -58,8 +58,10 @@ def test_the_conformance_page_names_tests_that_exist() -> None:
 
 
 PAGES = (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
-ROOMS = "cli|core|http(?!/protobuf)|resources|runtime|store|wings|providers|palimpsest_tools"
-NAMED = re.compile(rf"(?<![\w/.])((?:{ROOMS})(?:/\w+)+|app/(?:tenants|worker))((?:\.[A-Za-z_]\w*)+)(?![\w/(])")
+ROOMS = "cli|core|http(?!/protobuf)|resources|runtime|store|wings|palimpsest_tools"
+NAMED = re.compile(
+    rf"(?<![\w/.])((?:{ROOMS})(?:/\w+)+|app/(?:providers|tenants|worker))((?:\.[A-Za-z_]\w*)+)(?![\w/(])"
+)
 MODULES = re.compile(rf"`((?:{ROOMS})(?:/\w+)+)`")
 FILES = re.compile(r"`(?!app/\w+\.(?!py`))((?:app|bench|docs|examples|migrations|openapi|tests|tools)/[\w./-]+\.\w+)`")
 BESIDE = re.compile(r"((?:`[^`\n]+`(?:,? and|,)?\s+)+)(?:in\s+|\()`((?:app|bench|migrations|tests|tools)/[\w/]+\.py)`")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.core.compaction.prompt import Completion, Prompt
-from app.providers.failures import ProviderError
-from app.providers.summarizer import BUCKET, HOUR, GuardedSummarizer, GuardState, Summarizer, expected_tokens
+from app.providers import ProviderError, Summarizer, expected_tokens
+from app.wings.summarizers.guard import BUCKET, HOUR, GuardedSummarizer, GuardState
 
 ASK = Prompt("s" * 300, "p" * 600, 100, 0.2)
 COST = expected_tokens(ASK)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.providers.failures import failure, rejected_parameter, retry_after, too_long
+from app.providers import retry_after
+from app.wings.summarizers.client import failure, rejected_parameter, too_long
 
 
 @pytest.mark.parametrize(

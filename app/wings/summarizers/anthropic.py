@@ -7,9 +7,8 @@ import anthropic
 from anthropic.types import Message
 
 from app.core.compaction.prompt import Completion, Prompt, plain
-from app.providers.answers import BOUNDED
-from app.providers.failures import ProviderError
-from app.providers.summarizer import SummarizerClient
+from app.providers import ProviderError
+from app.wings.summarizers.client import BOUNDED, SummarizerClient
 
 _CUT_OFF: Final = ("max_tokens", "model_context_window_exceeded")
 

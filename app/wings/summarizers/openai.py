@@ -7,10 +7,9 @@ import openai
 from openai.types.chat import ChatCompletion
 
 from app.core.compaction.prompt import Completion, Prompt, plain
-from app.providers.answers import BOUNDED
-from app.providers.failures import ProviderError, failure
-from app.providers.summarizer import SummarizerClient
+from app.providers import ProviderError
 from app.tracing import tracer
+from app.wings.summarizers.client import BOUNDED, SummarizerClient, failure
 
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")
 """OpenAI's newer models accept only the first, many other servers only the second."""

@@ -1,16 +1,62 @@
-"""Errors of providers by kind, from HTTP statuses and overflow patterns, and the redaction of credentials in texts."""
+"""Providers of models: the protocol of those that write summaries, their errors by kind, and what is read of their
+answers: in slices, and without credentials.
+"""
 
 import base64
 import binascii
 import html
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Final, Literal, TypeAlias
+from importlib.resources import files
+from typing import Final, Literal, Protocol, TypeAlias
 from urllib.parse import unquote
 
-from app.core.policy.overflow import MESSAGE_CHARS_MAX, classify
+from app.core.compaction.prompt import Completion, Prompt
+
+
+class Summarizer(Protocol):
+    """A model that writes summaries."""
+
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
+        """Call the model, for at most `timeout` seconds. Raises ProviderError for every failure."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        ...
+
+
+CHARS_PER_TOKEN: Final = 3.0
+"""Characters per token, to estimate a request's cost before the provider has reported it."""
+
+
+def expected_tokens(ask: Prompt) -> int:
+    """Return the approximate maximum of tokens that a request may cost: its own and the longest answer's."""
+    return math.ceil((len(ask.system) + len(ask.prompt)) / CHARS_PER_TOKEN) + ask.max_tokens
+
+
+def cost(answer: Completion, reserved: int) -> int:
+    """Return the tokens that an answer cost; `reserved` if the provider did not report them."""
+    if answer.input_tokens is None or answer.output_tokens is None:
+        return reserved
+    return answer.input_tokens + answer.output_tokens
+
+
+_SUFFIX: Final = ".md"
+
+
+def load_prompts() -> Mapping[str, str]:
+    """Read all prompts, by name and version, such as `structured.v1`. A version's text never changes."""
+    folder = files("app") / "prompts"
+    return {
+        entry.name.removesuffix(_SUFFIX): entry.read_text(encoding="utf-8")
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(_SUFFIX)
+    }
+
 
 Kind: TypeAlias = Literal[
     "rate_limited",
@@ -59,40 +105,6 @@ class ProviderError(Exception):
         return ProviderError(self.kind, detail, retry_after=self.retry_after, retryable=self.retryable, room=self.room)
 
 
-_QUOTA: Final = re.compile(r"insufficient_quota|exceeded your current quota|credit balance|spend(?:ing)? limit", re.I)
-_UNSUPPORTED: Final = re.compile(
-    r"unsupported (?:parameter|value)|not supported|does not support|deprecated|unrecognized"
-    r"|unknown (?:parameter|field)|extra (?:inputs|fields)|not permitted",
-    re.IGNORECASE,
-)
-_STATUSES: Final[Mapping[int, Kind]] = {
-    401: "auth",
-    402: "spent",
-    403: "auth",
-    408: "timeout",
-    409: "server",
-    413: "context_too_long",
-    425: "server",
-    429: "rate_limited",
-    503: "overloaded",
-    504: "timeout",
-    529: "overloaded",
-}
-
-
-def too_long(message: str) -> bool:
-    """Return whether an error's message says that the request does not fit the model's window."""
-    return classify(message) is not None
-
-
-def failure(status: int, message: str, headers: Mapping[str, str]) -> ProviderError:
-    """Return the error for a response. `message` is its body, or the text that the provider's client made of it."""
-    message = message[:MESSAGE_CHARS_MAX]
-    kind, overflow = _kind(status, message), classify(message)
-    room = overflow.room if overflow is not None and kind == "context_too_long" else None
-    return ProviderError(kind, _detail(status, message), retry_after=retry_after(headers), room=room)
-
-
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that a response asks to wait, None if it does not; dates are relative to its own."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
@@ -108,29 +120,39 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def rejected_parameter(message: str, sent: Collection[str]) -> str | None:
-    """Return the parameter in `sent` that the model does not accept, by its error message; None for another error."""
-    if not _UNSUPPORTED.search(message):
-        return None
-    return next((name for name in sent if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message)), None)
+SLICE_BYTES: Final = 16 * 1024
+"""Bytes that are unpacked and read before other tasks get a turn."""
+_ENCODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
+_GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 
 
-def _kind(status: int, message: str) -> Kind:
-    wordless = message in ("", f"Error code: {status}")  # how some providers report an overflow
-    if (status in (400, 413, 422, 500) and too_long(message)) or (status == 400 and wordless):
-        return "context_too_long"
-    if status in (400, 403, 429) and _QUOTA.search(message):
-        return "spent"
-    if known := _STATUSES.get(status):
-        return known
-    return "server" if status >= 500 else "invalid"
+class Unreadable(Exception):
+    """A body cannot be unpacked."""
 
 
-def _detail(status: int, message: str) -> str:
-    """Return the message to show and store, without a refused key, which the provider quotes."""
-    if status in (401, 403):
-        return f"HTTP {status}: the provider refused the key"
-    return f"HTTP {status}: {' '.join(message.split())}"[:DETAIL_CHARS_MAX]
+class Unpacker:
+    """Unpacks a body in slices of at most SLICE_BYTES, whatever a piece of it expands to."""
+
+    def __init__(self, encoding: str) -> None:
+        """Take the body's Content-Encoding. Raises Unreadable for an unknown one."""
+        name = encoding.strip().lower()
+        self._unzip = zlib.decompressobj(_GZIP_OR_ZLIB) if name in _ENCODINGS else None
+        if self._unzip is None and name not in ("", "identity"):
+            raise Unreadable(f"its encoding is {name[:40]!r}")
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Yield the unpacked slices of a piece of the body. Raises Unreadable."""
+        if self._unzip is None:
+            for start in range(0, len(piece), SLICE_BYTES):
+                yield piece[start : start + SLICE_BYTES]
+            return
+        try:
+            # Even without input left there may be output that the limit held back.
+            while (found := self._unzip.decompress(piece, SLICE_BYTES)) or self._unzip.unconsumed_tail:
+                yield found
+                piece = self._unzip.unconsumed_tail
+        except zlib.error:
+            raise Unreadable("its compression is broken") from None
 
 
 REDACTED: Final = "[key]"

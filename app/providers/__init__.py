@@ -1,1 +1,0 @@
-"""Clients of models that write summaries, and the reading and redaction of providers' answers."""
