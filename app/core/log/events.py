@@ -244,7 +244,7 @@ def more_values(text: str, most: int = VALUES_MAX) -> bool:
 
     The text is not parsed: each step is one pass over it, and most texts need only the first.
     """
-    if text.count("[") + text.count("{") + text.count(",") <= most:
+    if len(text) <= most or text.count("[") + text.count("{") + text.count(",") <= most:
         return False
     plain = text.replace("\\\\", "").replace('\\"', "") if "\\" in text else text
     if plain.count('"') > 4 * most:  # a value is a string at most, and has one for its name

@@ -140,6 +140,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     answers = tuple(PairedResult(item, by_seq.get(item.event.call_seq or 0)) for item in results)
     calls = {item.event.seq for item in items if item.event.type is EventType.TOOL_CALL}
     vars(after).update(
+        seqs=before.seqs + tuple([item.event.seq for item in items]),
         answers=before.answers + answers,
         pinned_stubs=before.pinned_stubs,
         perishable=before.perishable + tuple(item for item in items if item.event.expires),

@@ -72,8 +72,8 @@ class Context:
 
     def item(self, seq: int) -> Item | None:
         """Return the item of event `seq`; None if there is none."""
-        at = bisect_left(self.items, seq, key=_seq)
-        return self.items[at] if at < len(self.items) and self.items[at].event.seq == seq else None
+        at = bisect_left(self.seqs, seq)
+        return self.items[at] if at < len(self.seqs) and self.seqs[at] == seq else None
 
     def without_unshown(self) -> "Context":
         """Return the context without the bodies of events that their stubs hide entirely; the same object if
@@ -89,7 +89,7 @@ class Context:
         history, current = self.item_tokens
         same_rounds = True
         for seq, item in new.items():
-            at = bisect_left(items, seq, key=_seq)
+            at = bisect_left(self.seqs, seq)
             before, items[at] = items[at], item
             same_rounds = same_rounds and before.reasons == item.reasons
             if item.event.turn == self.turn:
@@ -98,7 +98,7 @@ class Context:
                 history += item.tokens - before.tokens
         after = replace(self, items=tuple(items))
         known = vars(after)
-        known.update(item_tokens=(history, current), open_calls=self.open_calls)
+        known.update(seqs=self.seqs, item_tokens=(history, current), open_calls=self.open_calls)
         if "worked_files" in vars(self):
             known["worked_files"] = self.worked_files
         changed = _with_items(self.units, new)
@@ -110,6 +110,11 @@ class Context:
                 added = {at: unit.size.tokens - self.units[at].size.tokens for at, unit in changed.items()}
                 known["rounds_before"] = self.rounds_before.reweighed(added)
         return after
+
+    @lazy
+    def seqs(self) -> tuple[int, ...]:
+        """The seqs of the items, which are in their order."""
+        return tuple([item.event.seq for item in self.items])
 
     @lazy
     def units(self) -> "tuple[Unit, ...]":
@@ -301,10 +306,6 @@ def _replaced(before: tuple[_Value, ...], changed: Mapping[int, _Value]) -> tupl
     for at, value in changed.items():
         after[at] = value
     return tuple(after)
-
-
-def _seq(item: Item) -> int:
-    return item.event.seq
 
 
 def _result_seq(answer: PairedResult) -> int:
