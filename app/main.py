@@ -92,7 +92,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
                     await stack.enter_async_context(wing.lifespan(settings, services, app.state.stopping))
                 yield {"services": services}
         finally:
-            for service in services.others:
+            for service in reversed(services.others):
                 if isinstance(service, Closes):
                     await service.aclose()
             await services.tenants.aclose()

@@ -6,7 +6,7 @@ imports another. The requests through a gateway, which another wing shows, are k
 
 import pkgutil
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from app.core.assembly.inputs import ContextRequest
     from app.core.errors import ContextError
+    from app.core.log.events import Json
+    from app.core.tokens.models import CacheProfile
     from app.http.middleware import Exchange
     from app.http.operation import Resource
     from app.providers import Summarizer
@@ -176,11 +178,41 @@ class ForwardedCall:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedCall:
+    """A call through a gateway whose context the provider accepted: its record, and the request that was sent.
+
+    `request` is the client's own, `fields` and `body` are those sent. `send` sends other ones to the same address, and
+    returns the status and the body of the answer; None without one.
+    """
+
+    tenant_id: UUID
+    session: str
+    line: str
+    call_id: UUID
+    format: str
+    cache: "CacheProfile"
+    cached_tokens: int
+    request: "Mapping[str, Json]" = field(repr=False)
+    fields: Sequence[tuple[bytes, bytes]] = field(repr=False)
+    body: bytes = field(repr=False)
+    send: "Callable[[Sequence[tuple[bytes, bytes]], bytes], Awaitable[tuple[int, bytes] | None]]" = field(repr=False)
+
+    @property
+    def key(self) -> tuple[UUID, str]:
+        """The tenant and the name of its session."""
+        return self.tenant_id, self.session
+
+
 class ForwardedCalls:
-    """Remembers requests through a gateway, for people who look for the reason why one was forwarded unchanged."""
+    """Remembers requests through a gateway, for people who look for the reason why one was forwarded unchanged.
+
+    `on_accepted` gets each call with a context that its provider accepted, and how many seconds ago it was sent.
+    """
 
     def __init__(self) -> None:
         self.since = datetime.now(UTC)
+        self.on_accepted: Callable[[AcceptedCall, float], None] | None = None
         self._newest: OrderedDict[UUID, deque[ForwardedCall]] = OrderedDict()
 
     def note(self, tenant_id: UUID, call: ForwardedCall) -> None:

@@ -21,7 +21,7 @@ from app.store import calibrations, event_log, summaries, texts
 from app.store.calibrations import CalibrationSamples
 from app.store.engine import Database, Executor
 from app.store.event_log import SessionLog
-from app.store.ids import SessionRef
+from app.store.ids import SessionRef, session_key
 from app.store.reports import OUTCOME, VIEW, ReportedOutcome, ReportedView, outcome_of, reported_view
 from app.store.rows import decode
 
@@ -164,6 +164,12 @@ async def page(
         PAGE, session_ids=list(session_ids), tenant_id=tenant_id, view=view, before=before, limit=limit
     )
     return [(row["session_id"], decode_call(row)) for row in rows]
+
+
+async def is_newest(database: Database, tenant_id: UUID, line: str, call_id: UUID) -> bool:
+    """Return whether no call of a line's main view was made after this one, through whichever process."""
+    newest = await page(database, [session_key(tenant_id, line)], tenant_id, view="main", before=None, limit=1)
+    return [one.call_id for _, one in newest] == [call_id]
 
 
 async def calls_since(

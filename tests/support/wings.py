@@ -18,6 +18,7 @@ ALL = (
     "gateway",
     "ledger",
     "pages",
+    "pings",
     "recall",
     "replica",
     "retention",

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from app.http.operation import Resource
     from app.runtime.wiring import Services
-    from app.wings.gateway.pinging import Pings
     from app.wings.gateway.upstream import Upstream
 
 PREFIX: Final = "/gateway/"
@@ -110,21 +109,6 @@ class GatewaySettings(BaseModel):
         " towards `REQUESTS_MAX`.",
     )
 
-    gateway_pings: Literal["off", "hour", "all"] = Field(
-        "off",
-        description="Whether the gateway keeps Anthropic's cache of idle sessions by pings, for which it holds the"
-        " client's key in memory: `hour`, for caches that live for an hour, or `all`, also for those of five minutes.",
-    )
-    gateway_ping_idle_seconds: float = Field(
-        14_400.0, gt=0, description="Seconds after a session's last call in which the gateway pings."
-    )
-    gateway_ping_spend_tokens: int = Field(
-        200_000,
-        ge=0,
-        description="Price of all warmings of a session, as a number of uncached input tokens, up to which the gateway"
-        " pings.",
-    )
-
     @field_validator(*(one.url_setting for one in PROVIDERS.values()))
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
@@ -152,33 +136,21 @@ def _services(settings: GatewaySettings, kernel: "Services") -> Iterable[object]
 
     yield ForwardingAddresses(urls := _urls(settings))
     if urls:
-        from app.resources.reconcile.continuation import Compactions
+        from app.wings.gateway.lists import Compactions
         from app.wings.gateway.service import Gateway
 
         upstreams = {name: _upstream(settings, name, url) for name, url in urls.items()}
         observes = settings.gateway_mode == "observe"
         answers = settings.gateway_compaction == "gateway"
-        yield (compactions := Compactions(kernel.database, kernel.reconcile, answers=answers, observes=observes))
-        pings = None if observes else _pings(settings, kernel)
+        compactions = Compactions(kernel.database, kernel.reconcile, answers=answers, observes=observes)
         yield Gateway(
             kernel,
             upstreams,
             settings.gateway_context_seconds,
-            pings,
             compactions,
             observes=observes,
             holdout=settings.gateway_holdout,
         )
-
-
-def _pings(settings: GatewaySettings, kernel: "Services") -> "Pings | None":
-    if settings.gateway_pings == "off":
-        return None
-    from app.core.tokens.models import PingRules
-    from app.wings.gateway.pinging import Pings
-
-    short, most = settings.gateway_pings == "all", settings.gateway_ping_spend_tokens
-    return Pings(kernel, PingRules(short, settings.gateway_ping_idle_seconds, most))
 
 
 def _routes(settings: GatewaySettings) -> "Iterable[Route | Resource]":

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import httpx2
@@ -18,10 +19,9 @@ from app.core.wire.calls import AT_PROVIDER, BETA
 from app.core.wire.compacted import CompactedPlace
 from app.core.wire.providers import Endpoint, Provider
 from app.core.wire.replies import Reply, error_of
-from app.runtime.wing import ForwardedCall
+from app.runtime.wing import AcceptedCall, ForwardedCall
 from app.tenants import Caller
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
-from app.wings.gateway.pinging import HeldRequest
 from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall, failed
 from app.wings.gateway.upstream import (
     ERROR_BYTES_MAX,
@@ -143,7 +143,7 @@ class GatewayExchange:
                         await self._send(answer, raw_pieces(answer))
                         return
                     if answer.status_code < 400:
-                        self._hold_for_pings(call)
+                        self._announce(call)
                         call = self.call = call.without_bodies()
                         self.body = b""
                         await self._send_and_log(call, answer, span)
@@ -162,13 +162,25 @@ class GatewayExchange:
                     self.gateway.finish(call, self.outcome(error=failed(why)))
                 raise
 
-    def _hold_for_pings(self, call: PreparedCall) -> None:
-        """Let the gateway keep the provider's cache of a call that was accepted, if its settings say so."""
-        pings, upstream = self.gateway.pings, self.gateway.upstreams[self.provider.name]
-        if pings is not None and self.provider.pinged and self.mode == "context":
-            up = self.request_fields()
-            sent = HeldRequest(call, upstream, self.uri, up, self.body)
-            pings.hold(sent, time.perf_counter() - self.started)
+    def _announce(self, call: PreparedCall) -> None:
+        """Tell of a call whose context was accepted, if its provider takes requests without an answer."""
+        on_accepted = self.gateway.forwarded.on_accepted
+        if on_accepted is None or not self.provider.pinged or self.mode != "context":
+            return
+        accepted = AcceptedCall(
+            tenant_id=call.tenant_id,
+            session=call.session,
+            line=call.line,
+            call_id=call.call_id,
+            format=call.conversation.format,
+            cache=call.cache,
+            cached_tokens=call.cached_tokens,
+            request=call.conversation.body.value,
+            fields=self.request_fields(),
+            body=self.body,
+            send=partial(self.gateway.upstreams[self.provider.name].answer, self.uri),
+        )
+        on_accepted(accepted, time.perf_counter() - self.started)
 
     @asynccontextmanager
     async def _call_upstream(self) -> AsyncIterator[tuple[httpx2.Response, TraceSpan]]:

@@ -10,6 +10,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
@@ -29,9 +30,16 @@ from app.providers import redacted
 from app.resources.contexts.service import ContextAnswer
 from app.resources.events.appends import AppendRequest
 from app.resources.feedback.measurements import Report
-from app.resources.reconcile.continuation import Compactions
-from app.wings.gateway.lists import NO_LIMIT, exceeds_threshold, make_context, make_item, preview, read_list
-from app.wings.gateway.pinging import Pings, is_newest
+from app.store import audit
+from app.wings.gateway.lists import (
+    NO_LIMIT,
+    Compactions,
+    exceeds_threshold,
+    make_context,
+    make_item,
+    preview,
+    read_list,
+)
 from app.wings.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -101,7 +109,6 @@ class Gateway:
         kernel: "Services",
         upstreams: Mapping[str, Upstream],
         context_seconds: float,
-        pings: Pings | None,
         compactions: Compactions,
         *,
         observes: bool = False,
@@ -110,7 +117,6 @@ class Gateway:
         self.observes = observes
         self._holdout = holdout
         self._kernel = kernel
-        self.pings = pings
         self.compactions = compactions
         self.upstreams = upstreams
         self.on_call = kernel.observers.gateway_call
@@ -250,7 +256,8 @@ class Gateway:
     async def _end(self, call: PreparedCall, outcome: GatewayOutcome) -> None:
         try:
             # A reply that broke off is useless once the client has repeated its call, through whichever process.
-            if outcome.reply.complete or await is_newest(self._kernel, call):
+            newest = partial(audit.is_newest, self._kernel.database, call.tenant_id, call.line, call.call_id)
+            if outcome.reply.complete or await newest():
                 await self._append(call, outcome.reply)
         except ContextError as error:
             _log("a reply was not logged", call, error)
@@ -295,9 +302,7 @@ class Gateway:
         task.add_done_callback(log_failure)
 
     async def aclose(self) -> None:
-        """End the pings, finish the work in the background, then close the upstreams."""
-        if self.pings is not None:
-            await self.pings.aclose()
+        """Finish the work in the background, then close the upstreams."""
         while self._background:
             await asyncio.wait(self._background)
         for upstream in self.upstreams.values():

@@ -217,6 +217,19 @@ class Upstream:
         finally:
             await response.aclose()
 
+    async def answer(self, target: str, fields: Fields, body: bytes) -> tuple[int, bytes] | None:
+        """Post a request; return the status of its answer, and the body, cut above JSON_BYTES_MAX; None without one."""
+        taken = bytearray()
+        try:
+            async with self.request("POST", target, fields, body) as answer:
+                async for piece in raw_pieces(answer):
+                    taken += piece
+                    if len(taken) > JSON_BYTES_MAX:
+                        break
+        except UpstreamError:
+            return None
+        return answer.status_code, bytes(taken)
+
 
 async def raw_pieces(answer: httpx2.Response) -> AsyncIterator[bytes]:
     """Yield the body of an answer as it arrives, still compressed. Raises UpstreamError."""
