@@ -167,6 +167,7 @@ REJECTED = (
     "new_string was NOT written to the file). "
 )
 SAID = REJECTED + "To tell you how to proceed, the user said:\ndon't check\nthis in"
+QUOTED = ' (its result says: "don\'t check this in")'
 
 
 @pytest.mark.parametrize(
@@ -188,11 +189,11 @@ SAID = REJECTED + "To tell you how to proceed, the user said:\ndon't check\nthis
             False,
             "don't check this in (rejecting: Bash git add a && git commit -m b)",
         ),
-        # Output of a command or a page is not the user's text.
-        ("Bash", {"command": "git log"}, SAID, False, "Rejected: Bash git log"),
-        ("Bash", {"command": "git add a && make"}, SAID, False, "Rejected: Bash git add a && make"),
-        ("Bash", {"command": "cat page"}, SAID, False, "Rejected: Bash cat page"),
-        ("WebFetch", {"url": "https://a.b"}, SAID, False, "Rejected: WebFetch"),
+        # Output of a command or a page need not be the user's text.
+        ("Bash", {"command": "git log"}, SAID, False, f"Rejected: Bash git log{QUOTED}"),
+        ("Bash", {"command": "git add a && make"}, SAID, False, f"Rejected: Bash git add a && make{QUOTED}"),
+        ("Bash", {"command": "cat page"}, SAID, False, f"Rejected: Bash cat page{QUOTED}"),
+        ("WebFetch", {"url": "https://a.b"}, SAID, False, f"Rejected: WebFetch{QUOTED}"),
         (
             "execute_command",
             {"command": "x"},
@@ -250,6 +251,18 @@ def test_a_rejected_call_without_words_is_left_out_once_it_was_done() -> None:
     commit = log.call("Bash", body={"arguments": {"command": "git add -A && git commit -m b"}})
     log.result(commit, body={"content": "[main 1a2b3c4] b"})
     assert [words for _, words, _ in user_lines(log.events)] == ["Sort the gauge.", "Now commit."]
+
+
+def test_rejections_without_words_give_way_to_messages() -> None:
+    log = Log()
+    log.user(body={"content": "Sort the tides of every harbour and print the report."})
+    log.user(body={"content": "Print the heights in metres, please."})
+    for number in range(20):
+        rejected = log.call("Bash", body={"arguments": {"command": f"make report-of-harbour-{number}"}})
+        log.result(rejected, body={"content": REJECTED}, gist=REJECTED[:120])
+    text = write_summary(log.events, (), "", digest_of(log.events), 400, COUNTER)
+    assert "Print the heights in metres, please." in text
+    assert 0 < text.count("- Rejected: ") < 20
 
 
 def test_a_message_after_which_the_user_interrupted_the_agent_says_so() -> None:

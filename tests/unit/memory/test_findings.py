@@ -5,6 +5,7 @@ import pytest
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import sentences
+from app.core.memory.extractive.changes import finished_work
 from app.core.memory.extractive.quotes import condense
 from app.core.memory.extractive.sections import CONTEXT, DECISIONS
 from app.core.memory.extractive.statements import (
@@ -56,6 +57,8 @@ def test_a_decision_or_finding_is_found_whole_in_a_long_answer(text: str) -> Non
         "`unit` is no longer needed since the gauge is metric.",
         "The reasons are clear, because:",
         "Since these are tests, the simplest fix is a comment. But actually, nobody reads it.",
+        "The fix is to print metres instead of feet or to drop the unit.",
+        "Now update `tide.py` to sort instead of printing.",
     ],
 )
 def test_suppositions_announcements_and_quotes_are_no_findings(text: str) -> None:
@@ -126,15 +129,18 @@ def test_choices_are_decisions_and_observations_are_context() -> None:
     assert f"{CONTEXT}\n- The issue was that the report converts every height.\n#" in text
 
 
-def test_an_observation_before_a_change_says_that_it_was_found_earlier() -> None:
+def test_of_the_observations_before_a_change_only_causes_stay_as_found_earlier() -> None:
     log = Log()
     log.user(body={"content": "Print the heights in metres."})
-    log.assistant(body={"content": "The heights are wrong because the report never converts them."})
+    log.assistant(body={"content": "Right now the depths show twice because we print both tables."})
+    log.assistant(body={"content": "The issue is that the report never converts the heights."})
     arguments = {"file_path": "report.py", "old_string": "h", "new_string": "h / 3.28"}
     log.result(log.call("Edit", body={"arguments": arguments}), body={"content": "fine"})
     for number in range(3):
         log.assistant(body={"content": f"Harbour number {number} is dry."})
-    assert "- Found earlier: The heights are wrong because the report never converts them." in decided(log)
+    text = decided(log)
+    assert "- Found earlier: The issue is that the report never converts the heights." in text
+    assert "Right now" not in text
     log.assistant(body={"content": "The depths are wrong because nobody measured them."})
     for number in range(3):
         log.assistant(body={"content": f"Harbour number {number} is dry."})
@@ -147,7 +153,7 @@ def test_an_observation_before_a_change_says_that_it_was_found_earlier() -> None
         ("The report is creating a second file instead of reading the first.", False),
         ("The gauge incorrectly prints feet because it stops at the first gap.", False),
         ("`gauge.py` - Added the unit so that readers know it.", True),
-        ("Since the report has the width, I can use it for the column.", True),
+        ("Since the report has the width, I can use it for the column.", False),
         ("The simplest fix is to merge both tables since they are alike.", True),
     ],
 )
@@ -234,6 +240,41 @@ def test_statements_refuted_by_the_user_are_not_listed(message: str) -> None:
 @pytest.mark.parametrize("message", ["no problem, go on", "now print the tides", "still, thank you"])
 def test_other_words_refute_nothing(message: str) -> None:
     assert not refutes(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_report"),
+    [
+        ("I've fixed the bug of the midnight tide by keeping its date.", True),
+        ("Increased the width of the table to 200 columns.", True),
+        ("I've fixed the table, but the bug of the midnight tide remains.", False),
+        ("I've added the table. An error remains.", True),
+    ],
+)
+def test_a_fault_that_was_mended_is_finished_work(text: str, is_report: bool) -> None:
+    assert bool(list(finished_statements(text))) is is_report
+
+
+def test_the_first_sentence_of_each_report_is_listed_before_the_counts_of_edits() -> None:
+    tides = ("I moved the sorting of the tides into the report.", "I renamed the oldest harbour on its map.")
+    gauges = ("I extracted the printing of the gauges into a module.", "I deleted three broken sensors of the estuary.")
+    log = Log()
+    for name, report in (("tides", tides), ("gauges", gauges)):
+        log.user(body={"content": f"Tidy up the {name} of all stations."})
+        arguments = {"file_path": f"{name}.py", "old_string": "a", "new_string": "b"}
+        log.result(log.call("Edit", body={"arguments": arguments}), body={"content": "fine"})
+        log.assistant(body={"content": " ".join(report)})
+    log.user(body={"content": "Thank you."})
+    for number in range(3):
+        log.assistant(body={"content": f"Harbour number {number} is dry."})
+    digest = digest_of(log.events)
+    done = extract(log.events, "", digest, 600, COUNTER).partition("### Done\n")[2].partition("\n#")[0]
+    expected = ["Changed tides.py.", *tides, "Changed gauges.py.", *gauges]
+    assert done.splitlines() == [f"- {line}" for line in expected]
+    short = extract(log.events, "", digest, 120, COUNTER)
+    assert gauges[0] in short and "Changed" not in short
+    texts = [(3, " ".join(tides)), (6, " ".join(gauges)), (7, "I added the depths of the open sea.")]
+    assert [line.seq for line in finished_work(texts, {3, 6})] == [6, 3, 6, 3, 7]
 
 
 def test_an_item_of_a_description_is_no_finished_work() -> None:

@@ -8,9 +8,7 @@ from typing import Final
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.memory.digest.calls import done_later
-from app.core.memory.digest.commands import programs
-from app.core.memory.digest.files import command_of, files_of, named_paths
+from app.core.memory.digest.calls import done_later, is_bare_rejection, rejection
 from app.core.memory.digest.sentences import (
     is_rejected,
     own_messages,
@@ -19,7 +17,6 @@ from app.core.memory.digest.sentences import (
     prompt_command,
     sentences,
     shorten,
-    words_of,
 )
 
 ANSWER_WORDS_MAX: Final = 16
@@ -33,7 +30,6 @@ HEAD_WORDS: Final = 6
 QUESTION_CHARS_MAX: Final = 240
 OPTION_CHARS_MAX: Final = 160
 ITEM_CHARS_MAX: Final = 60
-COMMAND_CHARS_MAX: Final = 80
 ASKED_CHARS_MAX: Final = 300
 """The maximum length of a quoted question with its options."""
 CHARS_MIN: Final = 40
@@ -44,12 +40,8 @@ TELLING_WORDS: Final = 4
 SHARED_WORDS: Final = 2
 
 _MARKED: Final = re.compile(r"\[[^\]]{0,200}\]")
-_GIT_CHANGED_BY: Final = "add checkout cherry-pick commit fetch merge pull push rebase reset restore switch"
-_GIT_CHANGES: Final = frozenset(f"git {name}" for name in _GIT_CHANGED_BY.split())
-"""Commands whose output does not begin with free text."""
 _INTERRUPT: Final = re.compile(r"\[Request interrupted by user[^\]]{0,40}\]")
 """Claude Code's record of an interruption."""
-_REJECTED: Final = "Rejected: "
 INTERRUPTED: Final = " (the user then interrupted the agent)"
 _NUMBER: Final = re.compile(
     r"(?<!\ball)(?<!\ball )\b(?P<kind>option|number|point|approach|plan|choice|nr\.?|#)? ?#?(?P<name>\d{1,2}|[A-H])"
@@ -149,7 +141,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
     for seq, words, asked in _user_lines(events, said):
         if last is not None:
             yield (last[0], last[1] + INTERRUPTED, last[2]) if _INTERRUPT.fullmatch(words) else last
-        is_done = words.startswith(_REJECTED) and seq in done
+        is_done = is_bare_rejection(words) and seq in done
         last = None if is_done or _INTERRUPT.fullmatch(words) else (seq, words, asked)
     if last is not None:
         yield last
@@ -165,7 +157,7 @@ def _user_lines(events: Sequence[Event], said: str) -> Iterator[tuple[int, str, 
         elif event.type is EventType.TOOL_CALL:
             calls[event.seq] = event
         elif event.type is EventType.TOOL_RESULT and is_rejected(event):
-            yield event.seq, _rejection(event, calls.get(event.call_seq or 0)), ""
+            yield event.seq, rejection(event, calls.get(event.call_seq or 0)), ""
             said = ""
         elif event.seq in own:
             words = prompt_command(event.text) or " ".join(own_words(event.text).split())
@@ -174,29 +166,6 @@ def _user_lines(events: Sequence[Event], said: str) -> Iterator[tuple[int, str, 
             elif words and not _MARKED.fullmatch(words):
                 yield event.seq, words, answered_question(words, said) or "; ".join(_labelled_options(words, said))
                 said = ""
-
-
-def _rejection(result: Event, call: Event | None) -> str:
-    """Return a rejected call, with the user's words about it.
-
-    Words are trusted in an error and in the result of a tool that changes files, since only the agent's harness writes
-    those, and in that of a command of git that reads nothing. Other output may merely look like a rejection.
-    """
-    tool, arguments = result.tool or "a tool", {} if call is None else call.arguments
-    command = command_of(tool, arguments)
-    detail = (
-        shorten(" ".join(command.split()), COMMAND_CHARS_MAX) if command else next(iter(named_paths(arguments)), "")
-    )
-    tried = " ".join(filter(None, (tool, detail)))
-    trusted = result.is_error or (_only_changes_git(command) if command else files_of(tool, arguments).modified)
-    words = words_of(result.text) if trusted else ""
-    return f"{words} (rejecting: {tried})" if words else f"{_REJECTED}{tried}"
-
-
-def _only_changes_git(command: str) -> bool:
-    """Return whether a command runs git alone, and nothing that prints what is in the repository."""
-    ran = set(programs(command))
-    return bool(ran) and ran <= _GIT_CHANGES
 
 
 def answered_question(answer: str, text: str) -> str:

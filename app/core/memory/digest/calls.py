@@ -18,10 +18,11 @@ from app.core.memory.digest.files import (
     files_of,
     is_prose_file,
     is_temporary,
+    named_paths,
     shows_own_change,
 )
 from app.core.memory.digest.outcomes import OK, state_of
-from app.core.memory.digest.sentences import is_refused, is_rejected, shorten
+from app.core.memory.digest.sentences import is_refused, is_rejected, shorten, words_of
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,51 @@ def done_later(events: Sequence[Event]) -> Collection[int]:
         elif call.state == OK:
             done.append((tool, subjects))
     return found
+
+
+REJECTED_CHARS_MAX: Final = 80
+REJECTED_CHARS_MIN: Final = 40
+RESULT_WORDS_CHARS_MAX: Final = 60
+"""The maximum length of a rejected call in a line, without and with words of its result, and of these words."""
+_REJECTED: Final = "Rejected: "
+_RESULT_SAYS: Final = " (its result says: "
+"""The mark of words in the result of a rejected call that need not be the user's."""
+_GIT_CHANGED_BY: Final = "add checkout cherry-pick commit fetch merge pull push rebase reset restore switch"
+_GIT_CHANGES: Final = frozenset(f"git {name}" for name in _GIT_CHANGED_BY.split())
+"""Commands whose output does not begin with free text."""
+
+
+def rejection(result: Event, call: Event | None) -> str:
+    """Return a rejected call, with the user's words about it.
+
+    Words are trusted in an error and in the result of a tool that changes files, since only the agent's harness writes
+    those, and in that of a command of git that reads nothing. Other output may merely look like a rejection, so its
+    words are quoted as a result's.
+    """
+    tool, arguments = result.tool or "a tool", {} if call is None else call.arguments
+    command = command_of(tool, arguments)
+    detail = (
+        shorten(" ".join(command.split()), REJECTED_CHARS_MAX) if command else next(iter(named_paths(arguments)), "")
+    )
+    tried = " ".join(filter(None, (tool, detail)))
+    trusted = result.is_error or (_only_changes_git(command) if command else files_of(tool, arguments).modified)
+    words = words_of(result.text)
+    if not words:
+        return f"{_REJECTED}{tried}"
+    if trusted:
+        return f"{words} (rejecting: {tried})"
+    return f'{_REJECTED}{shorten(tried, REJECTED_CHARS_MIN)}{_RESULT_SAYS}"{shorten(words, RESULT_WORDS_CHARS_MAX)}")'
+
+
+def is_bare_rejection(line: str) -> bool:
+    """Return whether a line of `user_lines` is on a rejected call without any words about it."""
+    return line.startswith(_REJECTED) and _RESULT_SAYS not in line
+
+
+def _only_changes_git(command: str) -> bool:
+    """Return whether a command runs git alone, and nothing that prints what is in the repository."""
+    ran = set(programs(command))
+    return bool(ran) and ran <= _GIT_CHANGES
 
 
 def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:

@@ -14,14 +14,13 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.answers import user_lines, with_question
 from app.core.memory.digest.appendix import Measure
-from app.core.memory.digest.calls import PENDING
+from app.core.memory.digest.calls import PENDING, is_bare_rejection
 from app.core.memory.digest.calls import RUNNING as UNDER_WAY
 from app.core.memory.digest.outcomes import is_check, reads_only
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import abridge, ask_of, own_messages, own_words
 from app.core.memory.extractive.changes import (
     commits_of,
-    dated,
     decisions,
     finished_work,
     goals,
@@ -69,6 +68,7 @@ from app.core.memory.extractive.sections import (
     USERS,
     Section,
     SectionLine,
+    dated,
     fill_sections,
     interleave,
     parse_sections,
@@ -86,7 +86,7 @@ from app.core.memory.extractive.work import SpanWork, failed_checks, last_effect
 
 NEWEST_TEXTS: Final = 3
 """The number of newest assistant texts that are quoted, and of open calls that are named."""
-TEXT_SHARE: Final = 0.92
+TEXT_SHARE: Final = 0.93
 """The share of a body's room that its headings leave for text."""
 LONG_SHARE: Final = 0.6
 """The share of a section's room from which a user's message, or a text of the assistant, is shortened."""
@@ -102,10 +102,10 @@ _WORK: Final = {
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
     LATEST: 0.25,
-    DONE: 0.03,
-    DECISIONS: 0.06,
+    DONE: 0.07,
+    DECISIONS: 0.0,
     NEXT: 0.03,
-    CONTEXT: 0.03,
+    CONTEXT: 0.0,
 }
 _CASES: Final = _WORK | {USERS: 0.33, LATEST: 0.15, DONE: 0.26, DECISIONS: 0.04, CONTEXT: 0.04}
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
@@ -143,15 +143,15 @@ class SpanBody:
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
         work = SpanWork(events, previous_text, (*digest.files_modified, *digest.files_read))
-        has_effect = any(not (reads_only(one.text) or is_check(one.text)) for one in digest.commands)
-        self._nothing = UNDECIDED if has_effect else NOTHING.rstrip(".")
+        self._nothing = UNDECIDED if _has_effect(digest) else NOTHING.rstrip(".")
         # An earlier summary's sections on current state describe the time before this span.
         before = {heading: [] if events else earlier[heading] for heading in STATES}
         earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
         # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
         told = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
         past = [(line.seq, MARKED_BEFORE_LAST.sub("", line.text)) for line in told]
-        finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
+        reported = interleave(messages.done(), [*earlier[DONE], *finished_work(past)])
+        finished = [*reported, *work.done()] if digest.is_on_files else interleave(work.done(), reported)
         new, old = messages.decisions(), decisions(past, ())
         decided = interleave(new, ranked([*earlier[DECISIONS], *old]))
         told_of = [] if messages.is_talk else [one for one in interleave(new, old) if one.seq not in messages.commits]
@@ -206,6 +206,10 @@ class SpanBody:
         text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
         only_called = f"{self._nothing}; called {_tools(self._events)}."
         return only_called if text == NOTHING and self._events and self._measure(only_called) <= max_tokens else text
+
+
+def _has_effect(digest: Digest) -> bool:
+    return any(not (reads_only(one.text) or is_check(one.text)) for one in digest.commands)
 
 
 def _tools(events: Sequence[Event]) -> str:
@@ -378,10 +382,14 @@ def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
 
 
 def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[SectionLine]:
-    """Return the lines, the newest first, without overlong ones; then all lines, long ones shortened."""
+    """Return the lines, the newest first, without overlong ones; then all lines, long ones shortened.
+
+    Rejections without words come after the messages.
+    """
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
-    whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
-    return [*whole, *(SectionLine(abridge(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
+    newest = sorted(reversed(lines), key=lambda line: is_bare_rejection(line.text))
+    whole = [line for line in newest if len(line.text) <= max(longest, LONG_CHARS)]
+    return [*whole, *(SectionLine(abridge(line.text, LONG_CHARS), line.seq) for line in newest)]
 
 
 def _lines(texts: Iterable[str], seq: int) -> list[SectionLine]:

@@ -4,7 +4,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import chain, count, pairwise, zip_longest
 from typing import Final
 
 from app.core.lexicon.identifiers import DEFINITION
@@ -20,7 +20,6 @@ from app.core.memory.extractive.quotes import TELLING_WORDS, Sentence, distinct
 from app.core.memory.extractive.sections import (
     EARLIER_MARK,
     FIRST_REQUEST,
-    FOUND_BEFORE,
     LATEST_REQUEST,
     SectionLine,
 )
@@ -268,22 +267,19 @@ def _newest_diagnoses(
 
 
 def finished_work(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
-    """Return the sentences that only report finished work: those of reports first, then the newest."""
-    order = sorted(texts, key=lambda text: (text[0] in reports, text[0]), reverse=True)
-    return _distinct_lines([(seq, one) for seq, text in order for one in finished_statements(text)])
+    """Return the sentences that only report finished work: those of reports first, then those of the newest texts.
+
+    The first sentence of every report comes before the second of any, so that most of the work is named.
+    """
+    newest = [(seq, [(seq, one) for one in finished_statements(text)]) for seq, text in reversed(texts)]
+    by_rank = zip_longest(*(found for seq, found in newest if seq in reports))
+    others = (one for seq, found in newest if seq not in reports for one in found)
+    return _distinct_lines([*filter(None, chain.from_iterable(by_rank)), *others])
 
 
 def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """Return the decisions of earlier summaries, the best first; of equals the newest first."""
     return sorted(lines, key=lambda line: (-worth_of(line.text), -line.seq))
-
-
-def dated(observations: Sequence[SectionLine], changed: int) -> Sequence[SectionLine]:
-    """Return the observations, marked FOUND_BEFORE if they are from an earlier summary or a change followed.
-
-    `changed` is the seq of the newest change.
-    """
-    return [line if line.seq > changed else SectionLine(FOUND_BEFORE + line.text, line.seq) for line in observations]
 
 
 def _distinct_lines(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from app.core.memory.digest.appendix import Measure
 from app.core.memory.digest.sentences import abridge, shorten
+from app.core.memory.extractive.statements import names_cause
 
 NONE: Final = "(none)"
 """The line under an empty heading of a model's summary."""
@@ -116,6 +117,18 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
         elif heading and line and line != NONE and not line.startswith(NOTHINGS):
             found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), number - len(lines)))
     return found
+
+
+def dated(observations: Sequence[SectionLine], changed: int) -> Sequence[SectionLine]:
+    """Return the observations that no change may have outdated, and causes found before it, marked FOUND_BEFORE.
+
+    `changed` is the seq of the newest change; an observation of an earlier summary counts as before it.
+    """
+    return [
+        line if line.seq > changed else SectionLine(FOUND_BEFORE + line.text, line.seq)
+        for line in observations
+        if line.seq > changed or names_cause(line.text)
+    ]
 
 
 def done_lines(text: str) -> str:

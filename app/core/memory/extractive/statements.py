@@ -97,7 +97,7 @@ _DIAGNOSIS: Final = re.compile(rf"\b(?:{_CAUSE}|(?:are|is|was|were) failing)\b",
 _HEDGED: Final = re.compile(
     r"\b(?:likely|maybe|might|may|could|would|(?<!i )should|probably|perhaps|seems?|appears?|presumably|consider"
     r"|i(?:['’]d)? (?:think|suspect|guess|suggest|recommend|propose)|if you"
-    r"|unused|no longer (?:needed|used|needs?|required))\b"
+    r"|unused|no longer (?:needed|used|needs?|required)|the (?:\w+ )?fix is to [^.]{1,80}? or)\b"
     r"|^\W{0,4}(?:if|options?|question|example|suppose|imagine|say|i can)\b|\?\W{0,4}$",
     re.I,
 )
@@ -107,12 +107,13 @@ _RETRACTION: Final = re.compile(r"\W{0,4}(?:(?:but|oh) )?(?:actually|wait|hmm+|o
 _VERB: Final = (
     r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
     r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
-    r"|reduced|booked|cancell?ed|confirmed|sent)"
+    r"|reduced|increased|simplified|redesigned|restored|reverted|rebased|amended|staged|strengthened|booked"
+    r"|cancell?ed|confirmed|sent)"
 )
 _CHOICE: Final = re.compile(
     r"\b(?:in order to|to (?:avoid|prevent)|instead of|rather than|decid(?:ed|ing)|decision|chose|went with|opted"
     r"|revert(?:ed|ing)|prefer(?:red)?|suggest\w*|recommend\w*|trade-?off"
-    r"|the (?:\w+ )?(?:fix|solution|approach) (?:is|was)|should|(?:i|we) can (?:use|reuse)|leave it"
+    r"|the (?:\w+ )?(?:fix|solution|approach) (?:is|was)|should|leave it"
     r"|(?:i|we)(?:['’]ll| (?:will|added|kept|left|use|keep)))\b"
     rf"|(?:^|[:–—-] )\W{{0,4}}{_VERB}\b",
     re.I,
@@ -143,6 +144,10 @@ _DOUBT: Final = re.compile(
     re.I,
 )
 """Words of a sentence that reports more, or less, than finished work, or praises it."""
+_MENDED: Final = re.compile(
+    r"\b(?:fix(?:ed)?|resolved|addressed)\b[^.,;:]{0,80}?\b(?:bugs?|issues?|problems?|errors?|failures?)\b", re.I
+)
+"""A problem that is named because it was mended."""
 _LOOKS: Final = re.compile(
     r"\W{0,4}(?:now |first,? |next,? )?(?:let me|i['’]ll|i need to) (?:\w+ )?(?:check|look|examine|read|see|verify"
     r"|search|find|understand|investigate|view|review|analy[sz]e|explore)\b",
@@ -151,7 +156,9 @@ _LOOKS: Final = re.compile(
 INTENT: Final = re.compile(
     r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
     r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should(?! (?:leave|keep|not))|next,"
-    r"|continu(?:e|ing) (?:to|with|\w+ing))|^\W{0,4}(?:now |next )?need to\b",
+    r"|continu(?:e|ing) (?:to|with|\w+ing))|^\W{0,4}(?:now |next )?need to\b"
+    r"|^\W{0,4}(?:now|next),? (?:add|build|change|check|commit|create|delete|edit|fix|implement|make|move|push|refactor"
+    r"|remove|rename|replace|run|test|update|verify|write)\b",
     re.I,
 )
 """Words of a sentence about an intent."""
@@ -270,7 +277,7 @@ def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str
         if not worth or one.is_supposed or is_narration(one.text) or _HEDGED.search(one.text) or is_retracted:
             continue
         whole = _join_neighbor(items, at)
-        if whole and not is_intent(whole):
+        if whole and not INTENT.search(whole):
             label = one.label if whole.startswith(one.text) else ""
             yield worth + is_report - one.is_item * 0.5, f"{label}: {whole}" if label else whole
 
@@ -298,7 +305,7 @@ def finished_statements(text: str) -> Iterator[str]:
 
 def _is_report(one: Statement) -> bool:
     """Return whether a statement tells without a doubt, outside a description or a plan."""
-    if _DOUBT.search(one.text) or is_intent(one.text):
+    if _DOUBT.search(_MENDED.sub("", one.text)) or INTENT.search(one.text):
         return False
     described = one.is_supposed or one.is_fault or (one.is_item and one.lead and not one.is_reported)
     return not described and not one.text.endswith((":", "?")) and len(one.text) <= STATEMENT_CHARS_MAX
@@ -337,11 +344,6 @@ def _reports_end(one: Statement) -> bool:
     return (_SOLVED.search(one.text) or _PASSED.search(one.text)) is not None
 
 
-def is_intent(text: str) -> bool:
-    """Return whether a sentence states the agent's intent."""
-    return INTENT.search(text) is not None
-
-
 def states_next_step(sentence: str, text: str) -> bool:
     """Return whether a sentence of a text states a next step, other than a look, outside a report on finished work."""
     if not _NEXT.search(sentence) or _LOOKS.match(sentence):
@@ -371,6 +373,11 @@ def points_back(sentence: str) -> bool:
 def is_diagnosis(text: str) -> bool:
     """Return whether a sentence states a cause, as agents do several times before they find the right one."""
     return _DIAGNOSIS.search(text) is not None
+
+
+def names_cause(text: str) -> bool:
+    """Return whether a finding names or announces a fault's cause, which stays true after the fault is mended."""
+    return is_diagnosis(text) or _FOUND.search(text) is not None
 
 
 def is_narration(sentence: str) -> bool:
