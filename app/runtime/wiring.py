@@ -17,7 +17,6 @@ from app.resources.events.appends import SessionSnapshots
 from app.resources.events.reading import Reading, Redaction
 from app.resources.events.service import Ingest
 from app.resources.feedback.service import Feedback
-from app.resources.feedback.warmings import Warmings
 from app.resources.layers.service import Layers
 from app.resources.lines.service import Forks, Lines
 from app.resources.policies.service import Policies
@@ -51,7 +50,6 @@ class Services:
     tenants: Tenants
     recordings: Recordings
     feedback: Feedback
-    warmings: Warmings
     lines: Lines
     reconcile: Reconcile
     steps: Steps
@@ -96,7 +94,6 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         lines=lines,
         reconcile=Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates),
         feedback=feedback,
-        warmings=Warmings(database, policies, recordings, caches),
         steps=Steps(database, ingest, assembly, feedback, lines),
         recordings=recordings,
         event_rates=rates,

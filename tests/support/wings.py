@@ -18,7 +18,6 @@ ALL = (
     "gateway",
     "ledger",
     "pages",
-    "pings",
     "recall",
     "replica",
     "retention",
@@ -27,6 +26,7 @@ ALL = (
     "stream",
     "summarizers",
     "telemetry",
+    "warmings",
     "webhooks",
 )
 """The wings of the whole product."""

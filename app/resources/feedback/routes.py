@@ -2,26 +2,23 @@
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
-from uuid import UUID, uuid5
+from uuid import UUID
 
-from fastapi import Depends, Path, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.errors import InvalidRequest
-from app.core.log.segments import line_of, session_of
+from app.core.log.segments import session_of
 from app.http import paging
 from app.http.auth import PrefixAccess
-from app.http.fields import Cursor, Limit, Sid, answer_of
+from app.http.fields import Cursor, Limit
 from app.http.openapi import body_of_model, parameter
-from app.http.operation import Idempotency, Idempotent, Resource, Who, idempotency_key, service
+from app.http.operation import Idempotency, Resource, Who, idempotency_key, service
 from app.http.requests import read_model
 from app.resources.contexts.schemas import ContextIn
 from app.resources.feedback import schemas
 from app.resources.feedback.measurements import Verdict
 from app.resources.feedback.service import Feedback
-from app.resources.feedback.warmings import Warmings
-from app.store.ids import new_id
-from app.store.reports import WarmingUsage
 
 router = Resource("feedback", schemas=(schemas.OutcomeIn,))
 
@@ -60,61 +57,6 @@ async def report_outcome(request: Request, who: Who) -> Response:
     out = await Idempotency(request, who, body, key).run_repeatable(schemas.OutcomeOut, reported)
     text = schemas.OutcomeOut.model_validate(out).model_dump_json(exclude_none=True)
     return Response(text, media_type="application/json")
-
-
-@router.operation(
-    "POST",
-    "/v1/sessions/{sid}/calls/{call_id}/warmings",
-    scope="ingest",
-    resolves_line=False,
-    returns=schemas.WarmingOut,
-    status=201,
-    problems=("idempotency-conflict",),
-)
-async def report_warming(
-    sid: Sid,
-    call_id: Annotated[UUID, Path(description="Id of the recorded call whose request was sent again.")],
-    who: Who,
-    body: schemas.WarmingIn,
-    idempotent: Idempotent,
-    warmings: Annotated[Warmings, Depends(service(Warmings))],
-) -> Any:
-    """Report a request that kept the provider's cache of a call. The ledger counts it apart from the model's calls."""
-    report = None
-    if body.usage is not None:
-        report = WarmingUsage(**body.usage.model_dump(exclude={"output_tokens"}))
-    asked = idempotent(body)
-    warming_id = new_id() if asked.claim is None else uuid5(call_id, asked.claim.key)
-
-    async def recorded() -> schemas.WarmingOut:
-        bill = await warmings.record(who.tenant_id, sid, call_id, warming_id, report)
-        return answer_of(schemas.WarmingOut, bill, input_tokens=bill.tokens, billed=round(bill.billed, 1))
-
-    return await asked.run_repeatable(schemas.WarmingOut, recorded)
-
-
-@router.operation(
-    "POST", "/v1/sessions/{sid}/context:warm", scope="ingest", problems=("nothing-to-send", "not-reproducible")
-)
-async def warm_context(
-    sid: Sid, who: Who, body: schemas.WarmIn, warmings: Annotated[Warmings, Depends(service(Warmings))]
-) -> schemas.WarmingRequest:
-    """Get the request that keeps the provider's cache of a view's last call, to send while the session is idle.
-
-    Report its usage as a warming of that call. Only Anthropic's format has such requests.
-    """
-    found = await warmings.prepare(who.tenant_id, sid, body.view)
-    return answer_of(
-        schemas.WarmingRequest,
-        found.call,
-        session=session_of(sid),
-        line=line_of(sid),
-        request=found.request,
-        tokens=found.call.manifest.cached_tokens,
-        expires_at=found.call.manifest.cache_expires_at,
-        price=round(found.price, 1),
-        saves=round(found.saves, 1),
-    )
 
 
 @router.operation("GET", "/v1/calibrations", scope="read", access=PrefixAccess.TENANT, returns=schemas.CalibrationPage)

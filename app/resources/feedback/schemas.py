@@ -1,6 +1,5 @@
 """Reports of outcomes, the verdicts on them, and the calibrations learned from them."""
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -58,65 +57,6 @@ class OutcomeIn(fields.StrictRequest):
         """Return the report to record."""
         usage, error = (None if one is None else one.model_dump() for one in (self.usage, self.error))
         return Report(usage, self.latency_ms, error)
-
-
-class WarmingIn(fields.StrictRequest):
-    """Report of a request that kept the provider's cache of a call, without an answer of the model."""
-
-    model_config = examples(lambda: WarmingIn(usage=UsageIn(input_tokens=4, cache_read_tokens=52000)))
-
-    usage: UsageIn | None = Field(
-        None, description="Token usage, as in the outcome of a call. Null or omitted: the request failed."
-    )
-
-
-class WarmingOut(BaseModel):
-    """Bill of a recorded warming."""
-
-    input_tokens: int = Field(description="All input tokens, including those read from and written to the cache.")
-    read_tokens: int = Field(description="Input tokens read from the cache, which now live longer.")
-    write_tokens: int = Field(
-        description="Input tokens written to the cache: more than a few mean that it had expired before the request."
-    )
-    billed: float = Field(
-        description="Price of the request, expressed as the number of uncached input tokens that would cost the same."
-    )
-
-
-class WarmIn(fields.StrictRequest):
-    """Request for the request that keeps a provider's cache."""
-
-    view: fields.RecordedView = "main"
-
-
-class WarmingRequest(BaseModel):
-    """Request that keeps the provider's cache of a view's last call. Nothing was recorded."""
-
-    call_id: fields.CallId
-    session: fields.SessionName
-    line: fields.LineName
-    view: fields.ViewOf
-    format: fields.CallFormat
-    model: fields.CallModel
-    request: dict[str, Any] = Field(
-        description="Request of that call with `max_tokens` 0, to send unchanged and without streaming. "
-        "Send the same tools, model and other parameters as with the call, or the provider has another cache."
-    )
-    tokens: int = Field(
-        description="Part of it that the provider's cache is expected to hold, in the model's tokens; 0 if none is."
-    )
-    expires_at: datetime | None = Field(
-        description="Time at which that part expires, counted from the call; null if `tokens` is 0. Requests that kept "
-        "it since are not counted."
-    )
-    price: float = Field(
-        description="Price of the request while the cache holds that part, in uncached input tokens. Later it is "
-        "written again, at the price of a write."
-    )
-    saves: float = Field(
-        description="Price that the next call saves if it finds that part in the cache instead of writing it again. "
-        "All requests until that call together should cost less."
-    )
 
 
 class NextOut(BaseModel):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from statistics import median
@@ -18,7 +18,6 @@ from app.core.render.formats import FORMATS
 from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced, profile_name
 from app.resources.feedback.measurements import CacheReads
 from app.resources.feedback.service import Reporting
-from app.resources.feedback.warmings import warming_bill
 from app.resources.policies.service import Policies
 from app.store import sessions
 from app.store.engine import Database
@@ -148,23 +147,18 @@ class Ledger:
         found = await store.epochs(self._database, session.ref, view, first)
         used = {row.policy: await self._policies.get(tenant_id, row.policy) for row in rows}
         sums = await store.view_warmings(self._database, session.ref, view)
-        warmed = await self._billed(tenant_id, sums, self._bill_of_warmings)
+        warmed = await self._billed(tenant_id, sums)
         made = await asyncio.to_thread(self._view_ledger, rows, found, used, before, limit, partial=partial)
         return replace(made, warmings=warmed)
 
-    async def _billed(
-        self, tenant_id: UUID, sums: Sequence[Sums], bill: Callable[[Sums, Policy], Bill]
-    ) -> Sequence[Billed[Sums]]:
+    async def _billed(self, tenant_id: UUID, sums: Sequence[Sums]) -> Sequence[Billed[Sums]]:
         found = []
         for one in sums:
             policy = await self._policies.get(tenant_id, one.policy)
-            found.append(Billed(one, bill(one, policy), policy.prices))
+            found.append(Billed(one, self._bill_of_sums(one, policy), policy.prices))
         return found
 
-    def _bill_of_warmings(self, sums: store.WarmingSums, policy: Policy) -> Bill:
-        return warming_bill(sums.usage, self._rules(sums.model, sums.format, policy))
-
-    def _bill_of_calls(self, sums: store.CallSums | store.DrawnSums, policy: Policy) -> Bill:
+    def _bill_of_sums(self, sums: store.CallSums | store.DrawnSums | store.WarmingSums, policy: Policy) -> Bill:
         return self._bill(sums, (sums.input_tokens, sums.read_tokens, sums.write_tokens), policy)
 
     def _view_ledger(
@@ -288,9 +282,9 @@ class Ledger:
         if not timedelta(0) <= end - since <= most:
             raise InvalidRequest(f"until must be 0 to {DAYS_MAX} days after since", field="until")
         within = store.LedgerRange(tenant_id, since, end, model, prefix)
-        sent = await self._billed(tenant_id, await store.sums(self._database, within), self._bill_of_calls)
-        seen = await self._billed(tenant_id, await store.observed(self._database, within), self._bill_of_calls)
-        warmed = await self._billed(tenant_id, await store.warmings(self._database, within), self._bill_of_warmings)
+        sent = await self._billed(tenant_id, await store.sums(self._database, within))
+        seen = await self._billed(tenant_id, await store.observed(self._database, within))
+        warmed = await self._billed(tenant_id, await store.warmings(self._database, within))
         holdout = None
         if any(one.sums.drawn_calls for one in (*sent, *seen)):
             holdout = await self._holdout(tenant_id, await store.drawn(self._database, within, DRAWN_MAX))
@@ -326,14 +320,14 @@ class Ledger:
             policy = await self._policies.get(tenant_id, row.policy)
             groups.setdefault(row.session_id, set()).add(row.held_out)
             before = bills.get(row.session_id, SessionBill(0, 0.0))
-            billed = before.billed + self._bill_of_calls(row, policy).billed
+            billed = before.billed + self._bill_of_sums(row, policy).billed
             bills[row.session_id] = SessionBill(before.calls + row.calls, billed)
         both = (Group([bills[id] for id, drawn in groups.items() if drawn == {group}]) for group in (True, False))
         return Holdout(*both)
 
     def _bill(
         self,
-        of: store.CallSums | store.DrawnSums | store.LedgerRow,
+        of: store.CallSums | store.DrawnSums | store.WarmingSums | store.LedgerRow,
         usage: tuple[int, int | None, int | None],
         policy: Policy,
     ) -> Bill:

@@ -4,8 +4,6 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-import asyncpg
-
 from app.core import dataclass, replace
 from app.core.assembly.inputs import OBSERVED_VIEW
 from app.core.lexicon.times import to_seconds
@@ -15,7 +13,7 @@ from app.store.audit import CallRow
 from app.store.calls import manifest_columns
 from app.store.engine import Database
 from app.store.ids import SessionRef
-from app.store.reports import ReportedOutcome, WarmingUsage
+from app.store.reports import ReportedOutcome
 from app.store.rows import Row, decode, parameters
 from app.store.session_filter import has_prefix
 
@@ -115,15 +113,16 @@ class DrawnSums:
 
 @dataclass(frozen=True, slots=True)
 class WarmingSums:
-    """The number of warmings of one model's calls in one format under one policy, `failed` ones included, and their
-    usage."""
+    """Sums over the warmings of one model's calls in one format under one policy, `failed` ones included."""
 
     model: str | None
     format: str
     policy: tuple[str, int]
     warmings: int
     failed: int
-    usage: WarmingUsage
+    input_tokens: int
+    read_tokens: int
+    write_tokens: int
 
 
 _CALL_COLUMNS: Final = """
@@ -306,8 +305,8 @@ _WARMED: Final = """
 SELECT model, format, policy_name, policy_version, count(*) AS warmings,
        count(*) FILTER (WHERE input_tokens IS NULL) AS failed,
        coalesce(sum(input_tokens), 0)::bigint AS input_tokens,
-       coalesce(sum(cache_read_tokens), 0)::bigint AS cache_read_tokens,
-       coalesce(sum(cache_write_tokens), 0)::bigint AS cache_write_tokens
+       coalesce(sum(cache_read_tokens), 0)::bigint AS read_tokens,
+       coalesce(sum(cache_write_tokens), 0)::bigint AS write_tokens
 FROM warmings WHERE tenant_id = :tenant_id AND {only}
 GROUP BY model, format, policy_name, policy_version ORDER BY 1, 2, 3, 4
 """
@@ -319,17 +318,12 @@ WARMED: Final = _WARMED.format(
 """The empty prefix is that of all names."""
 
 
-def _warming_sums(row: asyncpg.Record) -> WarmingSums:
-    """Decode a row of _WARMED."""
-    return decode(WarmingSums, row, usage=decode(WarmingUsage, row))
-
-
 async def view_warmings(database: Database, ref: SessionRef, view: str) -> list[WarmingSums]:
     """Sum the warmings of a view by model, format and policy."""
     rows = await database.fetch(WARMED_VIEW, **ref._asdict(), view=view)
-    return [_warming_sums(row) for row in rows]
+    return [decode(WarmingSums, row) for row in rows]
 
 
 async def warmings(database: Database, within: LedgerRange) -> list[WarmingSums]:
     """Sum the warmings of a range, as `sums` does its calls."""
-    return [_warming_sums(row) for row in await database.fetch(WARMED, **within._asdict())]
+    return [decode(WarmingSums, row) for row in await database.fetch(WARMED, **within._asdict())]

@@ -131,7 +131,7 @@ async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records
 
 TABLES: Final = (
     *("appends", "chain", "compactions", "epochs", "events", "layers", "redactions", "sessions", "summaries"),
-    *("views", "visibility", "warmings", *WITHOUT_KEYS),
+    *("views", "visibility", *WITHOUT_KEYS),
     *(table for wing in installed() for table in wing.tables),
 )
 """All tables of a session's data: the kernel's, and those that wings state."""

@@ -97,6 +97,7 @@ async def tables_containing(database: Database, *words: str) -> dict[str, set[st
 
 
 @pytest.mark.wing("webhooks")
+@pytest.mark.wing("warmings")
 @pytest.mark.wing("audit")
 @pytest.mark.wing("recall")
 async def test_nothing_of_the_erased_sessions_is_in_any_table(

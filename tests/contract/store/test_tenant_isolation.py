@@ -27,7 +27,7 @@ from app.main import create_app
 from app.resources.layers import service as layers
 from app.runtime.settings import Settings
 from app.runtime.wing import find_placement
-from app.store import compactions, deletion, event_log, forks, jobs, keys, lines, reports, sessions, spans, summaries
+from app.store import compactions, deletion, event_log, forks, jobs, keys, lines, sessions, spans, summaries
 from app.store.driver import PARAMETER
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
@@ -41,6 +41,7 @@ from app.wings.retention import store as erasures
 from app.wings.retention.erasures import ErasureRequest, Erasures
 from app.wings.retention.service import RetentionRules
 from app.wings.sealing import service as content_keys
+from app.wings.warmings import routes as warmings
 from app.wings.webhooks import store as webhooks
 from tests.conftest import serving
 from tests.support.backdating import moved_back
@@ -275,7 +276,7 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         await jobs.enqueue(application, "index", own, f"{own} {tenant_id} 1 60")
         assert await lines.of_event(application, tenant_id, "s", "resp_of_nobody") is None
         assert await lines.of_call(application, tenant_id, "s", uuid4()) is None
-        assert (await reports.warming_sums(application, tenant_id, "s")).cache_read_tokens
+        assert (await warmings.warming_sums(application, tenant_id, "s")).cache_read_tokens
         [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
         await compactions.reschedule(application, own, run.id, "not now")
         async with application.transaction() as tx:

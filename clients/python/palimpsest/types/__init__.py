@@ -58,8 +58,6 @@ from palimpsest.types.feedback import (
     NextOut,
     OutcomeOut,
     UsageIn,
-    WarmingOut,
-    WarmingRequest,
 )
 from palimpsest.types.gateway import GatewayCall, GatewayOut
 from palimpsest.types.keys import KeyMade, KeyOut, KeyPage
@@ -116,6 +114,7 @@ from palimpsest.types.summaries import (
 )
 from palimpsest.types.turns import AnnounceRef, TurnEndedOut, TurnOut, TurnPage
 from palimpsest.types.visibility import HideIn, RefusedOut, TargetIn, VisibilityOut
+from palimpsest.types.warmings import WarmingOut, WarmingRequest
 from palimpsest.types.webhooks import DeliveryOut, DeliveryPage, WebhookMade, WebhookOut, WebhookPage
 
 __all__ = [

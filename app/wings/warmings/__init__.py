@@ -1,4 +1,4 @@
-"""Pings, which keep the provider's cache of clients that are idle."""
+"""Warmings, which keep the provider's cache of a call: by clients, and by pings of the gateway for idle clients."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
@@ -8,6 +8,8 @@ from pydantic import BaseModel, Field
 from app.runtime.wing import Wing
 
 if TYPE_CHECKING:
+    from app.http.operation import Resource
+    from app.runtime.settings import KernelSettings
     from app.runtime.wiring import Services
 
 
@@ -30,12 +32,29 @@ class PingSettings(BaseModel):
     )
 
 
-def _services(settings: PingSettings, kernel: "Services") -> Iterable[object]:
+if TYPE_CHECKING:
+
+    class Settings(PingSettings, KernelSettings):
+        """All settings that this wing uses."""
+
+
+def _services(settings: "Settings", kernel: "Services") -> Iterable[object]:
+    from app.core.tokens.models import parse_table
+    from app.wings.warmings.routes import Warmings
+
+    caches = parse_table(settings.cache_table)
+    yield (warmings := Warmings(kernel.database, kernel.policies, kernel.recordings, caches))
     if settings.gateway_pings != "off":
-        from app.wings.pings.service import PingRules, Pings
+        from app.wings.warmings.pings import PingRules, Pings
 
         short, most = settings.gateway_pings == "all", settings.gateway_ping_spend_tokens
-        yield Pings(kernel, PingRules(short, settings.gateway_ping_idle_seconds, most))
+        yield Pings(kernel, warmings, PingRules(short, settings.gateway_ping_idle_seconds, most))
 
 
-WING = Wing(settings=PingSettings, services=_services)
+def _routes(_: PingSettings) -> "Iterable[Resource]":
+    from app.wings.warmings.routes import router
+
+    yield router
+
+
+WING = Wing(settings=PingSettings, services=_services, routes=_routes, tables=("warmings",))

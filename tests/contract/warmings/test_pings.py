@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from app.store.engine import Database
 from app.tenants import Tenants
-from app.wings.pings import service as pinging
-from app.wings.pings.service import PingClock
+from app.wings.warmings import pings as pinging
+from app.wings.warmings.pings import PingClock
 from tests.conftest import serving
 from tests.support.gateways import KEY, SESSION, BackgroundWrites, settings
 from tests.support.metered import scrape

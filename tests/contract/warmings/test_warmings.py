@@ -12,6 +12,8 @@ from app.store.engine import Database
 from app.tenants import Tenants
 from tests.support.backdating import moved_back
 
+pytestmark = pytest.mark.wing("warmings")
+
 READ = {"usage": {"input_tokens": 4, "cache_read_tokens": 10_000, "cache_write_tokens": 0}}
 PRICED = {"prices": {"input_per_million": 3.0, "output_per_million": 15.0, "currency": "EUR"}}
 

@@ -21,11 +21,10 @@ from app.core.log.events import Json
 from app.core.tokens.models import ANTHROPIC, CacheProfile
 from app.core.wire.bodies import Body, object_or_none, parse
 from app.core.wire.replies import AnthropicReply, mapping
-from app.resources.feedback.warmings import warming_bill
 from app.runtime.wing import AcceptedCall
-from app.store import audit, reports
+from app.store import audit
 from app.store.ids import new_id
-from app.store.reports import WarmingUsage
+from app.wings.warmings.routes import Warmings, WarmingUsage, warming_bill, warming_sums
 
 if TYPE_CHECKING:
     from app.runtime.wiring import Services
@@ -159,8 +158,11 @@ class Pings:
     `on_ping` gets the outcome of each ping (`sent` or `failed`) and its price.
     """
 
-    def __init__(self, kernel: "Services", rules: PingRules, clock: PingClock | None = None) -> None:
+    def __init__(
+        self, kernel: "Services", warmings: Warmings, rules: PingRules, clock: PingClock | None = None
+    ) -> None:
         self._kernel = kernel
+        self._warmings = warmings
         self._rules = rules
         self._clock = clock or CLOCK
         self._on_ping = kernel.observers.gateway_ping
@@ -215,7 +217,7 @@ class Pings:
         log, call = structlog.get_logger(), series.call
         try:
             while self._is_current(series):
-                spent = await reports.warming_sums(self._kernel.database, *call.key)
+                spent = await warming_sums(self._kernel.database, *call.key)
                 at = next_ping(cache, self._rules, warming_bill(spent, cache.profile).billed)
                 await self._clock.sleep(max(0.0, at - self._clock.now()))
                 series.is_sending = True
@@ -254,7 +256,7 @@ class Pings:
         return cache.after_ping(at, price)
 
     async def _record(self, call: AcceptedCall, report: WarmingUsage | None) -> float:
-        bill = await self._kernel.warmings.record(call.tenant_id, call.line, call.call_id, new_id(), report)
+        bill = await self._warmings.record(call.tenant_id, call.line, call.call_id, new_id(), report)
         return bill.billed
 
     async def _send(self, call: AcceptedCall) -> WarmingUsage:

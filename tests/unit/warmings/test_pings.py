@@ -7,7 +7,7 @@ import pytest
 
 from app.core.tokens.models import ANTHROPIC, ANTHROPIC_HOUR, CacheProfile
 from app.core.wire.bodies import parse
-from app.wings.pings.service import KeptCache, PingRules, PingsEnded, can_keep, can_ping, next_ping, ping_body
+from app.wings.warmings.pings import KeptCache, PingRules, PingsEnded, can_keep, can_ping, next_ping, ping_body
 
 RULES = PingRules(short=False, idle_seconds=4 * 3600, spend_tokens=200_000)
 HOUR = KeptCache(50_000, ANTHROPIC_HOUR, called_at=1_000.0, used_at=1_000.0)
