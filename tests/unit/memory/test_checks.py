@@ -205,6 +205,15 @@ def test_an_edit_that_was_taken_back_leaves_checks_as_new_as_they_were() -> None
     assert commands(digest_of(log.events)) == ["[ok] go test ./..."]
 
 
+def test_a_check_is_as_new_as_before_a_change_of_settings_in_a_hidden_folder() -> None:
+    log = Log()
+    add_run(log, "go test ./...", "ok  \ttide\t0.2s")
+    add_run(log, "rm -f .gauge/settings.json /srv/.vscode/launch.json", "")
+    assert commands(digest_of(log.events)) == ["[ok] go test ./..."]
+    add_run(log, "rm -f .worktrees/3/tide/settings.json", "")
+    assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the last edits"]
+
+
 def test_a_check_is_older_than_the_changes_that_git_brought_in() -> None:
     log = Log()
     add_run(log, "go test ./...", "ok  \ttide\t0.2s")

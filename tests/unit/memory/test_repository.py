@@ -40,6 +40,9 @@ def test_commits_before_a_rebase_lose_their_hashes() -> None:
     assert actions_of(FIRST, rebase, SECOND) == lines
     assert list(unite_lines([*actions_of(FIRST), *actions_of(rebase, SECOND)])) == lines
     assert actions_of(FIRST, rebase, SECOND, ("git reset --hard HEAD~2", "HEAD is now at 9571a23")) == ["rebased"]
+    counted = "Rebasing (1/2)\rRebasing (2/2)\rSuccessfully rebased and updated refs/heads/tide."
+    for output in (counted, counted.replace("\r", "")):
+        assert actions_of(FIRST, ("git pull --rebase", output), SECOND) == lines
 
 
 def test_calls_of_github_that_change_something_are_listed_once() -> None:
@@ -82,6 +85,48 @@ def test_the_appendix_lists_a_commit_once() -> None:
     text = appendix(digest_of(log.events), COUNTER, 1000)
     assert '<repository>\ncommitted 94effc6 "fix: the gauge"\n</repository>' in text
     assert "git commit" not in text
+
+
+def test_the_appendix_says_how_many_earlier_lines_it_leaves_out() -> None:
+    log = Log()
+    for number in range(20):
+        add_run(
+            log, f"git commit -m 'fix: gauge {number}'", f"[main {number:07x}] fix: gauge {number} of the old harbour"
+        )
+    text = appendix(digest_of(log.events), COUNTER, 400)
+    lines = text.partition("<repository>\n")[2].partition("\n</repository>")[0].splitlines()
+    assert 2 < len(lines) < 20
+    assert lines[0] == f"({21 - len(lines)} earlier lines left out)"
+    assert lines[-1] == 'committed 0000013 "fix: gauge 19 of the old harbour"'
+
+
+def test_files_that_a_commit_deleted_or_renamed_are_marked_as_removed() -> None:
+    log = Log()
+    for path in ("app/gauge.py", "app/tide/feet.py", "app/wind.py", "app/air.py"):
+        add_run(log, f"echo x > /srv/{path}", "")
+    output = (
+        "[main 94effc6] move\n 4 files changed\n delete mode 100644 app/air.py\n"
+        " rename app/{tide => sea}/feet.py (88%)\n rename app/{ => sea}/wind.py (100%)\n"
+        " rename app/gauge.py => gauge.py (97%)"
+    )
+    add_run(log, "git add -A && git commit -m move", output)
+    digest = digest_of(log.events)
+    assert digest.files_removed == ("app/air.py", "app/tide/feet.py", "app/wind.py", "app/gauge.py")
+    text = appendix(digest, COUNTER, 400)
+    assert all(f"/srv/{path} (removed)" in text for path in digest.files_removed)
+    add_run(log, "git log --stat -1", output.replace("app/", "old/"))
+    assert digest_of(log.events).files_removed == digest.files_removed
+
+
+def test_a_removed_folder_into_which_a_file_was_written_is_there_again() -> None:
+    first, last = Log(), Log()
+    add_run(first, "rm -r /srv/tide /srv/gauge", "")
+    add_run(last, "echo x > /srv/tide/sea/feet.py", "")
+    parts = [digest_of(log.events) for log in (first, last)]
+    assert parts[0].files_removed == ("/srv/tide", "/srv/gauge")
+    assert unite(parts).files_removed == ("/srv/gauge",)
+    add_run(first, "echo x > /srv/tide/sea/feet.py", "")
+    assert digest_of(first.events).files_removed == ("/srv/gauge",)
 
 
 @pytest.mark.parametrize(

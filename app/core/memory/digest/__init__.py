@@ -11,12 +11,13 @@ from app.core.memory.digest.commands import moved_paths, programs, removed_paths
 from app.core.memory.digest.files import (
     brings_changes,
     commits_in,
+    deleted_by_commit,
     files_of,
-    is_one_of,
     is_temporary,
     looks,
     repository_lines,
     single_edit,
+    still_removed,
 )
 from app.core.memory.digest.names import names_in, weigh
 from app.core.memory.digest.outcomes import OK, CheckRun, outcomes_of, reads_only, run_of
@@ -145,10 +146,14 @@ def _removed(calls: Iterable[AnsweredCall]) -> Iterable[str]:
     """Return the paths that commands removed or moved away, and that no later call wrote."""
     removed: list[str] = []
     for call in calls:
-        removed = [path for path in removed if not any(is_one_of(one, (path,)) for one in call.use.modified)]
-        if call.command is not None and call.state == OK:
+        removed = still_removed(removed, call.use.modified)
+        if call.command is None or call.result is None:
+            continue
+        if call.state == OK:
             removed += removed_paths(call.command)
             removed += (source for source, _ in moved_paths(call.command))
+        if commits_in(call.command, call.result.text):
+            removed += deleted_by_commit(call.result.text)
     return removed
 
 

@@ -225,7 +225,9 @@ class Appendix:
             "searches": [_search(search) for search in digest.searches if search.hits],
         }
         for tag, lines in lists.items():
-            page.add(tag, lines, max(int(rest * _SHARES[tag]), _LEAST_TOKENS.get(tag, 0)))
+            shown = page.add(tag, lines, max(int(rest * _SHARES[tag]), _LEAST_TOKENS.get(tag, 0)))
+            if tag == "repository" and 0 < shown < len(lines):
+                page.add_first(tag, f"({len(lines) - shown} earlier lines left out)")
         self._names.add_to(page, beside)
         return page
 
@@ -282,6 +284,12 @@ class Page:
             self.room += self.measure(self.sections[tag])
             self.sections[tag] = _section(tag, (*shown, f"(and {len(lines) - fitting} others)"))
             self.room -= self.measure(self.sections[tag])
+
+    def add_first(self, tag: str, line: str) -> None:
+        """Add a line before the others of a section, even if there is no room for it."""
+        section = self.sections[tag].replace(f"<{tag}>\n", f"<{tag}>\n{line}\n", 1)
+        self.room += self.measure(self.sections[tag]) - self.measure(section)
+        self.sections[tag] = section
 
     @property
     def text(self) -> str:

@@ -1,8 +1,8 @@
 """Files and the repository: read, modified, committed."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from app.core.lexicon.identifiers import FILE_LISTS, FILES
@@ -75,7 +75,17 @@ _LOOKING: Final = re.compile(
     re.I,
 )
 """Names of tools that change nothing but the agent's own notes."""
-_PROSE: Final = re.compile(r"\.(?:md|mdx|markdown|rst|adoc|txt)$", re.I)
+_PROSE: Final = re.compile(
+    r"\.(?:md|mdx|markdown|rst|adoc|txt)$|(?:^|/)\.[a-z][\w-]{0,40}/[^/]{1,80}\.(?:json|lock)$", re.I
+)
+"""Names of plain text, and of settings that tools keep in a hidden folder of their own."""
+_COMMIT_DELETED: Final = re.compile(r"^ delete mode \d{6} (\S[^\n]{0,300})$", re.M)
+_COMMIT_RENAMED: Final = re.compile(
+    r"^ rename (?:([^\n{]{0,300})\{([^\n{}]{0,200}) => [^\n{}]{0,200}\}([^\n]{0,300}?)|(\S{1,300}) => \S{1,300})"
+    r" \(\d{1,3}%\)$",
+    re.M,
+)
+"""Lines of a commit's output on files that are gone; of a renamed one, the parts of its old path."""
 _SHELLS: Final = re.compile(r"bash|shell|exec|terminal|command|run", re.I)
 
 
@@ -89,6 +99,14 @@ class FileUse(NamedTuple):
 def is_one_of(path: str, named: Iterable[str]) -> bool:
     """Return whether a path is among the named ones, which may lack its first folders."""
     return any(path == one or path.endswith(f"/{one}") for one in named)
+
+
+def still_removed(removed: Collection[str], written: Collection[str]) -> list[str]:
+    """Return those of the removed files and folders that were not written again, nor anything in them."""
+    if not removed or not written:
+        return [*removed]
+    places = [place for path in written for place in (path, *accumulate(path.split("/")[:-1], "{}/{}".format))]
+    return [path for path in removed if not any(is_one_of(place, (path,)) for place in places)]
 
 
 def distinct_files(files: Sequence[str]) -> Sequence[str]:
@@ -108,7 +126,7 @@ def looks(tool: str) -> bool:
 
 
 def is_prose_file(path: str) -> bool:
-    """Return whether a file's name is that of plain text."""
+    """Return whether a file's name is that of plain text, or of a tool's settings, which checks seldom read."""
     return _PROSE.search(path) is not None
 
 
@@ -221,8 +239,8 @@ _PUSHED: Final = re.compile(r"^ [ *+][^\n]{1,80}?(\S{1,120}) -> (\S{1,120})(?: \
 _OPENED: Final = re.compile(r"https?://[^\s\"'<>]{1,200}/(?:pull|merge_requests|issues)/(\d{1,9})\b")
 _COMMITS_UNDONE: Final = re.compile(r"undone: (\d{1,3}) newest commits")
 _MAY_MAKE: Final = re.compile(r"\b(?:git|gh|glab)\b")
-_REBASED: Final = re.compile(r"^Successfully rebased\b", re.M)
-_BROUGHT: Final = re.compile(r"^(?:Successfully rebased\b|Merge made by\b|Updating [0-9a-f]{7,40}\.\.)", re.M)
+_REBASED: Final = re.compile(r"^(?:Rebasing \(\d{1,4}/\d{1,4}\)\s{0,2}){0,99}Successfully rebased\b", re.M)
+_BROUGHT: Final = re.compile(rf"{_REBASED.pattern}|^(?:Merge made by\b|Updating [0-9a-f]{{7,40}}\.\.)", re.M)
 """Output of git after it brought in the commits of others."""
 _HASH: Final = re.compile(f"^{COMMITTED}[0-9a-f]{{7,40}} ")
 REBASED: Final = "rebased"
@@ -303,6 +321,13 @@ def repository_lines(command: str, state: str, output: str) -> Iterator[str]:
             yield f"undone: uncommitted changes of {', '.join(back.paths)}"
         else:
             yield "undone: all uncommitted changes"
+
+
+def deleted_by_commit(output: str) -> Iterator[str]:
+    """Yield the paths that a commit's output shows as deleted or renamed, from the root of the repository."""
+    yield from _COMMIT_DELETED.findall(output)
+    for before, old, after, whole in _COMMIT_RENAMED.findall(output):
+        yield whole or f"{before}{old}{after}".replace("//", "/")
 
 
 def brings_changes(command: str, output: str) -> bool:

@@ -10,7 +10,7 @@ from app.core.log.events import Json
 from app.core.memory.digest.calls import PlanStep, Task, unite_tasks
 from app.core.memory.digest.checks import check_of
 from app.core.memory.digest.commands import programs
-from app.core.memory.digest.files import is_one_of, unite_lines
+from app.core.memory.digest.files import is_one_of, still_removed, unite_lines
 from app.core.memory.digest.names import Names, decay, heaviest
 from app.core.memory.digest.outcomes import (
     ERROR,
@@ -209,7 +209,7 @@ def _removed(digests: Sequence[Digest]) -> tuple[str, ...]:
     for digest in digests:
         gone = digest.files_removed
         written = [path for path in digest.files_modified if not is_one_of(path, gone)] if removed else []
-        removed = (*(path for path in removed if not any(is_one_of(one, (path,)) for one in written)), *gone)
+        removed = (*still_removed(removed, written), *gone)
     return newest(removed, str, REMOVED_FILES_MAX)
 
 
