@@ -19,7 +19,7 @@ from tests.artefacts.strangers import Clock, Stranger, megabytes
 from tests.image import probe
 from tests.support.folders import data_folder
 
-pytestmark = pytest.mark.artefacts
+pytestmark = [pytest.mark.artefacts, pytest.mark.wing("all")]
 
 ENVIRONMENT_MB_MAX: Final = 250
 PIPX: Final = "pipx==1.18.4"

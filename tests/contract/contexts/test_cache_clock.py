@@ -23,6 +23,7 @@ async def context(client: httpx.AsyncClient, **asked: Any) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize(
     ("asked", "seconds"),
     [

@@ -13,6 +13,8 @@ from tests.support.bombs import Memory, bomb
 from tests.support.gateways import BackgroundWrites
 from tests.support.provider import STREAMS, Provider, ProviderReply
 
+pytestmark = pytest.mark.wing("gateway")
+
 URLS = {
     "/v1/messages": "/gateway/s/s/anthropic/v1/messages",
     "/v1/chat/completions": "/gateway/s/s/openai/v1/chat/completions",

@@ -18,6 +18,8 @@ from tests.support.gateways import settings
 from tests.support.provider import Provider
 from tests.support.requesting import Loopback
 
+pytestmark = pytest.mark.wing("gateway")
+
 RAW = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
 PATH = "/gateway/openai/v1/chat/completions"
 OURS = "a-key-of-the-settings"

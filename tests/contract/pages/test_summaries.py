@@ -10,6 +10,8 @@ import pytest
 from app.store.engine import Database
 from app.tenants import Tenants
 
+pytestmark = pytest.mark.wing("pages")
+
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 PAGE = "/ui/sessions/s/summaries"
 
