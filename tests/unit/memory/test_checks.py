@@ -214,6 +214,14 @@ def test_a_check_is_as_new_as_before_a_change_of_settings_in_a_hidden_folder() -
     assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the last edits"]
 
 
+def test_of_a_scripts_runs_with_several_arguments_only_the_newest_outranks_other_checks() -> None:
+    log = Log()
+    for command in ("mise run test", "tools/tide-test.sh high", "tools/tide-test.sh low", "go test ./tide"):
+        add_run(log, command, "ok  \ttide\t0.2s")
+    runs = ("tools/tide-test.sh high", "mise run test", "tools/tide-test.sh low", "go test ./tide")
+    assert commands(digest_of(log.events)) == [f"[ok] {command}" for command in runs]
+
+
 def test_a_check_is_older_than_the_changes_that_git_brought_in() -> None:
     log = Log()
     add_run(log, "go test ./...", "ok  \ttide\t0.2s")

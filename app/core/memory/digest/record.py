@@ -238,10 +238,15 @@ def listed_commands(digest: Digest, beside: str) -> Sequence[str]:
 
 
 def _telling_checks(runs: Sequence[CheckRun]) -> Sequence[CheckRun]:
-    """Return the runs, failures last; those without a known outcome only if no other of their kind has one."""
+    """Return the runs, failures last; those without a known outcome only if no other of their kind has one.
+
+    Runs of a script with several arguments come before the others, except for its newest: they say least.
+    """
     known = {_kind(run) for run in runs if run.state != UNKNOWN}
-    telling = (run for run in runs if run.state != UNKNOWN or _kind(run) not in known)
-    return sorted(telling, key=lambda run: (UNKNOWN, OK, ERROR).index(run.state))
+    telling = [run for run in runs if run.state != UNKNOWN or _kind(run) not in known]
+    scripts = {run.text.partition(" ")[0]: run for run in telling if "/" in run.text.partition(" ")[0]}
+    newest = [*scripts.values(), *(run for run in telling if run.text.partition(" ")[0] not in scripts)]
+    return sorted(telling, key=lambda run: ((UNKNOWN, OK, ERROR).index(run.state), run in newest))
 
 
 def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
