@@ -12,7 +12,7 @@ import pytest
 from tests.contract.pages.test_events import LONG, POLICY, calls, page, send, use
 
 __all__ = ["calls"]
-pytestmark = pytest.mark.wing("audit")
+pytestmark = [pytest.mark.wing("pages"), pytest.mark.wing("audit")]
 CALLS = "/ui/sessions/s/calls"
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m\u202e'\"&"
 
