@@ -38,7 +38,7 @@ def _start(settings: SummarizerSettings) -> Iterator[None]:
     if settings.anthropic_api_key is not None or settings.anthropic_base_url is not None:
         import app.wings.summarizers.anthropic
     if settings.openai_api_key is not None or settings.openai_base_url is not None:
-        import app.wings.summarizers.openai  # noqa: F401
+        import app.wings.summarizers.openai  # noqa: F401 - imported for all processes before they fork
     yield
 
 
