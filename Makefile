@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Three processes for two cores (tests/conftest.py says why).
 SPREAD := --numprocesses auto
 QUICK := "not slow and not long and not pages and not browser and not site and not generators and not typescript and not monitoring and not citus and not artefacts"
-PROPERTIES := tests/property tests/unit/plan/test_economics.py
+PROPERTIES = tests/property $(shell grep -rl --include='test_*.py' '^ *@given' tests/unit tests/contract)
 COVERING := tests/unit tests/property tests/contract tests/conformance tests/integration
 
 .PHONY: setup help run test test-more bench check format tables openapi lock clean

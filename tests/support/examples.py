@@ -11,12 +11,16 @@ ALL: Final = "all"
 SEEK: Final = "seek"
 """The profile of `make test-more NAME=long`: all examples, different in every run."""
 PART: Final = 6
+DEFAULT: Final = 100
+"""The examples of a property that names no number."""
 
 
 def register() -> None:
     """Register the profiles and load the short one; none has a deadline, because a loaded machine is no failure."""
-    for name in (SHORT, ALL, SEEK):
+    for name in (ALL, SEEK, SHORT):
         settings.register_profile(name, deadline=None, derandomize=name != SEEK)
+        settings.load_profile(name)
+        settings.register_profile(name, settings(max_examples=examples(DEFAULT)))
     settings.load_profile(SHORT)
 
 
