@@ -29,7 +29,7 @@ from app.core.errors import NotFound
 from app.http import errors, openapi
 from app.http.middleware import RequestLimits, RequestMiddleware
 from app.http.openapi import open_problems
-from app.http.operation import Resource, past_reads
+from app.http.operation import Resource, past_reader
 from app.http.problems import TEXTS, with_problem_schemas
 from app.http.requests import JsonLimits, check_query
 from app.resources import keys, turns, visibility
@@ -180,7 +180,7 @@ async def readyz(request: Request) -> dict[str, str]:
     If there is a replica, `replica` is its state; the primary is used while the replica cannot be.
     """
     await request.state.services.database.ready()
-    replica = past_reads(request).replica_state
+    replica = past_reader(request).replica_state
     return {"status": "ready"} if replica is None else {"status": "ready", "replica": replica}
 
 

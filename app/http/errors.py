@@ -97,7 +97,7 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.TooManyEvents: Problem("too-many-events", 429, "Too many events per second from the tenant"),
     errors.SessionErased: Problem("session-erased", 410, "Session was erased on request"),
     errors.ContentsErased: Problem("contents-erased", 410, "Contents of the tenant erased"),
-    errors.StoreUnavailable: Problem("store-unavailable", 503, "Database unavailable"),
+    errors.StoreUnavailable: Problem("store-unavailable", 503, "Storage unavailable"),
     errors.TooManyStreams: Problem("too-many-streams", 503, "Stream limit of this process reached"),
     errors.Overloaded: Problem("overloaded", 503, "Request limit of this process reached"),
     errors.UpstreamFailed: Problem("upstream-failed", 502, "Provider could not be reached"),

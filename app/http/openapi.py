@@ -18,9 +18,9 @@ from app.http.problems import BY_SLUG, example
 KEY_CHARS_MAX: Final = 256
 KEY_SCHEME: Final = "ApiKey"
 KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first response."
-PAST_READS: Final[set[Any]] = set()
-"""The dependencies that `operation.past_read` has made."""
-_PAST_READ: Final = (
+PAST_SERVICES: Final[set[Any]] = set()
+"""The dependencies that `operation.past_service` has made."""
+_PAST_NOTE: Final = (
     "If the server has a replica, the response may come from it: `Age` then says how many seconds out of date it may "
     "be. With `Cache-Control: no-cache` it comes from the primary."
 )
@@ -195,11 +195,11 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
     components = document["components"]
     components["securitySchemes"] = {KEY_SCHEME: {"type": "http", "scheme": "bearer", "description": _KEY}}
     declared = [route for route in routes if isinstance(route, APIRoute)]
-    reads = {one.operation_id for one in declared if not PAST_READS.isdisjoint(_calls(one.dependant))}
+    reads = {one.operation_id for one in declared if not PAST_SERVICES.isdisjoint(_calls(one.dependant))}
     for operations in document["paths"].values():
         for operation in operations.values():
             if operation["operationId"] in reads:
-                operation["description"] += f"\n\n{_PAST_READ}"
+                operation["description"] += f"\n\n{_PAST_NOTE}"
                 operation["responses"]["200"]["headers"] = {"Age": _AGE_HEADER}
             operation.setdefault("security", [])
             for status, response in operation["responses"].items():

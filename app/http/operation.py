@@ -10,7 +10,7 @@ The function's name, or `name`, is the operation's id, from which clients genera
 never change. Its docstring is the description in the API document. Before it runs, the caller is authenticated, the
 scope and the session prefix of its key and the query are checked, and the session's id in the path is resolved to a
 line. Only then is the body read. A repeated request with an idempotency key gets the response of the first one.
-The response to a read of the past (`past_read`) may be slightly out of date: a wing may serve it from a replica.
+The response to a read of the past (`past_service`) may be slightly out of date: a wing may serve it from a replica.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from app.core.errors import Conflict, InvalidRequest, SessionGone
 from app.core.log.segments import session_of
 from app.http.auth import PrefixAccess, authenticate_bearer, check_prefix, resolve_line
 from app.http.middleware import EXCHANGE
-from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION, KEY_SCHEME, PAST_READS
+from app.http.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION, KEY_SCHEME, PAST_SERVICES
 from app.http.openapi import problems as responses_of
 from app.http.requests import ParsedRequest, check_query
 from app.store import answers
@@ -225,7 +225,7 @@ _Freshness = Annotated[
 ]
 
 
-class PastReads:
+class PastReader:
     """Runs reads of the past on the primary. A service of a wing that is a subclass replaces it."""
 
     @property
@@ -241,16 +241,16 @@ class PastReads:
         return await operation(), None
 
 
-_PRIMARY: Final = PastReads()
+_PRIMARY: Final = PastReader()
 
 
-def past_reads(request: Request) -> PastReads:
+def past_reader(request: Request) -> PastReader:
     """Return the wing's service for reads of the past, or the one that uses the primary."""
-    return next((one for one in request.state.services.others if isinstance(one, PastReads)), _PRIMARY)
+    return next((one for one in request.state.services.others if isinstance(one, PastReader)), _PRIMARY)
 
 
-class PastRead(Generic[_T]):
-    """A service as one request uses it to read the past: call it with the method to run."""
+class PastService(Generic[_T]):
+    """A service as one request uses it, whose methods run through the PastReader: call it with the method to run."""
 
     def __init__(self, request: Request, kind: type[_T], *, newest: bool) -> None:
         self._request = request
@@ -259,19 +259,19 @@ class PastRead(Generic[_T]):
 
     async def __call__(self, asked: Callable[[_T], Awaitable[_Answer]]) -> _Answer:
         """Return the service's result, and put its age into the scope for the `Age` header."""
-        answer, age = await past_reads(self._request).read(lambda: asked(self._service), newest=self._newest)
+        answer, age = await past_reader(self._request).read(lambda: asked(self._service), newest=self._newest)
         if age is not None:
             self._request.scope[EXCHANGE].age = math.ceil(age)
         return answer
 
 
-def past_read(kind: type[_T]) -> Callable[..., Awaitable[PastRead[_T]]]:
-    """Return the dependency that gives a route the PastRead of the service of a class."""
+def past_service(kind: type[_T]) -> Callable[..., Awaitable[PastService[_T]]]:
+    """Return the dependency that gives a route the PastService of the service of a class."""
 
-    async def found(request: Request, cache_control: _Freshness = None) -> PastRead[_T]:
-        return PastRead(request, kind, newest="no-cache" in (cache_control or "").lower())
+    async def found(request: Request, cache_control: _Freshness = None) -> PastService[_T]:
+        return PastService(request, kind, newest="no-cache" in (cache_control or "").lower())
 
-    PAST_READS.add(found)
+    PAST_SERVICES.add(found)
     return found
 
 
@@ -283,10 +283,7 @@ Done = TypeVar("Done")
 
 
 def idempotency_key(request: Request) -> str | None:
-    """Return the idempotency key of a request whose endpoint parses it itself; None without one.
-
-    Raises InvalidRequest.
-    """
+    """Return the idempotency key of a request whose endpoint parses it itself, or None. Raises InvalidRequest."""
     key = request.headers.get("idempotency-key")
     if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
         raise InvalidRequest(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters", field="Idempotency-Key")

@@ -41,6 +41,7 @@ _CALL: Final = _text("Id of the tool call.")
 _LIMIT: Final = _number("Limit that was reached.")
 _WAIT: Final = _number("Seconds after which to try again, as in the header `Retry-After`.")
 _AGAIN: Final = "Try again after the number of seconds in `Retry-After`."
+_CHECK_PROVIDER: Final = "Try again; if it persists, check that the server can reach the provider."
 _FIX: Final = "Fix the request; sending it again unchanged cannot succeed."
 
 TEXTS: Final[Mapping[str, ProblemText]] = {
@@ -162,12 +163,16 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
         "The key that this tenant's contents were encrypted with was dropped, so they can never be read again.",
         "None, this is final. Use another tenant with its own key.",
     ),
-    "store-unavailable": _problem("The database does not respond, or does not accept writes now.", _AGAIN),
+    "store-unavailable": _problem(
+        "The database does not respond or accepts no writes now, too many requests wait for it or for this session, or "
+        "this server cannot open the tenant's encrypted contents. `detail` says which.",
+        _AGAIN,
+    ),
     "too-many-streams": _problem("This process has reached its limit of streams.", _AGAIN, limit=_LIMIT),
     "overloaded": _problem("This process has reached its limit of concurrent requests.", _AGAIN, limit=_LIMIT),
-    "upstream-failed": _problem("The gateway could not reach the provider.", _AGAIN),
+    "upstream-failed": _problem("The gateway could not reach the provider.", _CHECK_PROVIDER),
     "upstream-late": _problem(
-        "The provider sent nothing to the gateway for `PALIMPSEST_GATEWAY_SILENCE_SECONDS`.", _AGAIN
+        "The provider sent nothing to the gateway for `PALIMPSEST_GATEWAY_SILENCE_SECONDS`.", _CHECK_PROVIDER
     ),
     "body-too-large": _problem(
         "The body has more bytes, or its JSON more values, than the server accepts.",

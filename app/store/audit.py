@@ -182,7 +182,7 @@ async def calls_since(
 
 @dataclass(frozen=True, slots=True)
 class StoredEpoch:
-    """A stored epoch. `head` is the session's head when it was opened; `created_at` is None only for UNWRITTEN."""
+    """A stored epoch. `head` is the session's head when it was opened; `created_at` is None only for EPOCH_ZERO."""
 
     epoch: int
     head: int
@@ -232,7 +232,7 @@ async def epochs_before(
 async def epochs_of(
     database: Database, session_id: UUID, wanted: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], StoredEpoch]:
-    """Return the epochs with these views and numbers, by view and number; epoch 0 is UNWRITTEN."""
+    """Return the epochs with these views and numbers, by view and number; number 0 is EPOCH_ZERO."""
     views, numbers = [view for view, _ in wanted], [number for _, number in wanted]
     rows = await database.fetch(_EPOCHS_OF, session_id=session_id, views=views, numbers=numbers)
     found = {(row["view"], row["epoch"]): _epoch(row) for row in rows}

@@ -90,13 +90,13 @@ async def lock(
 def with_samples(row: Row, *, locked: bool) -> CalibrationSamples:
     """Decode a row of FIELDS."""
     claims = tuple(starmap(Claim, json.loads(row["claims"])))
-    known = decode(Calibration, row, samples=row["reported"], accepted=row["accepted_tokens"], claims=claims)
+    known = decode(Calibration, row, reports=row["reported"], accepted=row["accepted_tokens"], claims=claims)
     # Samples of earlier versions have neither time nor source.
     return CalibrationSamples(known, tuple(starmap(Sample, json.loads(row["samples"]))), locked, row["updated_at"])
 
 
 SAVE: Final = (
-    "UPDATE calibrations c SET samples = :learned_from, reported = :samples, ratio = :ratio, margin = :margin, "
+    "UPDATE calibrations c SET samples = :encoded, reported = :reports, ratio = :ratio, margin = :margin, "
     "window_tokens = :window_tokens, window_asked = :window_asked, version = :version, window_at = :window_at, "
     "accepted_tokens = :accepted, accepted_at = :accepted_at, claims = :claims, updated_at = now() "
     f"WHERE {OF_KEY}"
@@ -108,7 +108,7 @@ def values(tenant_id: UUID, model: str, now: CalibrationSamples) -> dict[str, ob
     return {
         "tenant_id": tenant_id,
         "model": model,
-        "learned_from": f"[{','.join(now.texts)}]",
+        "encoded": f"[{','.join(now.texts)}]",
         **parameters(now.known),
         "claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in now.known.claims]),
     }
@@ -128,7 +128,7 @@ async def forget(database: Database, tenant_id: UUID, model: str | None, estimat
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A listed calibration; `samples` is the number of calls it was learned from."""
+    """A listed calibration; `samples`, named by the API, is the number of calls with reported usage."""
 
     model: str
     estimator: str

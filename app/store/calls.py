@@ -33,7 +33,7 @@ _CALL: Final = (
 )
 _COLUMNS: Final = ", ".join((*_CALL, "expires_at"))
 _VALUES: Final = ", ".join((*(f":{column}" for column in _CALL), "now() + make_interval(days => :keep_days)"))
-# The session's id is taken from its row: rows made from a row are stored where it is.
+# The id is the row's, not the parameter: with tables spread over servers, a call is thus stored where its session is.
 _SELECTED: Final = _VALUES.replace(":session_id", "s.session_id", 1)
 
 

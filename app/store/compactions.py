@@ -157,10 +157,11 @@ async def _lock(tx: Connection, session_id: UUID) -> None:
 async def release_session(
     tx: Connection, session_id: UUID, job_id: int, seen: CompactionBasis | None, idle_tokens: int = 0
 ) -> bool:
-    """Release a session for its next job; return False if the current job has more to do. Appends and requests during a
-    job queue no other job. They are detected here, under the lock that they also take.
+    """Allow the session's next job to be queued; return False if the current job has more to do.
 
-    Nothing is due until the log, as it was `seen`, takes `idle_tokens` or anything else changes.
+    During a job, appends and requests queue no other one; they are found here, under the lock that they also take. The
+    job is done if no run waits and the session is as it was `seen`, or has only grown and still has less than
+    `idle_tokens` tokens. If `seen` is None, only waiting runs count.
     """
     await _lock(tx, session_id)
     row = await tx.fetchrow(

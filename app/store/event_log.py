@@ -1,7 +1,8 @@
-"""Reads of a session's log, wherever its events are stored. No other module of the store knows of segments.
+"""Reads of a session's log, wherever its events are stored.
 
 A fork's log begins with a part of its parent's, which is read where it is stored (core/log/segments.py). Each
 segment is read by a statement of its own, and only if the read extends into it, as ancestors may be stored elsewhere.
+A module that reads events by its own SQL loops over `segments`, each of which is stored under one session.
 Logs have no gaps: if a session's own events do not reach back far enough, the rest belongs to its ancestors. An
 ordinary session is therefore read in one statement. Shared events change only by redaction, so no read takes a lock.
 """
@@ -64,14 +65,14 @@ async def with_segments(connection: Executor, log: SessionLog) -> SessionLog:
     return replace(log, shared=()) if row is None else log_of(row)
 
 
-async def owners(connection: Executor, log: SessionLog, head: int = SEQ_MAX) -> Segments:
+async def segments(connection: Executor, log: SessionLog, head: int = SEQ_MAX) -> Segments:
     """Return the segments that hold the events up to `head`, in order."""
     return log_segments((await with_segments(connection, log)).shared or (), log.session_id, head)
 
 
 async def owner(connection: Executor, log: SessionLog, seq: int) -> UUID:
     """Return the session under which an event is stored, or would be stored."""
-    return next((part.session_id for part in await owners(connection, log) if seq <= part.to_seq), log.session_id)
+    return next((part.session_id for part in await segments(connection, log) if seq <= part.to_seq), log.session_id)
 
 
 RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session_id AND seq BETWEEN :first AND :last"
@@ -88,8 +89,10 @@ async def read(
     seqs: Iterable[int] = (),
     **values: object,
 ) -> list[asyncpg.Record]:
-    """Return `columns` of the events first..last and of those at `seqs`, in order. `columns` begins with seq; `values`
-    are the parameters that it names."""
+    """Return `columns` of the events first..last (none if `first` is greater) and of those at `seqs`, in order.
+
+    `columns` begins with seq; `values` are the parameters that it names.
+    """
     others = {seq for seq in seqs if not first <= seq <= last}
     lowest = min((*others, first) if first <= last else others, default=SEQ_MAX)
     own = Segment(log.session_id, log.shared_to + 1, SEQ_MAX)
@@ -132,20 +135,23 @@ async def events(
 ) -> tuple[Event, ...]:
     """Return the events first..last and those at `seqs`, in order. Without `bodies` no event has its body; those at
     `bodiless` never have theirs."""
-    if bodies and bodiless:
-        return await decode_events(
-            await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless))
-        )
-    return await decode_events(
-        await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs)
-    )
+    selected = WITHOUT_BODIES if not bodies else WITH_SOME_BODIES if bodiless else EVENT_COLUMNS
+    values = {"bodiless": list(bodiless)} if bodies and bodiless else {}
+    return await decode_events(await read(connection, log, selected, first, last, seqs, **values))
+
+
+async def events_at(
+    connection: Executor, log: SessionLog, seqs: Iterable[int], *, bodies: bool = True
+) -> tuple[Event, ...]:
+    """Return those events at `seqs` that exist, in order."""
+    return await events(connection, log, 1, 0, seqs, bodies=bodies)
 
 
 async def with_calls(connection: Executor, log: SessionLog, seqs: Iterable[int], *, bodies: bool) -> tuple[Event, ...]:
     """Return those events at `seqs` that exist, and the calls of the results among them, in order."""
-    found = await events(connection, log, 1, 0, seqs, bodies=bodies)
+    found = await events_at(connection, log, seqs, bodies=bodies)
     calls = {one.call_seq for one in found if one.call_seq}.difference(one.seq for one in found)
-    found += await events(connection, log, 1, 0, calls, bodies=bodies) if calls else ()
+    found += await events_at(connection, log, calls, bodies=bodies) if calls else ()
     return tuple(sorted(found, key=lambda one: one.seq))
 
 
@@ -175,7 +181,7 @@ async def newest(connection: Executor, log: SessionLog, after: int, tokens: int)
     last = log.shared_to
     if after < last and (not found or found[0].seq == last + 1):
         total = found[-1].cum_tokens if found else await tokens_through(connection, log, last)
-        first = await first_seq_over(connection, await owners(connection, log, last), total - tokens) or last + 1
+        first = await first_seq_over(connection, await segments(connection, log, last), total - tokens) or last + 1
         found = (*await events(connection, log, max(first, after + 1), last), *found)
     return found
 
@@ -194,7 +200,7 @@ async def oldest(connection: Executor, log: SessionLog, after: int, tokens: int,
     log = await with_segments(connection, log)
     before = await shared_tokens(connection, log, after)
     if after < log.shared_to:
-        stop = await first_seq_over(connection, await owners(connection, log), before + tokens) or SEQ_MAX
+        stop = await first_seq_over(connection, await segments(connection, log), before + tokens) or SEQ_MAX
         return await events(connection, log, after + 1, min(max(stop - 1, after + 1), after + most))
     rows = await connection.fetch(
         _OLDEST, session_id=log.session_id, after=after, tokens=tokens, shared_tokens=before, limit=most
@@ -212,7 +218,7 @@ _TOOL_CALLS: Final = (
 async def tool_calls(connection: Executor, log: SessionLog, first: int, last: int, most: int) -> tuple[Event, ...]:
     """Return the newest tool calls and errors among the events first..last, at most `most`; errors without bodies."""
     found: tuple[Event, ...] = ()
-    for part in reversed(clip(await owners(connection, log), first, last)):
+    for part in reversed(clip(await segments(connection, log), first, last)):
         rows = await connection.fetch(
             _TOOL_CALLS, session_id=part.session_id, first=part.from_seq, last=part.to_seq, limit=most - len(found)
         )
@@ -239,7 +245,7 @@ async def by_type_or_author(
 ) -> list[StoredEvent]:
     """Return up to `limit` events of a type, an author or both among the SCAN_MAX events after `after`, in order."""
     found: list[StoredEvent] = []
-    for part in clip(await owners(connection, await with_segments(connection, log)), after + 1, after + SCAN_MAX):
+    for part in clip(await segments(connection, log), after + 1, after + SCAN_MAX):
         rows = await connection.fetch(
             _OF_KIND,
             session_id=part.session_id,
@@ -266,7 +272,7 @@ async def by_ids(
     """Return the events with these client ids, by id; without `own`, only events of ancestors."""
     log = await with_segments(connection, log)
     found: dict[str, StoredEvent] = {}
-    for part in reversed(await owners(connection, log, SEQ_MAX if own else log.shared_to)):
+    for part in reversed(await segments(connection, log, SEQ_MAX if own else log.shared_to)):
         missing = [one for one in event_ids if one not in found]
         rows = await connection.fetch(BY_IDS, session_id=part.session_id, event_ids=missing) if missing else ()
         found |= {row["event_id"]: stored_event(tuple(row.values())) for row in rows if row["seq"] <= part.to_seq}
@@ -330,7 +336,7 @@ async def turn_marks(
 ) -> Mapping[int, Sequence[TurnMark]]:
     """Return the marks, in order, of each of the turns first..last that has begun by `head`."""
     found: dict[int, list[TurnMark]] = {}
-    for part in await owners(connection, log, head):
+    for part in await segments(connection, log, head):
         rows = await connection.fetch(
             _MARKS, session_id=part.session_id, first=first, last=last, from_seq=part.from_seq, to_seq=part.to_seq
         )
@@ -355,7 +361,7 @@ _SPOKEN: Final = (
 
 async def has_conversation(connection: Executor, log: SessionLog, after: int = 0, head: int = SEQ_MAX) -> bool:
     """Return whether a log contains any conversation after the event `after`, up to `head`."""
-    return await _spoken(connection, clip(await owners(connection, log, head), after + 1, head))
+    return await _spoken(connection, clip(await segments(connection, log, head), after + 1, head))
 
 
 async def _spoken(connection: Executor, parts: Segments) -> bool:
@@ -371,7 +377,7 @@ async def prompts(connection: Executor, log: SessionLog, newest: int) -> list[in
     if newest == 0:
         return []
     found: list[int] = []
-    for part in reversed(await owners(connection, log, newest)):
+    for part in reversed(await segments(connection, log, newest)):
         rows = await connection.fetch(_PROMPTS, session_id=part.session_id, newest=part.to_seq)
         found += [row["seq"] for row in rows]
         if part.from_seq > 1 and await _spoken(connection, (part,)):

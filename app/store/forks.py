@@ -27,9 +27,10 @@ from app.core.log.segments import (
     cover_at,
     shared_to,
 )
+from app.core.plan.state.context import NOTHING_UNREAD, Unread
 from app.store import event_log, sessions
 from app.store.engine import Connection, Executor
-from app.store.event_log import SessionLog, events, first_seq_over, log_of, owners, prompts, turn_and_tokens_at
+from app.store.event_log import SessionLog, events, first_seq_over, log_of, prompts, segments, turn_and_tokens_at
 from app.store.ids import SessionRef, session_ref
 from app.store.rows import Row, event
 from app.store.sessions import SessionRow
@@ -59,14 +60,12 @@ class Parent:
 
 
 async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | None) -> Parent:
-    """Return a session as of the head `at` (None: its current head), locked until the transaction ends. Raises
-    NotFound, or InvalidRequest if there is no such seq."""
-    return await views_as_of(tx, await sessions.get_locked(tx, tenant_id, external_id), at)
+    """Lock a session; return it as the parent of a fork at `at` (None: its head). Raises NotFound or InvalidRequest."""
+    return await parent_at(tx, await sessions.get_locked(tx, tenant_id, external_id), at)
 
 
-async def views_as_of(tx: Connection, row: SessionRow, at: int | None) -> Parent:
-    """Return a locked session as of the head `at` (None: its current head). Raises InvalidRequest. The current state is
-    in its row; for an earlier one its log up to `at` is read once."""
+async def parent_at(tx: Connection, row: SessionRow, at: int | None) -> Parent:
+    """Return a locked session as the parent of a fork at the seq `at` (None: its head). Raises InvalidRequest."""
     head = row.state.head
     if at is None or at == head:
         return Parent(row, AsOf(row.state, row.system_seq, row.tools_seq, row.user_seqs, row.pinned_seqs))
@@ -101,7 +100,7 @@ async def create(tx: Connection, origin: Parent, external_id: str, metadata: Map
     erased = await tx.fetch(
         "SELECT seq FROM redactions WHERE session_id = :session_id AND seq <= :at", session_id=from_id, at=at
     )
-    owners = await event_log.owners(tx, session.log, at)
+    parts = await event_log.segments(tx, session.log, at)
     made = await tx.fetchrow(
         _SESSION,
         **ref._asdict(),
@@ -124,8 +123,8 @@ async def create(tx: Connection, origin: Parent, external_id: str, metadata: Map
         decisions=max((one["decision"] for one in decided), default=0),
         redactions=len(erased),
         parent=session.external_id,
-        lineage_ids=[part.session_id for part in owners],
-        lineage_to=[part.to_seq for part in owners],
+        lineage_ids=[part.session_id for part in parts],
+        lineage_to=[part.to_seq for part in parts],
         outside_tokens=session.outside_tokens,
     )
     if made is not None:
@@ -279,7 +278,7 @@ async def cut_off_events(connection: Executor, log: SessionLog, at: int, open_ca
     following = await event_log.read(connection, log, "seq, type, call_id, tool", max(1, at), at + PARALLEL_MAX)
     if following and following[0]["seq"] == at and following[0]["type"] in ("assistant.message", "tool.call"):
         found += takewhile(lambda row: row["type"] == "tool.call", following[1:])
-    parts = clip(await event_log.owners(connection, log), at + 1, SEQ_MAX) if open_calls else ()
+    parts = clip(await event_log.segments(connection, log), at + 1, SEQ_MAX) if open_calls else ()
     for part in parts:
         found += await connection.fetch(
             _RESULTS, session_id=part.session_id, calls=list(open_calls), first=part.from_seq, last=part.to_seq
@@ -317,10 +316,10 @@ async def as_of_head(connection: Executor, log: SessionLog, head: int) -> AsOf:
     """Return the values of a session's row as of `head`, as if the session had stored its whole log itself."""
     turn, tokens = await turn_and_tokens_at(connection, log, head)
     marks: list[SharedEvent] = []
-    for owner in await owners(connection, log, head):
+    for part in await segments(connection, log, head):
         rows = list(
             await connection.fetch(
-                _AS_OF, session_id=owner.session_id, from_seq=owner.from_seq, to_seq=owner.to_seq, last_turn=turn
+                _AS_OF, session_id=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq, last_turn=turn
             )
         )
         marks += [SharedEvent(row["seq"], EventType(row["type"]), *list(row.values())[2:]) for row in rows]
@@ -338,9 +337,9 @@ AND seq BETWEEN :from_seq AND :to_seq"""
 async def _pairs(connection: Executor, parts: Segments, seqs: Sequence[int]) -> set[int]:
     """Return the seqs of the results of these calls, and of the calls of these results."""
     found: set[int] = set()
-    for owner in parts if seqs else ():
+    for part in parts if seqs else ():
         rows = await connection.fetch(
-            _PAIRS, session_id=owner.session_id, seqs=list(seqs), from_seq=owner.from_seq, to_seq=owner.to_seq
+            _PAIRS, session_id=part.session_id, seqs=list(seqs), from_seq=part.from_seq, to_seq=part.to_seq
         )
         found |= {row["seq"] for row in rows}
     return found
@@ -348,12 +347,12 @@ async def _pairs(connection: Executor, parts: Segments, seqs: Sequence[int]) -> 
 
 @dataclass(frozen=True, slots=True)
 class AncestorPart:
-    """The events of a fork's context that are stored under its ancestors. `turn` is the turn of the context's last
-    event; `unread` is the last unread seq, its turn, and the tokens up to it."""
+    """The events of a fork's context that are stored under its ancestors, the turn of the context's last event, and the
+    part of the log that was not read."""
 
     events: tuple[Event, ...]
     turn: int
-    unread: tuple[int, int, int]
+    unread: Unread
 
 
 async def ancestor_part(
@@ -381,11 +380,12 @@ async def ancestor_part(
         start = await first_seq_over(connection, parts, tokens - bound_tokens) or to_seq + 1
         first = start if start > row["epoch_head"] + 1 else floor + 1
     seqs = {seq for seq in kept if seq < first}
-    unread = (0, 0, 0)
+    unread = NOTHING_UNREAD
     if first > floor + 1:
         seqs |= {seq for seq in (*anchors, *await _pairs(connection, parts, pinned)) if seq < first}
-        unread = (first - 1, row["unread_turn"] or 0, row["unread_tokens"] or 0)
+        turns, unread_tokens = row["unread_turn"] or 0, row["unread_tokens"] or 0
         if first - 1 <= to_seq:
-            unread = (first - 1, *await turn_and_tokens_at(connection, log, first - 1))
+            turns, unread_tokens = await turn_and_tokens_at(connection, log, first - 1)
+        unread = Unread(to_seq=first - 1, tokens=unread_tokens, turns=turns)
     shared = {seq for seq in seqs if seq <= to_seq}
     return AncestorPart(await events(connection, log, first, to_seq, shared, bodiless=bodiless), turn, unread)

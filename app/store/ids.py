@@ -17,7 +17,7 @@ CLOCKS_APART: Final = timedelta(hours=1)
 
 
 class SessionRef(NamedTuple):
-    """The row of a session, or of one of its lines, and the tenant that it belongs to; the columns' names."""
+    """The key of a session's row (each line has one) and its tenant's id, by the names of the columns."""
 
     session_id: UUID
     tenant_id: UUID

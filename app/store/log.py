@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
 from app.core import dataclass
@@ -247,19 +247,16 @@ def _last(batch: Batch, kind: EventType) -> int | None:
     return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
 
 
-async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
-    """Erase an event's content, but not its links to others. The session must be locked by this transaction. Return
-    False if the content was erased before, None if there is no such event."""
+async def redact(tx: Connection, session_id: UUID, seq: int) -> Literal["erased", "was_erased", "missing"]:
+    """Erase an event's content, but not its links to others. The session must be locked by this transaction."""
     row = await tx.fetchrow(
-        "SELECT body FROM events WHERE session_id = :session_id AND seq = :seq", session_id=session_id, seq=seq
+        "SELECT body, EXISTS (SELECT FROM redactions WHERE session_id = :session_id AND seq = :seq) AS erased "
+        "FROM events WHERE session_id = :session_id AND seq = :seq",
+        session_id=session_id,
+        seq=seq,
     )
-    if row is None:
-        return None
-    before = await tx.fetchrow(
-        "SELECT FROM redactions WHERE session_id = :session_id AND seq = :seq", session_id=session_id, seq=seq
-    )
-    if before is not None:
-        return False
+    if row is None or row["erased"]:
+        return "missing" if row is None else "was_erased"
     await _redacting(tx, session_id)
     await tx.execute(
         "UPDATE events SET body = :body::json, gist = NULL WHERE session_id = :session_id AND seq = :seq",
@@ -267,7 +264,7 @@ async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
         seq=seq,
         body=texts.dumps(tombstone(texts.loads(row["body"])), clear=LEGIBLE),
     )
-    return True
+    return "erased"
 
 
 async def note_redaction(tx: Connection, ref: SessionRef, seq: int, key_id: UUID | None) -> None:

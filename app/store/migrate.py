@@ -201,8 +201,6 @@ async def check_owner(url: str) -> None:
     connection = await connect(url)
     try:
         if await connection.fetchval("SELECT bool_or(row_security_active(polrelid)) FROM pg_policy WHERE " + _OURS):
-            raise TenantIsolationError(
-                "keys are every tenant's: this needs the login that migrates, which owns the tables"
-            )
+            raise TenantIsolationError("every tenant's rows are read: use the login that migrates and owns the tables")
     finally:
         await connection.close()

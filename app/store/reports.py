@@ -13,7 +13,7 @@ from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Learned
 from app.store import calibrations, texts
 from app.store.calibrations import CalibrationSamples
-from app.store.engine import Executor
+from app.store.engine import Connection, Executor
 from app.store.ids import SessionRef
 from app.store.rows import Row, columns, decode, parameters
 from app.store.views import reported
@@ -120,8 +120,8 @@ STORES_IF_UNCHANGED: Final = {
 {_STORE_IF_FREE} EXISTS (SELECT FROM known) AS taught
 """,
 }
-"""Statements that store an outcome and the changed view if that and the call are as they were read, by whether they
-change the calibration. If only this has been changed since, or is locked, it stays as it is."""
+"""Statements that store an outcome if the call has none yet and its view is as it was read. The key is whether they
+also store the calibration; one that has changed since, or is locked, is left as it is."""
 
 
 def reported_view(row: Row) -> ReportedView | None:
@@ -139,8 +139,20 @@ def reported_view(row: Row) -> ReportedView | None:
     )
 
 
+class OutcomeChanges(NamedTuple):
+    """An outcome, and the view and the calibration that it changes, each with its name."""
+
+    outcome: ReportedOutcome
+    view: tuple[str, ReportedView] | None = None
+    model: tuple[str, CalibrationSamples] | None = None
+
+
 class Stored(NamedTuple):
-    """The time of a reported call, the view's call before it, and whether the calibration was stored, all `at`."""
+    """The result of storing an outcome without locks.
+
+    `created_at` is the time of the call's record, `at` that of this transaction and thus the calibration's new
+    `updated_at`. `previous` is the view's call before, if any; `taught`: the calibration was stored.
+    """
 
     created_at: datetime
     at: datetime
@@ -148,20 +160,31 @@ class Stored(NamedTuple):
     taught: bool
 
 
-async def store_outcome(
-    on: Executor,
-    ref: SessionRef,
-    call_id: UUID,
-    outcome: ReportedOutcome,
-    view: tuple[str, ReportedView] | None,
-    model: tuple[str, CalibrationSamples] | None,
-    before: ReportedView | None = None,
-) -> Stored | None:
-    """Store the outcome of a call, and the changed view and calibration of its model, each with its name.
+async def store_outcome_locked(tx: Connection, ref: SessionRef, call_id: UUID, changes: OutcomeChanges) -> None:
+    """Store the outcome of a call and its changes. The transaction must hold the locks of `audit.to_report`."""
+    sql = STORES[changes.view is not None, changes.model is not None]
+    await tx.execute(sql, **_values(ref, call_id, changes))
 
-    The transaction must have locked all of them. Or else, given the view `before`, nothing is stored if the call has an
-    outcome or its view is no longer so, and the result is None; a calibration that has changed is not stored.
+
+async def store_outcome_if_unchanged(
+    on: Executor, ref: SessionRef, call_id: UUID, changes: OutcomeChanges, before: ReportedView
+) -> Stored | None:
+    """Store the outcome of a call and its changes, which include the view, without locks.
+
+    Returns None, with nothing stored, if the call has an outcome already or the stored view differs from `before`.
     """
+    values, model = _values(ref, call_id, changes), changes.model
+    settings = (*before.policy, before.model, before.window_tokens, before.target)
+    read = (*settings, before.learned_version, getattr(before.reported, "call_id", None))
+    values |= {f"read_{name}": value for name, value in zip(_READ, read, strict=True)}
+    if model is not None:
+        values["taught_at"] = model[1].updated_at
+    row = await on.fetchrow(STORES_IF_UNCHANGED[model is not None], **values)
+    return None if row is None else Stored(*row)
+
+
+def _values(ref: SessionRef, call_id: UUID, changes: OutcomeChanges) -> dict[str, object]:
+    outcome, view, model = changes
     stored_error = None if outcome.error is None else texts.dumps(outcome.error)
     values = {"session_id": ref.session_id, "call_id": call_id} | parameters(outcome) | {"error": stored_error}
     if view is not None:
@@ -171,13 +194,4 @@ async def store_outcome(
         values["learned"] = None if changed.learned is None else calibrations.learned_json(changed.learned)
     if model is not None:
         values |= calibrations.values(ref.tenant_id, *model)
-    if before is None:
-        await on.execute(STORES[view is not None, model is not None], **values)
-        return None
-    settings = (*before.policy, before.model, before.window_tokens, before.target)
-    read = (*settings, before.learned_version, getattr(before.reported, "call_id", None))
-    values |= {f"read_{name}": value for name, value in zip(_READ, read, strict=True)}
-    if model is not None:
-        values["taught_at"] = model[1].updated_at
-    row = await on.fetchrow(STORES_IF_UNCHANGED[model is not None], **values)
-    return None if row is None else Stored(*row)
+    return values

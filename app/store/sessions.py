@@ -22,7 +22,6 @@ from app.store.session_filter import ORDER, SCAN_MAX, ListPosition, SessionFilte
 
 DEFAULT_POLICY: Final = ("default", 1)
 """The policy of sessions that name none."""
-ALL: Final = SessionFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ async def count(tx: Connection, tenant_id: UUID, most: int) -> int:
 
 
 async def page(
-    database: Database, tenant_id: UUID, limit: int, after: ListPosition | None, filters: SessionFilter = ALL
+    database: Database, tenant_id: UUID, limit: int, after: ListPosition | None, filters: SessionFilter
 ) -> tuple[list[SessionRow], ListPosition | None]:
     """Return sessions, newest first, and the end of a page that is not full although more may follow. Each has the
     values of its current line, but the session's time of creation."""
@@ -184,11 +183,7 @@ async def _with_current_lines(database: Database, tenant_id: UUID, rows: list[Se
 
 
 def listing(
-    tenant_id: UUID,
-    limit: int,
-    after: ListPosition | None,
-    filters: SessionFilter = ALL,
-    floor: ListPosition | None = None,
+    tenant_id: UUID, limit: int, after: ListPosition | None, filters: SessionFilter, floor: ListPosition | None
 ) -> tuple[str, dict[str, object]]:
     """Return the SQL of a page and its parameters."""
     sql, values = conditions(filters, after)
@@ -216,12 +211,7 @@ class SessionSettings:
 
 
 async def create(
-    connection: Executor,
-    tenant_id: UUID,
-    external_id: str,
-    given: SessionSettings = SessionSettings(),
-    *,
-    estimator: str,
+    connection: Executor, tenant_id: UUID, external_id: str, given: SessionSettings, *, estimator: str
 ) -> bool:
     """Create a session; return False if it exists."""
     policy = given.policy or DEFAULT_POLICY
@@ -278,8 +268,7 @@ async def set_view_policy(
     await tx.execute(
         "UPDATE views SET policy_name = :policy_name, policy_version = :policy_version, "
         "window_tokens = :window_tokens, target = :target, carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, "
-        "afresh = 'policy' "
-        "WHERE session_id = :session_id AND view = :view",
+        "afresh = 'policy' WHERE session_id = :session_id AND view = :view",
         session_id=session_id,
         view=view,
         policy_name=policy[0],

@@ -119,7 +119,7 @@ def _view(row: asyncpg.Record, outside_tokens: int | None) -> ViewFacts:
 async def prefix(connection: Executor, known: SessionFacts) -> tuple[Event, ...]:
     """Return the system prompts and the tool list in effect."""
     seqs = await event_log.prompts(connection, known.log, known.system_seq)
-    return await event_log.events(connection, known.log, 1, 0, {*seqs, known.tools_seq} - {0})
+    return await event_log.events_at(connection, known.log, {*seqs, known.tools_seq} - {0})
 
 
 async def calls(connection: Executor, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:
@@ -145,7 +145,7 @@ async def requests(
     for turn, last in ((begun, from_seq - 1), (split, to_seq)):
         if turn is not None:
             seqs.update(await _user_message_seqs(connection, log, turn, last))
-    return await event_log.events(connection, log, 1, 0, seqs)
+    return await event_log.events_at(connection, log, seqs)
 
 
 # One range of an index from either end, however long the turn is.
@@ -159,7 +159,7 @@ _USER_MESSAGES: Final = " UNION ".join(
 async def _user_message_seqs(connection: Executor, log: SessionLog, turn: int, to_seq: int) -> Sequence[int]:
     """Return the seqs of the user's first and last REQUESTS_MAX messages of a turn, up to `to_seq`."""
     seqs: list[int] = []
-    for part in await event_log.owners(connection, log, to_seq):
+    for part in await event_log.segments(connection, log, to_seq):
         first, last = part.from_seq, part.to_seq
         rows = await connection.fetch(
             _USER_MESSAGES, session_id=part.session_id, turn=turn, from_seq=first, to_seq=last, limit=REQUESTS_MAX

@@ -230,8 +230,8 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
 async def degraded(database: Database, older_than_seconds: float, limit: int) -> list[SessionRef]:
     """Return up to `limit` sessions with degraded live summaries, in random order.
 
-    So none that fails each time is always before the others. Sessions of tenants that may spend no more today are left
-    out.
+    The order is random so that sessions whose rewriting always fails do not keep the others waiting. Sessions of
+    tenants that have used up today's tokens are left out.
     """
     rows = await database.fetch(
         "SELECT session_id, tenant_id FROM palimpsest_across_degraded(:seconds, 2147483647)"

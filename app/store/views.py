@@ -136,7 +136,7 @@ async def _with_shared(
         loaded,
         turn=tail.turn,
         events=(*(replace(one, pinned=one.seq in loaded.pinned) for one in tail.events), *loaded.events),
-        unread=Unread(tail.unread[0], tail.unread[2], tail.unread[1]) if tail.unread[0] else NOTHING_UNREAD,
+        unread=tail.unread,
         decided=decided,
         decisions=loaded.decisions if at is None else max((one.number for one in decided), default=0),
     )

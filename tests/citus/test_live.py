@@ -193,7 +193,7 @@ async def database(live_url: str) -> AsyncIterator[Database]:
 
 async def new_session(database: Database, name: str) -> UUID:
     """Create a session of the default tenant."""
-    assert await sessions.create(database, DEFAULT_TENANT, name, estimator="chars")
+    assert await sessions.create(database, DEFAULT_TENANT, name, sessions.SessionSettings(), estimator="chars")
     return session_key(DEFAULT_TENANT, name)
 
 

@@ -140,7 +140,7 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
         tenant_id=DEFAULT_TENANT,
     )
     await database.execute("ANALYZE sessions")
-    sql, values = sessions.listing(DEFAULT_TENANT, 50, None, SessionFilter(prefix="user-42:"))
+    sql, values = sessions.listing(DEFAULT_TENANT, 50, None, SessionFilter(prefix="user-42:"), None)
     plan = await explain(application, sql, **values)
     assert plan["Actual Rows"] == 20
     for node in nodes(plan):

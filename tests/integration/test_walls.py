@@ -15,6 +15,7 @@ from app.runtime.settings import Settings
 from app.store import embedded, migrate, sessions
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, Database, acting_for
+from app.store.session_filter import SessionFilter
 from app.tenants import DEFAULT_TENANT
 from app.worker import run
 from tests.conftest import serving
@@ -165,11 +166,13 @@ async def test_tasks_act_each_for_its_own(database_url: str) -> None:
 
 async def test_a_write_for_another_tenant_is_refused(application: Database) -> None:
     with acting_for(uuid4()), pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
-        await sessions.create(application, DEFAULT_TENANT, "s", estimator="heuristic")
+        await sessions.create(application, DEFAULT_TENANT, "s", sessions.SessionSettings(), estimator="heuristic")
     with acting_for(DEFAULT_TENANT):
-        assert await sessions.create(application, DEFAULT_TENANT, "s", estimator="heuristic")
-        assert (await sessions.page(application, DEFAULT_TENANT, 10, None))[0]
-    assert (await sessions.page(application, DEFAULT_TENANT, 10, None))[0] == []
+        assert await sessions.create(
+            application, DEFAULT_TENANT, "s", sessions.SessionSettings(), estimator="heuristic"
+        )
+        assert (await sessions.page(application, DEFAULT_TENANT, 10, None, SessionFilter()))[0]
+    assert (await sessions.page(application, DEFAULT_TENANT, 10, None, SessionFilter()))[0] == []
 
 
 @pytest.fixture(scope="module")
@@ -262,9 +265,11 @@ async def test_behind_a_transaction_pooler_each_transaction_sets_its_tenant(data
         try:
             [[_]] = [set.union(*await asyncio.gather(*(act(uuid4()) for _ in range(6))))]
             with acting_for(DEFAULT_TENANT):
-                assert await sessions.create(database, DEFAULT_TENANT, "s", estimator="heuristic")
-                assert len((await sessions.page(database, DEFAULT_TENANT, 10, None))[0]) == 1
-            assert (await sessions.page(database, DEFAULT_TENANT, 10, None))[0] == []
+                assert await sessions.create(
+                    database, DEFAULT_TENANT, "s", sessions.SessionSettings(), estimator="heuristic"
+                )
+                assert len((await sessions.page(database, DEFAULT_TENANT, 10, None, SessionFilter()))[0]) == 1
+            assert (await sessions.page(database, DEFAULT_TENANT, 10, None, SessionFilter()))[0] == []
         finally:
             await database.close()
 

@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from app.store import migrate, sessions
 from app.store.engine import Database, acting_for
+from app.store.session_filter import SessionFilter
 from migrations.tables import metadata
 
 # Everything that a migration can create, in the server's own spelling.
@@ -217,7 +218,9 @@ async def test_row_security_covers_existing_rows_and_the_previous_version_works(
         assert await database.fetch("SELECT FROM sessions") == []
         for tenant_id in (first, second):
             with acting_for(tenant_id):
-                names = [row.external_id for row in (await sessions.page(database, tenant_id, 10, None))[0]]
+                names = [
+                    row.external_id for row in (await sessions.page(database, tenant_id, 10, None, SessionFilter()))[0]
+                ]
                 assert sorted(names) == ["before", "by the version before"]
                 assert len(await database.fetch("SELECT FROM sessions")) == 2
         await on(url, partial(downgrade, to="0012"))

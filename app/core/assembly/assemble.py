@@ -53,8 +53,7 @@ class NewEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """The record of a call. `counted` is in our own tokens; `estimate`, `target` and `evicted_tokens` are in the
-    provider's."""
+    """The record of a call. `counted` is in our tokens; `estimate`, `target` and `evicted_tokens` in the provider's."""
 
     call_id: UUID
     view: str
@@ -76,8 +75,7 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCall(CallRecord):
-    """A call to record. `keep_days` is the minimum time that the record is kept, None for no limit; `held_out` is the
-    request's."""
+    """A call to record. `keep_days`: the minimum to keep the record, None for no limit; `held_out`: the request's."""
 
     keep_days: int | None = None
     held_out: bool | None = None
@@ -225,9 +223,9 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     points = rendered.request.breakpoints
     tokens = tokens_up_to(planned.context, planned.state, [point.seq for point in points]) if points else {}
     known, applied = budget.calibration, None
-    if (known is not None and (known.version or known.samples)) or inputs.loaded.reported is not None:
+    if (known is not None and (known.version or known.reports)) or inputs.loaded.reported is not None:
         margin = inputs.counter.estimator.margin if known is None else known.margin
-        applied = AppliedCalibration(round(budget.ratio, 4), margin, known.samples if known else 0)
+        applied = AppliedCalibration(round(budget.ratio, 4), margin, known.reports if known else 0)
     breakpoints = tuple(RecordedBreakpoint(p.kind, budget.shown(tokens.get(p.seq, 0)), p.at) for p in points)
     outside, by_source = budget.outside if budget.outside_by else 0, budget.parts(rendered.by_source)
     cached = CachedPrefix()

@@ -101,7 +101,7 @@ def budget_of(
     if own is not None and (own.model, own.known.estimator) == (settings.model, name):
         known = applied_calibration(known, own)
     calibration = known
-    if request.retry is not None and known is not None and not known.samples:
+    if request.retry is not None and known is not None and not known.reports:
         known = None  # it was learned only from the refused call, which the retry starts from anyway
     ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
     reported = measured_from(view, request, counter, fresh=fresh)

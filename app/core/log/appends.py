@@ -167,8 +167,7 @@ def tool_definitions(content: Json) -> Sequence[Mapping[str, Json]]:
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """The state that determines the next event's turn: the running turn's id, and whether its user message is
-    pending."""
+    """The state that determines the next event's turn: the running turn's id; whether its user message is pending."""
 
     turn_id: str | None = None
     awaits_user: bool = False

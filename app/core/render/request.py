@@ -71,8 +71,7 @@ def _closed_units(context: Context) -> tuple[Unit, ...]:
 
 
 def _tail(context: Context, state: Frontier, injected: Sequence[Content]) -> tuple[Block, ...]:
-    """Return the blocks that the next request does not repeat: those of a last unit with open calls, and the injected
-    content."""
+    """Return the blocks that the next request does not repeat: of a last unit with open calls, and injected content."""
     blocks: list[Block] = []
     if context.units and (waiting := len(context.units[-1].open_calls)):
         blocks += _blocks(context.units[-1:], state, context.units[-2] if len(context.units) > 1 else None)

@@ -205,8 +205,7 @@ def auto_reserve(window: int) -> int:
 
 
 def auto_keep(window: int) -> int:
-    """Return the tokens kept for `auto`: 35 % of the window, 4,096 to 20,000, and no more than `auto_reserve`
-    leaves."""
+    """Return the tokens kept for `auto`: 35% of the window, 4,096 to 20,000, and no more than `auto_reserve` leaves."""
     keep = min(KEEP_MOST, max(KEEP_LEAST, int(window * KEEP_SHARE)))
     return min(keep, window - auto_reserve(window))
 

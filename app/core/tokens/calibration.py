@@ -95,7 +95,7 @@ class Claim:
 class Calibration:
     """A ratio and a margin for an estimator; initially a ratio of 1 and the estimator's own margin.
 
-    `samples` is the number of calls that have reported; `version` grows when anything else changes and is 0 initially.
+    `reports` is the number of calls that have reported; `version` grows when anything else changes and is 0 initially.
     `window_tokens` is the real window that a provider reported where `window_asked` was assumed, last at `window_at`,
     in epoch seconds (0: unknown). `accepted` is the largest input that it accepted recently, at `accepted_at`. `claims`
     are reported windows that are not believed yet.
@@ -104,7 +104,7 @@ class Calibration:
     estimator: str
     ratio: float
     margin: float
-    samples: int = 0
+    reports: int = 0
     window_tokens: int | None = None
     window_asked: int | None = None
     version: int = 0
@@ -296,7 +296,7 @@ def retry_target(limit: int, counted: int, window: int, known: Calibration | Non
     It should fit by any tokenizer, and is at most half of `counted`. `limit` and `window` are in the provider's tokens.
     """
     factor = PESSIMIST
-    if known is not None and known.samples >= MANY:
+    if known is not None and known.reports >= MANY:
         proven = max(known.ratio * (1 + known.margin), window / max(1, counted))
         factor = min(PESSIMIST, proven * DOUBT)
     return max(1, min(int(limit / factor), counted // 2))

@@ -117,7 +117,7 @@ def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
     if samples:
         fresh = known if outside == before.outside else replace(known, ratio=1.0, margin=own_margin)
         known, reports = learn(fresh, samples, own_margin), len([one for one in samples if not one.least])
-        known = known if known.samples == reports else replace(known, samples=reports)
+        known = known if known.reports == reports else replace(known, reports=reports)
     return replace(before, points=points, outside=outside, known=known)
 
 
@@ -170,4 +170,4 @@ def applied_calibration(model: Calibration | None, own: Learned) -> Calibration 
         return model
     above = max(ratios) > model.ratio * (1 + model.margin)
     below = len(ratios) >= MANY and own.known.ratio * AGREE < model.ratio
-    return replace(own.known, samples=max(own.known.samples, model.samples)) if above or below else model
+    return replace(own.known, reports=max(own.known.reports, model.reports)) if above or below else model

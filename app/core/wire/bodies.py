@@ -194,10 +194,7 @@ class Splitter:
 
     @staticmethod
     def read(event: bytes) -> Mapping[str, Json] | None:
-        """Return the JSON object in an event's data; None for comments, end markers and other data.
-
-        Raises TooLarge.
-        """
+        """Return the JSON object in an event's data; None for comments, end markers and others. Raises TooLarge."""
         if event.count(b"\n") + event.count(b"\r") > JSON_VALUES_MAX:
             raise TooLarge(f"it has more than {JSON_VALUES_MAX} lines")
         text = event_text(event)

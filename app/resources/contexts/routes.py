@@ -61,10 +61,7 @@ class ContextBody:
     tail: Mapping[str, Json]
 
     def json(self) -> bytes:
-        """Return the response as JSON.
-
-        The request is JSON text already; parsing it only to serialize it again would double the work.
-        """
+        """Return the response as JSON. The request is JSON text already: parsing it would double the work."""
         start, rest = canonical_json(self.head)[:-1], canonical_json(self.tail)[1:]
         return b"".join((start.encode(), b',"request":', self.request.body, b",", rest.encode()))
 

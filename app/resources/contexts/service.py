@@ -1,8 +1,9 @@
 """Context requests: load the view, assemble, record, respond.
 
-The call is durable before the response is sent. A view held in memory is planned on without reading it again; the call
-is then recorded only if the view has not changed. Otherwise the view is read, for one request at a time of each view
-and process. If another process opened an epoch meanwhile, the view is read and planned again.
+The call is durable before the response is sent. The next context is planned from the view held in memory, if there is
+one, and its call is recorded only if the view has not changed. Otherwise the view is read first, by one request at a
+time for each view and process; steps, which hold a transaction, do not wait for these. If another request opened an
+epoch meanwhile, the view is read and planned again.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ from app.tokenizers import Counting
 from app.tracing import TraceSpan, tracer
 
 ATTEMPTS_MAX: Final = 64
-"""Attempts at recording a call; each fails because another process has opened an epoch, or the session is gone."""
+"""Attempts at recording a call; one fails if another request has opened an epoch, or if the session is gone."""
 PLAN: Final = "plan"
 """The name of the span around planning."""
 
@@ -56,12 +57,12 @@ class ContextAnswer:
 class MadeContext:
     """A recorded context, and the state of compaction that its view is held with.
 
-    `is_current`: as far as this process knows, all events that the view lacked went through it.
+    `is_steady`: as far as this process knows, nothing was appended through another one since the view was held.
     """
 
     answer: ContextAnswer
     compaction: str
-    is_current: bool = True
+    is_steady: bool = True
 
 
 KeepContext = ResponseToStore[ContextAnswer]
@@ -153,18 +154,20 @@ class Assembly:
         assembled = made.answer.assembled
         if assembled.inputs.request.at is not None:
             return
-        view = partial(after_context, assembled, made.compaction, is_current=made.is_current)
+        view = partial(after_context, assembled, made.compaction, is_steady=made.is_steady)
         read = view() if assembled.epoch is None else await run_off_loop(assembled.inputs.events, view)
         self._view_cache.put(assembled.inputs.request.view, read)
 
     async def _continue(self, connection: Executor, asked: Asked, held: CachedView | None) -> MadeContext | None:
         """Make and record a context from the view held in memory; None if the view must be read.
 
-        It must be read if it is not held, has changed, may fold or heal (`CoverBounds`), or its cache may be cold;
-        under pressure, when there may be summaries by now; and if nothing can be sent, which events appended elsewhere
-        may change. The conditions under which a held view stands are here, and in `store/calls.record_if_current`.
+        It must be read if it is not held or not steady; if the request retries a call, ends at another event, changes a
+        setting (`InputsLoader.continued`), or names a session that means another line by now; if a summary covers
+        dropped events (`heals`); if the provider's cache may be cold or the budget requires a reduction, since there
+        may be new summaries; and if nothing can be sent. That the database still has the state that was read is checked
+        by `store/calls.record_if_current`.
         """
-        if held is None or not held.is_current or asked.head not in (None, held.loaded.head):
+        if held is None or not held.is_steady or asked.head not in (None, held.loaded.head):
             return None
         loaded = held.loaded
         if asked.request.retry is not None:
@@ -231,8 +234,8 @@ class Assembly:
             pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
             if pressed and inputs.settings.policy.summarize.enabled:
                 await compactions.enqueue(connection, SessionRef(loaded.session_id, asked.tenant_id))
-            is_current = held is None or held.loaded.head == loaded.head
-            return MadeContext(answer, loaded.compaction, is_current)
+            is_steady = held is None or held.loaded.head == loaded.head
+            return MadeContext(answer, loaded.compaction, is_steady)
         raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
 
     async def _plan(self, inputs: ContextInputs) -> Assembled:

@@ -125,7 +125,7 @@ class Steps:
         with failing_part("context"):
             context = None if step.context is None else await self._assembly.resolve(tenant_id, line, step.context)
         prepared = _Prepared(name, step.outcome, append, context, keep)
-        async with nullcontext() if append is None else self._ingest.turn(ref):
+        async with nullcontext() if append is None else self._ingest.exclusive(ref):
             try:
                 made = await self._database.run_in_transaction(partial(self._make, ref, prepared))
             except asyncpg.UniqueViolationError:  # the key or an event's id has been used
@@ -203,4 +203,4 @@ def _brought_up(held: CachedView, view: str, made: _Made) -> CachedView:
     added = None if made.appending is None else made.appending.added
     if added is None:
         return held
-    return with_events(held, added) or replace(held, is_current=False)
+    return with_events(held, added) or replace(held, is_steady=False)

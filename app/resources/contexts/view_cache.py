@@ -42,8 +42,8 @@ class CachedView:
 
     `call` is the record of its last context, `stored` its row after the last report, None if there was none.
     `recounted` are its first events, as `counter` counts them; None if the session's own counter is the same.
-    `is_current`: as far as this process knows, all later appends went through it. `chars` is its size (`events_chars`,
-    VIEW_CHARS, and the texts of `last_context`).
+    `is_steady`: as far as this process knows, nothing was appended through another process since the view was read; if
+    not, the next request reads it again. `chars` is its size (`events_chars`, VIEW_CHARS, and `last_context`'s texts).
     """
 
     loaded: LoadedView
@@ -52,7 +52,7 @@ class CachedView:
     call: NewCall
     recounted: tuple[Event, ...] | None
     last_context: LastContext | None
-    is_current: bool
+    is_steady: bool
     chars: int
     stored: ReportedView | None = None
 
@@ -62,7 +62,7 @@ def events_chars(events: Iterable[Event]) -> int:
     return sum(event.chars + EVENT_CHARS for event in events)
 
 
-def after_context(assembled: Assembled, compaction: str, *, is_current: bool) -> CachedView:
+def after_context(assembled: Assembled, compaction: str, *, is_steady: bool) -> CachedView:
     """Return the view that its next context starts from."""
     inputs, rendered, new = assembled.inputs, assembled.rendered, assembled.epoch
     last = tuple(point.seq for point in rendered.request.breakpoints)
@@ -98,7 +98,7 @@ def after_context(assembled: Assembled, compaction: str, *, is_current: bool) ->
         call=assembled.call,
         recounted=None if inputs.events is inputs.loaded.events else counted,
         last_context=last_context,
-        is_current=is_current,
+        is_steady=is_steady,
         chars=chars + rendered.settled.chars,
     )
 
@@ -183,8 +183,9 @@ class ViewCache:
     """The most recently used views.
 
     They are never trusted: the store records a call made from one only if the session still has the head and version
-    that were read, so nothing must be dropped when a session changes. Changes that may come with every call (an append,
-    another layer, a reported outcome) are added to the held views, so that they can be used again.
+    that were read, so changes need not drop them. Only a redaction does (`forget`), so that erased content leaves the
+    memory. Changes that may come with every call (an append, another layer, a reported outcome) are added to the held
+    views, so that they can be used again.
     """
 
     def __init__(self, chars_max: int = CHARS_MAX) -> None:
@@ -192,11 +193,11 @@ class ViewCache:
         self._chars = 0
         self._held: OrderedDict[tuple[UUID, str], CachedView] = OrderedDict()
         self._views: dict[UUID, set[str]] = {}
-        self._turns: WeakValueDictionary[tuple[UUID, str], asyncio.Lock] = WeakValueDictionary()
+        self._epoch_locks: WeakValueDictionary[tuple[UUID, str], asyncio.Lock] = WeakValueDictionary()
 
     def epoch_lock(self, session_id: UUID, view: str) -> asyncio.Lock:
         """Return the lock for opening an epoch of a view: of concurrent requests only one would succeed."""
-        return self._turns.setdefault((session_id, view), asyncio.Lock())
+        return self._epoch_locks.setdefault((session_id, view), asyncio.Lock())
 
     def get(self, session_id: UUID, view: str) -> CachedView | None:
         """Return the held view, or None."""

@@ -1,8 +1,9 @@
 """Append requests, the facts their responses are built from, and the snapshots of sessions that they are laid out from.
 
-Snapshots, and the waiting lists for them, are all that a process remembers between two appends. An append applies only
-if the session has not changed since its snapshot. A snapshot is not dropped when its session changes, which may happen
-in any process. An append that does not apply reads it again.
+Besides its caches, a process keeps a snapshot of each session and a list of the tasks that wait for it. An append
+applies only if the session's settings and ancestors, and its turn if the events depend on it, are still those of the
+snapshot; other appends in between do not matter. Nothing drops a snapshot when its session changes, which may happen in
+any process: an append that does not apply is made again under the lock of the session's row, from a new snapshot.
 """
 
 import asyncio
@@ -175,7 +176,7 @@ async def find_original(tx: Connection, session_id: UUID, request: AppendRequest
 SESSIONS_REMEMBERED_MAX: Final = 50_000
 WAIT_SECONDS: Final = 30.0
 WAITING_MAX: Final = 256
-"""Most tasks that wait for one session; further ones are refused."""
+"""Maximum number of tasks that wait for one session; further ones are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +234,8 @@ class WaitingLists:
         self._waiting: dict[UUID, int] = {}
 
     @asynccontextmanager
-    async def turn(self, session_id: UUID) -> AsyncIterator[None]:
-        """Wait for the session's turn, and hold it while the block lasts.
+    async def exclusive(self, session_id: UUID) -> AsyncIterator[None]:
+        """Run the block when all tasks that came first for this session have finished theirs.
 
         Raises StoreUnavailable if too many tasks wait already, or after WAIT_SECONDS.
         """

@@ -84,9 +84,9 @@ class Redaction:
             refs = [session_ref(tenant_id, name) for name in sharing]
             announced = await layers.announced(tx, refs[0].session_id, seq)
             done = await log.redact(tx, refs[0].session_id, seq)
-            if done is None:
+            if done == "missing":
                 raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
-            for ref in refs if done else ():
+            for ref in refs if done == "erased" else ():
                 await _forget(tx, ref, seq, key_id)
                 if announced is not None:
                     await layers.forget(tx, ref.session_id, announced)

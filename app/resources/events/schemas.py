@@ -213,4 +213,6 @@ class EventOut(EventIn):
     redacted: bool | None = Field(None, description="True if the content was erased on request; absent otherwise.")
 
 
-EventPage = page_of(EventOut, "A page of a session's log.", "Events in the order of their seqs, without gaps.")
+EventPage = page_of(
+    EventOut, "A page of a session's log.", "Events by seq; there are gaps only with `type` or `author`."
+)

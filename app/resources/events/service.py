@@ -91,7 +91,7 @@ class Ingest:
         for _ in range(2):
             prepared = await self.prepare(tenant_id, line, request)
             try:
-                async with self.turn(prepared.ref):
+                async with self.exclusive(prepared.ref):
                     try:
                         appending = await self.append_unlocked(self._database, prepared)
                     except asyncpg.UniqueViolationError:
@@ -113,9 +113,9 @@ class Ingest:
         policy = await self._policies.get(tenant_id, hint.policy)
         return PreparedAppend(external_id, ref, request, hint, policy, bodies, tokens)
 
-    def turn(self, ref: SessionRef) -> AbstractAsyncContextManager[None]:
-        """Return the block in which no other task of this process appends to the session."""
-        return self._waiting.turn(ref.session_id)
+    def exclusive(self, ref: SessionRef) -> AbstractAsyncContextManager[None]:
+        """Return a block that runs alone among this process's appends to the session, after those that came first."""
+        return self._waiting.exclusive(ref.session_id)
 
     async def append_unlocked(self, connection: Executor, prepared: PreparedAppend) -> Appending | None:
         """Append in one statement, if the session is as its snapshot says; None if that must be decided under its lock.

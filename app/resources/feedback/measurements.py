@@ -253,7 +253,7 @@ def shared_lessons(
         samples = calibration.with_sample(taken.samples, sample)
     known = calibration.relearn(taken.known, samples, margin, point.at)
     if sample.sensible and not sample.least:
-        known = replace(known, samples=known.samples + 1)
+        known = replace(known, reports=known.reports + 1)
     expected = point.counted * known.ratio + outside
     sent = None if overflow is None else overflow.tokens
     borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)

@@ -44,7 +44,7 @@ from app.store.calibrations import CalibrationSamples, KnownModel
 from app.store.compactions import WaitingContext
 from app.store.engine import Connection, Database, Executor
 from app.store.ids import SessionRef, overflow_run, session_ref
-from app.store.reports import ReportedOutcome, ReportedView
+from app.store.reports import OutcomeChanges, ReportedOutcome, ReportedView
 from app.tokenizers import Counting
 
 REASON: Final = "overflow"
@@ -161,7 +161,7 @@ class Feedback:
             overflow, measured = None, outcome_if_sent(call, outcome)
         point = None if measured is None else point_of(call, measured, overflow, time.time())
         if measured is None or point is None:
-            await reports.store_outcome(tx, ref, call_id, outcome, None, None)
+            await reports.store_outcome_locked(tx, ref, call_id, OutcomeChanges(outcome))
             return Reporting(ref, call, policy, outcome, overflow)
         known, wait = found.calibration, overflow is not None
         if model is not None and (known is None or (wait and not known.locked)):
@@ -169,7 +169,7 @@ class Feedback:
             found = replace(found, calibration=await calibrations.lock(tx, *key, self._margin(call), wait=wait))
         parent = None if call.retry_of is None else await audit.find(tx, ref, call.retry_of)
         made = self._learn(ref, found, policy, measured, point, overflow, parent)
-        await reports.store_outcome(tx, ref, call_id, outcome, made.changed, made.taught)
+        await reports.store_outcome_locked(tx, ref, call_id, OutcomeChanges(outcome, made.changed, made.taught))
         self._models.pop(_model_key(ref, call), None)
         return replace(made, outcome=outcome, taught=None)
 
@@ -201,9 +201,8 @@ class Feedback:
         made = None if point is None else self._learn(ref, found, policy, outcome, point)
         if made is None or made.changed is None:
             return None
-        stored = await reports.store_outcome(
-            on, ref, call.call_id, outcome, made.changed, made.taught, before=found.view
-        )
+        changes = OutcomeChanges(outcome, made.changed, made.taught)
+        stored = await reports.store_outcome_if_unchanged(on, ref, call.call_id, changes, found.view)
         if stored is None:
             return None
         call, taught, lessons = replace(call, created_at=stored.created_at), made.taught, made.lessons

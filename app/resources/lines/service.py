@@ -185,7 +185,7 @@ class Lines:
 
     async def branch(self, tx: Connection, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
         """Create a line with the log of another one up to `at`, and point the name at it; both must be locked."""
-        origin = await forks.views_as_of(tx, row, at)
+        origin = await forks.parent_at(tx, row, at)
         tip = await lines.tip_at(tx, root, row, at)
 
         async def fork(line: str) -> SessionRef | None:

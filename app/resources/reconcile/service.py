@@ -154,7 +154,7 @@ class Reconcile:
             raise InvalidRequest("messages contain no conversation", field="messages")
         if request.at is not None:
             raise InvalidRequest("leave out `at`: the conversation ends with the last message", field="at")
-        async with self._waiting.turn(session_key(tenant_id, name)):
+        async with self._waiting.exclusive(session_key(tenant_id, name)):
             applied, appending = await self._append_in_transaction(tenant_id, name, given, request.model, claim)
             if appending is not None:
                 self._ingest.finish(appending)
@@ -228,7 +228,7 @@ class Reconcile:
         if known is not None:
             return known
         seqs = await event_log.prompts(tx, row.log, row.system_seq)
-        found = await event_log.events(tx, row.log, 1, 0, {*seqs, row.tools_seq} - {0})
+        found = await event_log.events_at(tx, row.log, {*seqs, row.tools_seq} - {0})
         bodies = {one.seq: (one.body or {}).get("content") for one in found}
         tools = bodies.get(row.tools_seq)
         read = _InForce(

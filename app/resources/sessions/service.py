@@ -49,11 +49,6 @@ class Bucket:
         return min(rate.most, self.held + (now - self.at) * rate.per_second)
 
 
-def full_bucket(rate: Rate, now: float) -> Bucket:
-    """Return a full bucket."""
-    return Bucket(rate.most, now)
-
-
 def take(bucket: Bucket, rate: Rate, amount: float, now: float) -> tuple[Bucket, float]:
     """Take `amount` and return the bucket left and 0.0; or the same bucket and the seconds until it holds the amount.
 
@@ -93,7 +88,7 @@ class EventRates:
         if rate is None:
             return
         now = self._clock()
-        bucket, wait = take(self._buckets.get(tenant_id) or full_bucket(rate, now), rate, events, now)
+        bucket, wait = take(self._buckets.get(tenant_id) or Bucket(rate.most, now), rate, events, now)
         if wait:
             seconds = math.ceil(wait)
             raise TooManyEvents(

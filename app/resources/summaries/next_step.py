@@ -328,8 +328,8 @@ def _shown_context(events: Sequence[Event], basis: Basis) -> Context:
 
 def _without_refusals(view: ViewFacts) -> ViewFacts:
     """Return a view without calibrations from refusals alone, since the budget of a retry ignores them too."""
-    own = view.learned if view.learned and view.learned.known.samples else None
-    return replace(view, calibrations=tuple(one for one in view.calibrations if one.samples), learned=own)
+    own = view.learned if view.learned and view.learned.known.reports else None
+    return replace(view, calibrations=tuple(one for one in view.calibrations if one.reports), learned=own)
 
 
 def _other_views(

@@ -139,8 +139,7 @@ class Moments:
     _caches: Mapping[str, CacheProfile]
 
     async def of_call(self, tenant_id: UUID, external_id: str, done: Reproduced) -> PlannedMoment | None:
-        """Return the moment of a call; None if it is unknown: of an early record, a retry, or a call with erased
-        events."""
+        """Return the moment of a call; None for an early record, a retry, or a call with erased events."""
         call, ref = done.call, session_ref(tenant_id, external_id)
         if call.manifest.moment is None or call.retry_of is not None or not done.is_exact:
             return None

@@ -24,7 +24,7 @@ from app.http.fields import (
     ViewParameter,
     answer_of,
 )
-from app.http.operation import PastRead, Resource, Who, past_read, service
+from app.http.operation import PastService, Resource, Who, past_service, service
 from app.resources.contexts.recordings import Recordings
 from app.wings.audit.call_blocks import CallBlock, Protection, Source, Wording
 from app.wings.audit.schemas import CallPage, ContextAgain, Manifest, NextEvictionsOut
@@ -109,9 +109,9 @@ TextChars = Annotated[
 ]
 
 
-Render = Annotated[PastRead[Recordings], Depends(past_read(Recordings))]
-Calls = Annotated[PastRead[Audit], Depends(past_read(Audit))]
-Search = Annotated[PastRead[CallSearch], Depends(past_read(CallSearch))]
+Render = Annotated[PastService[Recordings], Depends(past_service(Recordings))]
+Calls = Annotated[PastService[Audit], Depends(past_service(Audit))]
+Search = Annotated[PastService[CallSearch], Depends(past_service(CallSearch))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
 _PROBLEM_SLUGS = ("not-reproducible",)

@@ -15,7 +15,7 @@ from app.core.log.events import Json
 from app.core.record import ReplayedCall
 from app.http import paging
 from app.http.fields import Cursor, Limit, RecordedCall, Sid, ViewIfAny, answer_of
-from app.http.operation import PastRead, Resource, Who, past_read, service
+from app.http.operation import PastService, Resource, Who, past_service, service
 from app.resources.contexts.routes import PROBLEM_SLUGS, ContextBody, body_of, check_alone, context_request
 from app.resources.contexts.schemas import ContextIn
 from app.resources.contexts.service import Assembly
@@ -83,7 +83,7 @@ router = Resource("audit", scope="read")
 
 OtherCallId = Annotated[UUID, Path(description="Id of the recorded call to compare with.")]
 Seq = Annotated[int, Path(ge=1, le=2**63 - 1, description="Seq of the event.")]
-Calls = Annotated[PastRead[Comparisons], Depends(past_read(Comparisons))]
+Calls = Annotated[PastService[Comparisons], Depends(past_service(Comparisons))]
 
 
 @router.operation(

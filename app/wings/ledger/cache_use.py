@@ -125,6 +125,9 @@ class LedgerLine:
 
 
 class _Entry(NamedTuple):
+    """A cached prefix: its epoch, its end in the estimator's tokens and in blocks, the scale of the call that stored
+    it, and the time in epoch seconds until which it lives."""
+
     epoch: int
     tokens: int
     blocks: int | None
@@ -133,6 +136,7 @@ class _Entry(NamedTuple):
 
 
 Common = Callable[[int, int], float]
+"""Number of the estimator's tokens that the contexts of two epochs, given by number, begin with in common."""
 
 
 class Caches:

@@ -15,7 +15,7 @@ from app.core.tokens.models import Bill
 from app.http import paging
 from app.http.auth import PrefixAccess
 from app.http.fields import Cursor, Limit, Moment, Sid, ViewParameter, answer_of
-from app.http.operation import PastRead, Resource, Who, past_read
+from app.http.operation import PastService, Resource, Who, past_service
 from app.wings.ledger import schemas
 from app.wings.ledger.cache_use import LedgerLine
 from app.wings.ledger.service import CALLS_MAX, Billed, Ledger
@@ -25,7 +25,7 @@ from app.wings.ledger.totals import Account, PotentialBill, Totals, money_of
 router = Resource("audit")
 
 
-Service = Annotated[PastRead[Ledger], Depends(past_read(Ledger))]
+Service = Annotated[PastService[Ledger], Depends(past_service(Ledger))]
 
 
 @router.operation("GET", "/v1/sessions/{sid}/ledger", scope="read")

@@ -114,8 +114,7 @@ class TenantLedger:
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """The caches that a view's calls have left, up to the call `last` in `epoch`, and the tokens outside their
-    requests."""
+    """The caches that a view's calls left, up to the call `last` in `epoch`, and the tokens outside their requests."""
 
     caches: Caches
     outside: _Outside
@@ -239,8 +238,8 @@ class Ledger:
             self._followed.popitem(last=False)
 
     def _call(self, row: store.LedgerRow, policy: Policy, outside: _Outside, front: tuple[int, int]) -> CountedCall:
-        own = row.counted / row.estimate if row.estimate else 1.0
-        ephemeral = round(row.ephemeral * own)
+        per_calibrated = row.estimator_per_calibrated
+        ephemeral = round(row.ephemeral * per_calibrated)
         extra = outside.estimator_tokens(row)
         counted = row.counted + extra
         return CountedCall(
@@ -253,12 +252,12 @@ class Ledger:
             rules=self._rules(row.model, row.format, policy),
             counted=counted,
             estimate=row.estimate + outside.provider_tokens(row),
-            tools=round(row.tools * own) + extra,
-            system=round(row.system * own),
+            tools=round(row.tools * per_calibrated) + extra,
+            system=round(row.system * per_calibrated),
             ephemeral=ephemeral,
-            left_out=round(row.evicted_tokens * own),
+            left_out=round(row.evicted_tokens * per_calibrated),
             window=row.window,
-            breakpoints=_breakpoints(row, own, counted - ephemeral, extra),
+            breakpoints=_breakpoints(row, counted - ephemeral, extra),
             usage=None if row.usage is None else Usage(*row.usage),
             failed=row.failed,
             prices=policy.prices,
@@ -290,19 +289,19 @@ class Ledger:
             holdout = await self._holdout(tenant_id, await store.drawn(self._database, within, DRAWN_MAX))
         potential = PotentialBill()
         if seen:
-            lines = await store.observed_lines(self._database, within, POTENTIAL_CALLS_MAX)
-            potential = await self._potential(tenant_id, lines)
+            groups = await store.observed_lines(self._database, within, POTENTIAL_CALLS_MAX)
+            potential = await self._potential(tenant_id, groups)
         return TenantLedger(since, end, sent, warmed, seen, potential, holdout)
 
     async def _potential(
-        self, tenant_id: UUID, lines: Sequence[tuple[Sequence[store.LedgerRow], Sequence[store.EpochRow]]]
+        self, tenant_id: UUID, groups: Sequence[tuple[Sequence[store.LedgerRow], Sequence[store.EpochRow]]]
     ) -> PotentialBill:
-        """Price observed calls, given line by line with their epochs."""
-        used = {row.policy: await self._policies.get(tenant_id, row.policy) for rows, _ in lines for row in rows}
+        """Price observed calls, grouped by the session's line that made them, each group with its epochs."""
+        used = {row.policy: await self._policies.get(tenant_id, row.policy) for rows, _ in groups for row in rows}
 
         def price() -> PotentialBill:
             calls, billed, potential = 0, 0.0, 0.0
-            for rows, epochs in lines:
+            for rows, epochs in groups:
                 made, _ = self._lines([_if_sent(row) for row in rows], epochs, used)
                 for row, line in zip(rows, made, strict=True):
                     if row.usage is not None:
@@ -358,10 +357,10 @@ def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:
     return _Outside(known, median(scale for scale in scales if scale > 0) if any(s > 0 for s in scales) else 1.0)
 
 
-def _breakpoints(row: store.LedgerRow, own: float, stable: int, extra: int) -> tuple[LedgerBreakpoint, ...]:
+def _breakpoints(row: store.LedgerRow, stable: int, extra: int) -> tuple[LedgerBreakpoint, ...]:
     """Return a call's breakpoints. A record without positions has only the last one, at the end of the stable part."""
     known = [
-        LedgerBreakpoint(seq, extra + round(tokens * own), blocks)
+        LedgerBreakpoint(seq, extra + round(tokens * row.estimator_per_calibrated), blocks)
         for seq, tokens, blocks in row.marks
         if tokens is not None
     ]
@@ -371,8 +370,7 @@ def _breakpoints(row: store.LedgerRow, own: float, stable: int, extra: int) -> t
 
 
 def _epoch(row: store.EpochRow, opening: store.LedgerRow | None, outside: _Outside) -> CountedEpoch:
-    own = opening.counted / opening.estimate if opening and opening.estimate else 1.0
-    stable = round(row.stable_tokens * own)
+    stable = round(row.stable_tokens * (opening.estimator_per_calibrated if opening else 1.0))
     if stable and opening is not None:
         stable += outside.estimator_tokens(opening)
     return CountedEpoch(row.epoch, row.cause, row.changed_seq, stable, row.tools_seq, row.system_seq)

@@ -22,9 +22,10 @@ from app.store.session_filter import has_prefix
 class LedgerRow:
     """A recorded call, with its usage if it was reported.
 
-    `tools`, `system` and `ephemeral` are the tokens of these parts, `outside` those sent in addition to the request, in
-    the provider's tokens. `marks` are its breakpoints' seqs, tokens and blocks. `usage` is the reported input, cache
-    reads, cache writes and output; None if no input was reported.
+    `tools`, `system` and `ephemeral` are the tokens of these parts, `outside` those sent in addition to the request.
+    `marks` are its breakpoints' seqs, tokens and blocks. `usage` is the reported input, cache reads, cache writes and
+    output; None if no input was reported. `counted` is in the estimator's tokens; `window`, `outside` and `usage` are
+    in the provider's; all others are in calibrated ones, as `estimate` is.
     """
 
     call_id: UUID
@@ -46,6 +47,11 @@ class LedgerRow:
     usage: tuple[int, int | None, int | None, int | None] | None
     failed: bool
     outside: int = 0
+
+    @property
+    def estimator_per_calibrated(self) -> float:
+        """The estimator's tokens for each calibrated one."""
+        return self.counted / self.estimate if self.estimate else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +273,9 @@ ORDER BY session_id, epoch
 async def observed_lines(
     database: Database, within: LedgerRange, most: int
 ) -> list[tuple[list[LedgerRow], list[EpochRow]]]:
-    """Return the newest observed calls of a range, at most `most`, line by line in order, and the epochs of each line.
+    """Return the newest observed calls of a range, at most `most`, grouped by the session's line that made them.
 
-    The usage of a call is that of the request that was sent.
+    A group is in order and has its epochs. The usage of a call is that of the request that was sent.
     """
     found: dict[UUID, tuple[list[LedgerRow], list[EpochRow]]] = {}
     for row in reversed(await database.fetch(OBSERVED_CALLS, **within._asdict(), most=most)):
@@ -311,11 +317,8 @@ FROM warmings WHERE tenant_id = :tenant_id AND {only}
 GROUP BY model, format, policy_name, policy_version ORDER BY 1, 2, 3, 4
 """
 WARMED_VIEW: Final = _WARMED.format(only="session_id = :session_id AND view = :view")
-WARMED: Final = _WARMED.format(
-    only="created_at >= :since AND created_at < :until AND (:model::text IS NULL OR model = :model) AND session_id IN "
-    f"(SELECT s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id AND {has_prefix('s.external_id', ':prefix')})"
-)
-"""The empty prefix is that of all names."""
+WARMED: Final = _WARMED.format(only=f"created_at >= :since AND created_at < :until AND {_OF_PREFIX}")
+"""An empty prefix matches all sessions."""
 
 
 async def view_warmings(database: Database, ref: SessionRef, view: str) -> list[WarmingSums]:

@@ -303,7 +303,7 @@ WHERE e.call_seq = ANY(:calls::bigint[])
 
 async def results_of(database: Database, ref: SessionRef, calls: Sequence[int]) -> dict[int, int]:
     """Return the seqs of the results of tool calls, by the calls' seqs."""
-    parts = await event_log.owners(database, SessionLog(ref.session_id))
+    parts = await event_log.segments(database, SessionLog(ref.session_id))
     ids, firsts, lasts = zip(*((part.session_id, part.from_seq, part.to_seq) for part in parts), strict=True)
     values = {"ids": list(ids), "firsts": list(firsts), "lasts": list(lasts), "calls": list(calls)}
     rows = await database.fetch(_RESULTS, tenant_id=ref.tenant_id, **values)

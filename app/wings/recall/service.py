@@ -109,7 +109,7 @@ class Recall:
         """
         allowance = Allowance(SEARCH_EVENTS, SEARCH_TOKENS)
         unsearched = 0
-        for part in reversed(await event_log.owners(self._database, session.log, session.state.head)):
+        for part in reversed(await event_log.segments(self._database, session.log, session.state.head)):
             ref = SessionRef(part.session_id, session.tenant_id)
             left = await self._indexing.index(ref, part.from_seq, part.to_seq, allowance)
             if left is None:

@@ -176,7 +176,7 @@ async def find(database: Database, log: SessionLog, words: Sequence[str]) -> Mat
     hits: list[Hit] = []
     holding = [0] * len(words)
     entries = length = matches = 0
-    for part in await event_log.owners(database, log):
+    for part in await event_log.segments(database, log):
         rows, index = await _find(database, part.session_id, part.to_seq, words)
         hits += [Hit(row["seq"], row["length"], row["counts"], row["asks"], row["speaks"]) for row in rows]
         if rows:
@@ -215,7 +215,7 @@ async def _find(
 async def seqs_with_terms(database: Database, log: SessionLog, words: Sequence[str]) -> set[int]:
     """Return the seqs of events with any of the terms, and of the results of calls among them."""
     found: set[int] = set()
-    for part in await event_log.owners(database, log):
+    for part in await event_log.segments(database, log):
         own = part.session_id
         async with database.transaction() as tx:
             await tx.execute("SET LOCAL plan_cache_mode = force_custom_plan")
@@ -240,7 +240,7 @@ async def seqs_with_terms(database: Database, log: SessionLog, words: Sequence[s
 async def indexed_seqs(database: Database, log: SessionLog, seqs: Sequence[int]) -> set[int]:
     """Return those of the given seqs that are in the index."""
     found: set[int] = set()
-    for part in await event_log.owners(database, log):
+    for part in await event_log.segments(database, log):
         here = [seq for seq in seqs if part.from_seq <= seq <= part.to_seq]
         rows = await database.fetch(
             "SELECT seq FROM search WHERE session_id = :session_id AND seq = ANY(:seqs::bigint[])",

@@ -47,19 +47,19 @@ def _services(settings: ReplicaSettings, kernel: "Services") -> Iterable[object]
     if settings.read_database_url is None:
         return
     from app.store.engine import Database
-    from app.wings.replica.service import Replica, ReplicaReads
+    from app.wings.replica.service import Replica, ReplicaReader
 
     connections = kernel.database.pool().limit
     copy = Database(settings.read_database_url, pool_size=connections, find_placement=find_placement)
     replica = Replica(kernel.database, copy, settings.read_behind_seconds_max)
-    yield ReplicaReads(replica, max(1, connections // READS_SHARE), kernel.observers.replica_read)
+    yield ReplicaReader(replica, max(1, connections // READS_SHARE), kernel.observers.replica_read)
 
 
 @asynccontextmanager
 async def _lifespan(_: ReplicaSettings, services: "Services", __: asyncio.Event) -> AsyncIterator[None]:
-    from app.wings.replica.service import ReplicaReads
+    from app.wings.replica.service import ReplicaReader
 
-    reads = [one for one in services.others if isinstance(one, ReplicaReads)]
+    reads = [one for one in services.others if isinstance(one, ReplicaReader)]
     watching = [asyncio.create_task(one.replica.watch(services.observers.replica_check)) for one in reads]
     try:
         yield

@@ -17,7 +17,7 @@ import asyncpg
 import structlog
 
 from app.core.errors import NotFound, NotReproducible, StoreUnavailable
-from app.http.operation import PastReads
+from app.http.operation import PastReader
 from app.store.engine import Database, reading_from
 
 LOOK_SECONDS: Final = 1.0
@@ -25,7 +25,7 @@ ANSWER_SECONDS: Final = 3.0
 """Time limit of a check. Reads from a replica that does not answer for this long are given up."""
 NOTES_MAX: Final = 1_000
 WAIT_SECONDS: Final = 10.0
-"""Seconds for which a read waits for its turn at the primary."""
+"""Seconds for which a read waits for one of the primary's slots."""
 
 TOO_SLOW: Final = (TimeoutError, asyncpg.QueryCanceledError)
 """Errors of a statement that took too long."""
@@ -125,13 +125,13 @@ class _ReplicaLost(Exception):
     """The replica became unavailable during a read."""
 
 
-class ReplicaReads(PastReads):
+class ReplicaReader(PastReader):
     """Reads from the replica or the primary, which serves at most `primary_reads_max` at a time."""
 
     def __init__(self, replica: Replica, primary_reads_max: int, on_answer: Callable[[ReadOutcome], None]) -> None:
         self.replica = replica
         self._on_answer = on_answer
-        self._turns = asyncio.Semaphore(primary_reads_max)
+        self._primary_slots = asyncio.Semaphore(primary_reads_max)
 
     @property
     def replica_state(self) -> str:
@@ -185,11 +185,11 @@ class ReplicaReads(PastReads):
     async def _read_primary(self, operation: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                await self._turns.acquire()
+                await self._primary_slots.acquire()
         except TimeoutError:
             self._on_answer("refused")
             raise StoreUnavailable("the replica cannot answer this, and the primary has too many such reads") from None
         try:
             return await operation()
         finally:
-            self._turns.release()
+            self._primary_slots.release()

@@ -255,7 +255,7 @@ async def test_other_processes_sessions_count_immediately_and_their_erasures_wit
 
     async def make(quota: SessionQuota, name: str) -> None:
         async with application.transaction() as tx:
-            await sessions.create(tx, DEFAULT_TENANT, name, estimator="heuristic")
+            await sessions.create(tx, DEFAULT_TENANT, name, sessions.SessionSettings(), estimator="heuristic")
             await quota.admit(tx, DEFAULT_TENANT)
 
     with acting_for(DEFAULT_TENANT):

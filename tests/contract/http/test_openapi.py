@@ -11,6 +11,7 @@ import pytest
 from app import main
 from app.core.log.events import INPUT_FIELDS
 from app.http import errors
+from app.http.problems import schema_name
 from app.resources.events.schemas import EventIn
 from tests.support.openapi import COMMITTED
 
@@ -36,6 +37,13 @@ def test_every_problem_is_somewhere_in_the_document() -> None:
     text = document()
     missing = [p.slug for p in errors.ALL if f"/problems/{p.slug}" not in text]
     assert missing == []
+
+
+def test_only_problems_that_send_retry_after_ask_clients_to_obey_it() -> None:
+    schemas = json.loads(document())["components"]["schemas"]
+    for problem in errors.ALL:
+        asks = "`Retry-After`" in schemas[schema_name(problem.slug)]["description"]
+        assert asks == (problem.status in (429, 503)), problem.slug
 
 
 def test_every_operation_and_every_parameter_is_described() -> None:

@@ -268,7 +268,7 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
     with acting_for(tenant_id):
         await keys.make_item_key(application, tenant_id, b"key")
         assert await keys.item_key(application, tenant_id) == b"key"
-        await forks._pairs(application, await event_log.owners(application, SessionLog(own), 60), [4])
+        await forks._pairs(application, await event_log.segments(application, SessionLog(own), 60), [4])
         await event_log.oldest(application, SessionLog(own), 0, 1_000, 100)
         await spans.calls(application, own, 1, 60)
         await event_log.has_conversation(application, SessionLog(own))

@@ -9,6 +9,7 @@ import pytest
 
 from app.store import answers, audit, calibrations, calls, log, reports, sessions, view_reads
 from app.store.driver import numbered
+from app.store.session_filter import SessionFilter
 from app.wings.shards import statements
 from app.wings.shards.placement import Shards
 from app.wings.shards.statements import rewritten
@@ -57,7 +58,7 @@ def test_an_outcome_is_stored_by_the_parts_of_its_statement(changes_view: bool, 
 
 
 def test_the_tenant_is_an_array_in_lists_of_sessions() -> None:
-    listed = rewritten(sessions.listing(ACME, 10, None)[0])
+    listed = rewritten(sessions.listing(ACME, 10, None, SessionFilter(), None)[0])
     assert TENANT in listed and "s.tenant_id = :tenant_id" not in listed
     assert TENANT in rewritten(sessions.WITH_LINES)
     assert rewritten(sessions.ONE) == sessions.ONE

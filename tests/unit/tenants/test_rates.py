@@ -5,13 +5,13 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.resources.sessions.service import Bucket, Rate, full_bucket, take
+from app.resources.sessions.service import Bucket, Rate, take
 
 RATE = Rate(per_second=10.0, most=50.0)
 
 
 def test_the_content_can_be_taken_immediately_and_then_no_more() -> None:
-    bucket = full_bucket(RATE, 100.0)
+    bucket = Bucket(RATE.most, 100.0)
     bucket, wait = take(bucket, RATE, 50, 100.0)
     assert wait == 0
     assert take(bucket, RATE, 1, 100.0) == (bucket, 0.1)
@@ -39,7 +39,7 @@ def test_at_any_time_no_more_is_taken_than_capacity_and_inflow(
     amounts: list[tuple[int, float]], per_second: float
 ) -> None:
     rate = Rate(per_second, 50.0)
-    now, taken, bucket = 0.0, 0, full_bucket(rate, 0.0)
+    now, taken, bucket = 0.0, 0, Bucket(rate.most, 0.0)
     for amount, later in amounts:
         now += later
         bucket, wait = take(bucket, rate, amount, now)

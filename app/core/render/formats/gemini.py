@@ -220,8 +220,7 @@ class GeminiWriter(MessageWriter):
         self._newest = None
 
     def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> _Content:
-        """Add parts to the current content, or to a new one if the role changes or a user's content of this format
-        begins."""
+        """Add parts to the current content, or to a new one at a change of role or a user's content of this format."""
         head = shared.native_of(block, NAME).get("head")
         content = self._newest
         if content is None or content.role != role or (role == "user" and head is not None and not joins):

@@ -230,7 +230,7 @@ class EventPage(Model):
     """A page of a session's log."""
 
     items: list[EventOut]
-    """Events in the order of their seqs, without gaps."""
+    """Events by seq; there are gaps only with `type` or `author`."""
     next_cursor: str | None
     """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
