@@ -7,6 +7,7 @@ python .ci/wings.py without WING [PATH …]   keep all but this wing, and run al
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,10 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 KERNEL = "kernel"
 WITHOUT = "without"
-QUICK = (
-    "not slow and not long and not pages and not browser and not site and not generators and not monitoring"
-    " and not citus"
-)
+QUICK = re.findall(r'^QUICK := "(.+)"$', (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[0]
+"""The tests that `make test` runs."""
 
 ONLY_THE_COPY = """import sys
 sys.meta_path[:] = [one for one in sys.meta_path if not one.__module__.startswith("__editable__")]
