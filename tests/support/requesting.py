@@ -1,18 +1,28 @@
 """An httpx transport for loopback: httpx's own takes more of a processor than the server does for many a request."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import Final
 
 import httptools
 import httpx
+
+IDLE_SECONDS: Final = 5.0
+"""Seconds after which an idle connection is not used again.
+
+A server closes one after longer. Tests run it in their own event loop, which stands still while tests without a loop
+run: then the close and the next request fall together.
+"""
 
 
 class Loopback(httpx.AsyncBaseTransport):
     """A transport of HTTP/1.1 without TLS, proxies or limits; it keeps idle connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
         self._idle: dict[tuple[str, int], list[_Connection]] = {}
+        self._idle_seconds = idle_seconds
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request and return the response when its headers have come."""
@@ -34,9 +44,11 @@ class Loopback(httpx.AsyncBaseTransport):
         self, idle: list["_Connection"], request: httpx.Request, seconds: float | None
     ) -> "_Connection":
         while idle:
-            if (found := idle.pop()).is_open:
+            found = idle.pop()
+            if found.is_open and time.monotonic() - found.used < self._idle_seconds:
                 found.forget()
                 return found
+            found.close()
         try:
             async with asyncio.timeout(seconds):
                 loop = asyncio.get_running_loop()
@@ -60,6 +72,8 @@ class _Connection(asyncio.Protocol):
         self._parser, self._changed = httptools.HttpResponseParser(self), asyncio.Event()
         self._transport: asyncio.Transport
         self.is_open = True
+        self.used = 0.0
+        """The time at which the last response was complete."""
         self.forget()
 
     def forget(self) -> None:
@@ -153,6 +167,7 @@ class _Body(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         if self._connection.is_complete and self._connection.is_open:
+            self._connection.used = time.monotonic()
             self._idle.append(self._connection)
         else:
             self._connection.close()
