@@ -81,7 +81,7 @@ async def test_agents_are_served_at_a_fair_share_of_the_floors_pace(sides: tuple
 
 
 @pytest.mark.wing("telemetry")
-@pytest.mark.wing("audit", "telemetry")
+@pytest.mark.wing("audit")
 async def test_a_step_in_one_request_reports_every_outcome_in_fewer_transactions(sides: tuple[Floor, Ours]) -> None:
     _, ours = sides
     lives = lives_of(load(SAMPLES), ASK.form)

@@ -72,6 +72,7 @@ async def test_a_replays_sessions_are_erased_unless_kept(replay: Replay, client:
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @pytest.mark.parametrize(
     ("name", "recorded", "reported"),
     [
@@ -93,7 +94,7 @@ async def test_recorded_usage_is_the_outcome_of_kept_calls_that_hold_what_was_se
     assert f"recorded usage of {reported} calls" in session["notes"][-1]
 
 
-@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 async def test_usage_teaches_nothing_where_sessions_are_erased_or_compared(
     replay: Replay, client: httpx.AsyncClient
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.conftest import Commands
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.wing("recall")]
 
 EVENTS = 40_000
 BATCH = 1_000

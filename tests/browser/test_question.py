@@ -14,7 +14,7 @@ from tests.support.processes import outcome, palimpsest
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.wing("pages")]
 CALL: Final = 57
 CLICKS_MAX: Final = 3
 TEXT_CHARS: Final = 40

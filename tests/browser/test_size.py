@@ -19,7 +19,7 @@ from tests.support.crawl import crawl
 from tests.support.databases import migrated
 from tests.support.folders import data_folder
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.wing("pages")]
 LONG: Final = "long"
 EVENTS, CALLS, MADE_CALLS, TURN_EVENTS = 100_000, 10_000, 100, 100
 CPU_SECONDS_MAX: Final = 0.3

@@ -13,6 +13,8 @@ EXAMPLES = 150
 
 
 @pytest.mark.long
+@pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @settings(
     max_examples=EXAMPLES,
     database=None,

@@ -28,6 +28,7 @@ async def run(servers: Servers, database: Database, program: Program, seed: int)
 
 
 @pytest.mark.wing("audit")
+@pytest.mark.wing("compare")
 @settings(
     max_examples=3,
     database=None,

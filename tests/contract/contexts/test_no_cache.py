@@ -127,6 +127,7 @@ async def test_a_cache_exists_if_outcomes_report_its_fields(
 
 @pytest.mark.wing("gateway")
 @pytest.mark.wing("ledger")
+@pytest.mark.wing("audit")
 async def test_a_local_server_without_a_cache_is_planned_for_as_its_row_in_the_table_says(
     database_url: str, provider: Provider, behind: BackgroundWrites
 ) -> None:

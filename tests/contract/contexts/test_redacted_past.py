@@ -15,6 +15,7 @@ __all__ = ["worker", "worker_done"]
 
 
 @pytest.mark.slow
+@pytest.mark.wing("audit")
 async def test_a_past_context_renders_again_after_a_redaction_under_a_summary(
     client: httpx.AsyncClient, worker: Background, worker_done: WorkerQueue
 ) -> None:

@@ -18,8 +18,7 @@ class Unchanged(NamedTuple):
 
 
 async def session(http: httpx.AsyncClient) -> str:
-    """Create a session with a few turns, a webhook and a call; return the id of the call."""
-    await http.put("/v1/webhooks/w", json={"url": "http://127.0.0.1:1/", "events": ["compaction.finished"]})
+    """Create a session with a few turns and a call; return the id of the call."""
     assert (await http.post("/v1/sessions/s/events", json={"events": rounds(3)})).status_code == 201
     made = await http.get("/v1/sessions/s/context", params={"max_tokens": 8000})
     return str(made.json()["call_id"])
@@ -27,8 +26,9 @@ async def session(http: httpx.AsyncClient) -> str:
 
 @pytest.fixture(scope="session")
 async def unchanged(postgres: str, template: str) -> AsyncIterator[Unchanged]:
-    """A server and a session that tests share whose requests are refused, or only read."""
+    """A server, a session and a webhook that tests share whose requests are refused, or only read."""
     async with asking_alone(postgres, template) as http:
+        await http.put("/v1/webhooks/w", json={"url": "http://127.0.0.1:1/", "events": ["compaction.finished"]})
         call = await session(http)
         before = (await http.get("/v1/sessions/s")).json()
         yield Unchanged(http, call)

@@ -40,6 +40,7 @@ INJECTED = {"injections": [{"name": "secret", "content": "only for this call"}]}
 
 
 @pytest.mark.slow
+@pytest.mark.wing("audit")
 async def test_an_erasure_during_context_requests_leaves_no_record(
     client: httpx.AsyncClient, database: Database
 ) -> None:

@@ -125,6 +125,7 @@ def pings_of(provider: Provider) -> list[ReceivedRequest]:
     return [one for one in provider.calls() if one.body["max_tokens"] == 0]
 
 
+@pytest.mark.wing("ledger")
 async def test_a_ping_is_the_last_request_without_an_answer_and_a_row_of_the_ledger(
     served: Serve, clock: Clock, provider: Provider, behind: BackgroundWrites
 ) -> None:
@@ -150,6 +151,7 @@ async def test_a_ping_is_the_last_request_without_an_answer_and_a_row_of_the_led
 
 
 @pytest.mark.wing("telemetry")
+@pytest.mark.wing("ledger")
 async def test_metrics_count_pings_and_their_price(served: Serve, clock: Clock, provider: Provider) -> None:
     async with served() as http:
         before = await scrape(http)
@@ -184,6 +186,7 @@ async def test_a_clients_call_begins_a_new_series_of_pings(served: Serve, clock:
         assert len(ping.body["messages"]) == 3
 
 
+@pytest.mark.wing("ledger")
 async def test_a_ping_that_a_clients_call_overtakes_is_still_recorded(
     served: Serve, clock: Clock, provider: Provider
 ) -> None:
@@ -234,6 +237,7 @@ async def test_pings_end_at_the_sessions_limit_also_for_its_later_calls(
 
 
 @pytest.mark.parametrize(("status", "reason", "again"), [(529, "failed", True), (400, "refused", False)])
+@pytest.mark.wing("ledger")
 async def test_the_first_error_ends_pings_and_a_refusal_those_of_later_calls(
     served: Serve, clock: Clock, provider: Provider, status: int, reason: str, again: bool
 ) -> None:
@@ -253,6 +257,7 @@ async def test_the_first_error_ends_pings_and_a_refusal_those_of_later_calls(
         assert len(pings_of(provider)) == 1
 
 
+@pytest.mark.wing("ledger")
 async def test_pings_end_if_the_provider_did_not_read_its_cache(
     served: Serve, clock: Clock, provider: Provider
 ) -> None:
@@ -295,6 +300,7 @@ async def test_no_ping_for_a_call_that_another_process_has_continued_or_whose_se
         assert pings_of(provider) == []
 
 
+@pytest.mark.wing("ledger")
 async def test_a_process_holds_no_more_than_its_bytes(
     served: Serve, clock: Clock, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +318,7 @@ async def test_a_process_holds_no_more_than_its_bytes(
         assert (await http.get("/v1/sessions/second/ledger")).json()["warmings"]["warmings"] == 1
 
 
+@pytest.mark.wing("ledger")
 async def test_pings_act_for_the_tenant_of_their_client(
     served: Serve, clock: Clock, provider: Provider, database: Database
 ) -> None:

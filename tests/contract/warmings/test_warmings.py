@@ -115,6 +115,7 @@ async def test_nobody_warms_an_unknown_call_or_another_tenants(client: httpx.Asy
 LONG = [{"role": "user", "content": "word " * 4_000}, {"role": "assistant", "content": "Yes."}]
 
 
+@pytest.mark.wing("audit")
 async def test_the_request_that_keeps_a_cache_is_that_of_the_last_call(client: httpx.AsyncClient) -> None:
     await call_of(client)
     made = await call_of(client, messages=[*LONG, {"role": "user", "content": "Go on."}])
