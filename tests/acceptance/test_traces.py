@@ -152,6 +152,7 @@ async def test_a_call_through_the_gateway_is_one_trace(
         assert hidden.encode() not in collected.raw, hidden
 
 
+@pytest.mark.wing("summarizers")
 @pytest.mark.parametrize("provider", ["anthropic", "openai"])
 async def test_a_workers_summary_is_one_trace(
     provider: str, commands: Commands, database_url: str, collected: Collector

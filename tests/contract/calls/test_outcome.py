@@ -163,7 +163,6 @@ async def test_after_another_error_the_call_may_be_reported_again(
     await report(client, call, BUSY, 409)
 
 
-@pytest.mark.wing("ledger")
 async def test_a_report_of_a_process_that_made_the_call_is_one_statement(database_url: str) -> None:
     """The rows that it depends on are as the report before has left them, and so are the expected cache reads."""
     log = await ServerLog.begin(database_url)

@@ -335,7 +335,6 @@ async def test_a_cache_ttl_of_an_hour_is_written_into_the_markers(client: httpx.
 
 
 @pytest.mark.wing("audit")
-@pytest.mark.wing("recall")
 async def test_a_result_shown_once_is_not_cached_and_becomes_a_stub(client: httpx.AsyncClient) -> None:
     policy = {"retention": {"min_tokens": 0}, "economics": {"once_tokens": 1_000}, "recall": True}
     await client.put("/v1/sessions/s", json={"policy": policy})

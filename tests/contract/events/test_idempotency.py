@@ -28,7 +28,6 @@ async def conflict(http: httpx.AsyncClient, path: str, body: Json) -> None:
 
 
 @pytest.mark.wing("audit")
-@pytest.mark.wing("recall")
 @pytest.mark.parametrize("body", CONTEXTS)
 async def test_a_repeated_context_is_returned_byte_for_byte(client: httpx.AsyncClient, body: Json) -> None:
     await append_messages(client, "s", "Where?")
@@ -146,7 +145,6 @@ async def test_a_context_whose_key_is_not_stored_is_not_recorded(
 
 
 @pytest.mark.wing("audit")
-@pytest.mark.wing("recall")
 async def test_a_repeated_context_lists_what_its_failed_attempt_appended(servers: Servers, database: Database) -> None:
     first, other = servers
     async with key_not_stored(database):  # as if the server died between the append and the record

@@ -14,7 +14,7 @@ from tests.conftest import serving
 from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, BackgroundWrites, events_of
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest, chunk_frame, frame
 
-pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("audit")]
+pytestmark = pytest.mark.wing("gateway")
 Json = dict[str, Any]
 MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 PATH = f"/model/{MODEL}/invoke"
@@ -55,6 +55,7 @@ def read(stream: bytes) -> list[Any]:
     return [FrameSplitter.read(one.raw) for one in FrameSplitter().feed(stream)]
 
 
+@pytest.mark.wing("audit")
 async def test_a_whole_reply_is_logged_with_its_usage(
     bedrock: anthropic.AsyncAnthropicBedrock, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
@@ -70,6 +71,7 @@ async def test_a_whole_reply_is_logged_with_its_usage(
     assert [one["type"] for one in await behind.logged(http, 2)] == ["user.message", "assistant.message"]
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("pieces", [None, 1, 7])
 async def test_a_streams_bytes_are_the_providers_and_its_reply_is_logged(
     http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, pieces: int | None
@@ -99,6 +101,7 @@ async def test_the_vendors_client_reads_the_stream(
     assert [one.path for one in provider.calls()] == [f"{PATH}-with-response-stream"]
 
 
+@pytest.mark.wing("audit")
 async def test_thirty_rounds_of_a_tool_fit_a_quarter_of_their_size(
     bedrock: anthropic.AsyncAnthropicBedrock, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
@@ -148,6 +151,7 @@ async def test_a_refusal_of_a_long_context_is_answered_by_a_smaller_one(
     assert len(second.raw) < len(first.raw)
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize(
     ("last", "reason"),
     [
@@ -178,6 +182,7 @@ async def test_an_error_of_the_provider_passes_unchanged(http: httpx.AsyncClient
     assert (answer.status_code, answer.json()) == (403, error)
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("mode", ["observe"])
 async def test_an_observer_sends_the_clients_bytes(
     http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
@@ -205,6 +210,7 @@ async def test_other_formats_and_operations_pass_unchanged(http: httpx.AsyncClie
         assert (provider.requests[-1].path, provider.requests[-1].body) == (path, given)
 
 
+@pytest.mark.wing("audit")
 async def test_a_model_may_be_named_by_its_arn(http: httpx.AsyncClient, provider: Provider) -> None:
     model = "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-opus-4-5"
     path = f"/model/{model.replace('/', '%2F')}/invoke"

@@ -17,7 +17,7 @@ from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, gpt, settin
 from tests.support.provider import Provider
 from tests.support.requesting import Loopback
 
-pytestmark = [pytest.mark.wing(name) for name in ("gateway", "ledger", "audit")]
+pytestmark = [pytest.mark.wing(name) for name in ("gateway", "ledger")]
 
 SHARE: Final = 0.5
 SESSIONS: Final = tuple(f"agent-{number}" for number in range(80))

@@ -68,6 +68,7 @@ async def _ledger(http: httpx.AsyncClient) -> Json:
     return found
 
 
+@pytest.mark.wing("telemetry")
 async def test_an_observer_sends_the_clients_bytes_and_its_sums_are_those_of_an_enforced_run(
     database_url: str, provider: Provider, behind: BackgroundWrites
 ) -> None:

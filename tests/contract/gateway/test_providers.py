@@ -16,7 +16,7 @@ from app.runtime.settings import Settings
 from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, BackgroundWrites, events_of
 from tests.support.provider import Provider, ProviderReply
 
-pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("audit")]
+pytestmark = pytest.mark.wing("gateway")
 Json = dict[str, Any]
 CALLS = [("", "read_file", {"path": "a.py"}), ("", "read_file", {"path": "b.py"})]
 VERTEX = "/v1/projects/p/locations/l/publishers/anthropic/models"
@@ -49,6 +49,7 @@ async def google(gateway: str) -> AsyncIterator[Any]:
     client.close()
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_googles_chat_completes_a_tool_round_on_one_line(
     google: Any, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
@@ -119,6 +120,7 @@ async def test_a_cached_content_passes_unchanged(http: httpx.AsyncClient, provid
     assert counted.headers["x-palimpsest-mode"] == "passthrough"
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("mode", ["observe"])
 async def test_an_observer_of_gemini_sends_the_clients_bytes(
     http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
@@ -144,6 +146,7 @@ def azure(url: str, version: str) -> openai.AsyncAzureOpenAI:
     )
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize(("version", "has_usage"), [("2024-06-01", False), ("2024-10-21", True)])
 async def test_azures_client_streams_from_a_deployment(
     gateway: str, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, version: str, has_usage: bool
@@ -175,6 +178,7 @@ async def test_azures_newer_paths_name_the_model_in_the_body(gateway: str, provi
     assert [one.path for one in provider.calls()] == ["/openai/v1/chat/completions"]
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_vertex_gets_contexts_of_the_model_in_its_path(
     gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
@@ -207,6 +211,7 @@ async def test_vertex_gets_contexts_of_the_model_in_its_path(
     assert [one["type"] for one in await behind.logged(http, 2)] == ["user.message", "assistant.message"]
 
 
+@pytest.mark.wing("audit")
 async def test_vertex_counts_the_context_that_would_be_sent(
     gateway: str, http: httpx.AsyncClient, provider: Provider
 ) -> None:
@@ -230,6 +235,7 @@ async def test_vertex_counts_the_context_that_would_be_sent(
     assert len((await http.get("/v1/sessions/s/calls")).json()["items"]) == 1
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_vertex_gets_contexts_for_gemini(
     gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
@@ -254,6 +260,7 @@ async def test_vertex_gets_contexts_for_gemini(
     assert [one["type"] for one in await behind.logged(http, 2)] == ["user.message", "assistant.message"]
 
 
+@pytest.mark.wing("audit")
 async def test_a_stream_of_gemini_may_be_one_list(
     http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
@@ -275,6 +282,7 @@ async def test_a_stream_of_gemini_may_be_one_list(
     assert (await behind.logged(http, 2))[-1]["content"] == [{"type": "text", "text": "Hello."}]
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_azures_responses_continue_a_reply(
     gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites

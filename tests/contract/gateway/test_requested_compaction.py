@@ -19,7 +19,7 @@ from tests.support.gateways import NO_WAIT_POLICY, SESSION, BackgroundWrites, cl
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 from tests.support.tenants import tenant
 
-pytestmark = [pytest.mark.wing("gateway"), pytest.mark.wing("audit")]
+pytestmark = pytest.mark.wing("gateway")
 
 THRESHOLD = 4_000
 CALLS = 24
@@ -108,6 +108,7 @@ def _result(client: Client, number: int) -> Json:
     }
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize(
     ("connect", "stream", "drops"),
     [
@@ -179,6 +180,7 @@ async def test_only_its_own_part_of_the_field_and_of_the_betas_is_removed(gatewa
     assert "compact" not in (counted.header("anthropic-beta") or "")
 
 
+@pytest.mark.wing("audit")
 async def test_the_window_returns_with_calls_that_request_none(gateway: str) -> None:
     given: Any = [{"role": "user", "content": "Hello?"}]
 
@@ -196,6 +198,7 @@ async def test_the_window_returns_with_calls_that_request_none(gateway: str) -> 
         assert await limit(client, http, openai.omit) == own
 
 
+@pytest.mark.wing("audit")
 async def test_a_threshold_that_no_context_fits_is_disregarded(gateway: str, provider: Provider) -> None:
     async with _no_waits(gateway) as http, gpt(gateway) as client:
         headers = await _say(client, [{"role": "user", "content": "word " * 3_000}], _entries(1_000))
@@ -350,6 +353,7 @@ async def test_altered_foreign_and_erased_items_are_refused(
         assert (await _say(client, [*own, NEXT]))["x-palimpsest-mode"] == "context"
 
 
+@pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_call_may_pause_after_its_compaction(
     gateway: str, provider: Provider, behind: BackgroundWrites, stream: bool
@@ -473,6 +477,7 @@ async def test_messages_that_are_repeated_after_a_pause_are_logged_once(
         assert sum(one.startswith(f"Result {number}. ") for one in logged) == 1
 
 
+@pytest.mark.wing("audit")
 async def test_the_sdks_own_loop_in_a_thread_stays_below_the_threshold(
     gateway: str, provider: Provider, behind: BackgroundWrites
 ) -> None:

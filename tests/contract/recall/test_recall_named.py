@@ -39,7 +39,6 @@ def names_recall(made: dict[str, Any]) -> bool:
 
 
 @pytest.mark.wing("audit")
-@pytest.mark.wing("recall")
 @pytest.mark.parametrize("kind", POLICIES)
 async def test_recall_is_named_only_if_it_was_given(client: httpx.AsyncClient, kind: str) -> None:
     await append_long_log(client)

@@ -15,18 +15,18 @@ from tests.support.waiting import count_waiting
 SESSIONS = 40
 SECONDS_MAX = 20
 MESSAGES = {"format": "openai", "messages": [{"role": "user", "content": "go"}]}
-REQUESTS: list[tuple[str, str, Any]] = [
+REQUESTS: list[Any] = [
     ("PUT", "", {"metadata": {"user": "ann"}}),
     ("POST", "/events", {"events": [{"type": "user.message", "content": "go"}]}),
     ("POST", "/messages", MESSAGES),
     ("POST", "/context", {"view": "new"}),
     ("POST", "/context", {"messages": MESSAGES["messages"]}),
-    ("POST", "/context:preview", {}),
+    pytest.param("POST", "/context:preview", {}, marks=pytest.mark.wing("compare")),
     ("POST", "/compactions", {}),
     ("POST", "/compactions", {"wait_ms": 100}),
     ("POST", "/compactions/{run}:retry", None),
     ("POST", "/calls/{call}/outcome", {"usage": {"input_tokens": 10}}),
-    ("POST", "/recall", {"query": "question"}),
+    pytest.param("POST", "/recall", {"query": "question"}, marks=pytest.mark.wing("recall")),
     ("PATCH", "/visibility", {"hide": [{"seq": 2}]}),
     ("PUT", "/layers/sources", {"content": "text"}),
     ("DELETE", "/layers/sources", None),

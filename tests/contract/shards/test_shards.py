@@ -45,6 +45,7 @@ async def as_in_shards(database_url: str, monkeypatch: pytest.MonkeyPatch) -> As
     await owner.close()
 
 
+@pytest.mark.wing("all")  # the walk uses them
 async def test_every_operation_succeeds_with_the_statements_for_shards(
     as_in_shards: Database, database_url: str
 ) -> None:
