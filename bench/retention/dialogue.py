@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from app.core.compaction.next_span import boundary, next_span, sizes
+from app.core.compaction.next_span import next_span, sizes, verbatim_start
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event, content_text
 from app.core.memory.cover import Summary
@@ -90,12 +90,12 @@ def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
     budget = budget_for(policy, window, counter.estimator.margin)
     turn = events[-1].turn
     whole = project(events, START, counter, turn=turn)
-    stop = boundary(whole, budget, policy)
+    stop = verbatim_start(whole, budget, policy)
     span = None if stop is None else next_span(whole, 0, stop, policy, sizes(policy, budget), requested=True)
     cover: tuple[Summary, ...] = ()
     if span is not None:
         room = sizes(policy, budget).summary
-        text = write_summary(span.events, span.split_events, "", digest_of(span.all_events), room, counter)
+        text = write_summary(span.events, span.split_turn_events, "", digest_of(span.all_events), room, counter)
         cover = (Summary("s", 1, span.to_seq, 0, counter.message(text), text, span.tokens, len(span.all_events)),)
     made = plan(PlanInputs(events, turn, counter, tree=cover), budget, policy, START, force=True)
     shown = {item.event.seq for item in made.context.items}

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.core.compaction.gate import complaints
-from app.core.compaction.prompt import PREFIX, STRUCTURED, Completion, Prompt, history_ask
+from app.core.compaction.prompt import STRUCTURED, TURN_START, Completion, Prompt, history_prompt
 from app.providers import ProviderError, Summarizer, load_prompts
 from app.wings.summarizers.anthropic import Anthropic
 from app.wings.summarizers.client import ANSWER_BYTES_MAX
@@ -18,7 +18,7 @@ from tests.support import summarizers as stand_in
 from tests.support.bombs import Memory, bomb
 from tests.support.summarizers import Summarizers, summarizers
 
-ASK = history_ask(
+ASK = history_prompt(
     load_prompts(),
     "[User]: Fix the build. Never touch app/main.py.",
     "",
@@ -96,7 +96,9 @@ async def test_a_request_may_name_another_model(servers: Summarizers, model: Sum
 
 
 async def test_the_stand_in_writes_a_valid_prefix_too(model: Summarizer) -> None:
-    answer = await model.summarize(history_ask(load_prompts(), "[User]: go", "", 400, style=PREFIX), timeout=LONG)
+    answer = await model.summarize(
+        history_prompt(load_prompts(), "[User]: go", "", 400, style=TURN_START), timeout=LONG
+    )
     assert answer.text.startswith("## Original Request")
 
 

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.log.events import EventType
-from app.core.plan.reducers.caps import ALWAYS, find_cut
 from app.core.plan.reducers.last_resort import LastResortReducer
 from app.core.plan.state import cuts
+from app.core.plan.state.cuts import ALWAYS, find_cut
 from app.core.plan.state.drops import update_prefix
 from app.core.plan.state.frontier import START
 from app.core.plan.state.projection import project

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from app.core.log.events import EventType
 from app.core.plan.reducers.economics import EconomicReducer
 from app.core.plan.reducers.retention import EVICTABLE, Evictable, candidates
-from app.core.plan.state.answers import ranked
 from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Drop, Frontier, Stub
 from app.core.plan.state.projection import project
+from app.core.plan.state.results import ranked_files
 from app.core.plan.update import grow
 from app.core.policy.groups import Economics, Retention, ToolRule
 from app.core.tokens.models import CacheProfile
@@ -98,9 +98,9 @@ def test_a_grown_context_weighs_the_evictions_of_one_made_anew(
             assert isinstance(vars(grown)[EVICTABLE], Evictable)  # extended, not found again
             assert candidates(grown, retention) == candidates(anew, retention)
             for calls in (None, retention.working_set):
-                assert ranked(grown, calls) == ranked(anew, calls)
+                assert ranked_files(grown, calls) == ranked_files(anew, calls)
             for reducer in (warm, replace(warm, moment="cold")):
-                assert reducer.queue(grown, state) == reducer.queue(anew, state)
+                assert reducer.due_candidates(grown, state) == reducer.due_candidates(anew, state)
         grown = grown or anew
         candidates(grown, retention)
 
@@ -111,7 +111,7 @@ def test_a_grown_context_weighs_the_evictions_of_one_made_anew(
 def test_the_working_set_holds_the_files_of_recent_calls(steps: list[tuple[str, int]], calls: int) -> None:
     log = log_of(steps)
     context = project(log.events, Frontier(), COUNTER, turn=log.turn)
-    results = [answer.result.event.seq for answer in context.answers]
+    results = [answer.result.event.seq for answer in context.paired_results]
     found: dict[int, int] = {}
     for seqs in context.worked_files.shown_by.values() if calls else ():
         calls_since = 1 + sum(seq >= seqs[-1] for seq in results)
@@ -120,4 +120,4 @@ def test_the_working_set_holds_the_files_of_recent_calls(steps: list[tuple[str, 
             rank = calls_since * (1 + log.turn - event.turn) * (4 if event.type is EventType.TOOL_RESULT else 1)
             if rank <= 4 * calls:
                 found[seq] = min(rank, found.get(seq, rank))
-    assert ranked(context, calls) == tuple(sorted(found, key=lambda seq: (found[seq], -seq)))
+    assert ranked_files(context, calls) == tuple(sorted(found, key=lambda seq: (found[seq], -seq)))

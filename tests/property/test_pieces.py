@@ -6,7 +6,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.compaction.prompt import PREFIX, ROOM_TOKENS_MIN, Portion, Prompt, Remainder, history_ask, make_measure
+from app.core.compaction.prompt import (
+    ROOM_TOKENS_MIN,
+    TURN_START,
+    Portion,
+    Prompt,
+    Remainder,
+    history_prompt,
+    make_measure,
+)
 from app.core.compaction.transcript import Paragraph, paragraphs
 from app.core.log.event import Event
 from app.core.log.events import EventType
@@ -22,7 +30,7 @@ BARE = 60
 
 def form(portion: Portion) -> Prompt:
     text, rules = "\n\n".join(portion.texts), portion.constraints
-    return history_ask(PROMPTS, text, portion.previous, 400, style=PREFIX, constraints=rules, cumulative=True)
+    return history_prompt(PROMPTS, text, portion.previous, 400, style=TURN_START, constraints=rules, cumulative=True)
 
 
 def event(seq: int, kind: EventType, text: str) -> Event:

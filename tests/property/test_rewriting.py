@@ -74,19 +74,18 @@ def test_a_context_with_stubs_equals_one_made_of_its_items(
     log = log_of(steps)
     context = project(log.events, Frontier(), COUNTER, turn=log.events[-1].turn)
     for stubs in stubbed:
-        assert len(context.answers) <= len(context.rounds.firsts) * len(
-            log.events
-        )  # known, so they are kept up to date
+        # Both are known now, so they are kept up to date.
+        assert len(context.paired_results) <= len(context.rounds.firsts) * len(log.events)
         context = context.with_stubs({seq: Stub(seq, 0, tokens, 3, "economics", "old") for seq, tokens in stubs})
         anew = replace(context)
-        assert {"units", "answers", "rounds_before"} <= vars(context).keys()
-        assert vars(anew).keys().isdisjoint({"units", "answers", "rounds_before"})
+        assert {"units", "paired_results", "rounds_before"} <= vars(context).keys()
+        assert vars(anew).keys().isdisjoint({"units", "paired_results", "rounds_before"})
         assert computed(context) == computed(anew)
         assert (context.by_source, context.open_calls) == (anew.by_source, anew.open_calls)
 
 
 def computed(context: Context) -> tuple[object, ...]:
-    return context.units, context.answers, context.rounds
+    return context.units, context.paired_results, context.rounds
 
 
 def log_of(steps: list[tuple[str, int]]) -> Log:
@@ -108,7 +107,7 @@ def log_of(steps: list[tuple[str, int]]) -> Log:
 def assert_as_defined(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> None:
     answers = answers_of(context)
     assert last_unit_seq(context) == last_response(context)
-    costs = rewrite_cost(context, state, cache, outside)
+    costs = rewrite_cost(context, state, cache, outside, None)
     expected = rewrite_costs(context, state, cache, outside)
     assert {seq: costs(item) for seq, (item, _) in expected.items()} == {s: cost for s, (_, cost) in expected.items()}
     calls = max(0, sum(event.seq > state.earned_to for event in answers) - 1)

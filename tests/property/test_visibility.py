@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from app.core.errors import CannotFit
 from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan
-from app.core.plan.reducers.visibility import NewestDecision, is_protected
+from app.core.plan.reducers.visibility import NewestDecision, may_not_be_hidden
 from app.core.policy.groups import SHOW_ALL
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
@@ -58,7 +58,7 @@ def test_hidden_events_are_not_shown_and_all_invariants_hold(
     hidden = {one.seq: one for one in decided if one.hidden}
     context = result.context
     for item in context.items:
-        if item.event.seq in hidden and not is_protected(item.event, context):
+        if item.event.seq in hidden and not may_not_be_hidden(item.event, context):
             words = hidden[item.event.seq].replacement
             if item.event.type is EventType.TOOL_CALL:  # is hidden only with its result
                 assert item.stub is None or item.shown or item.stub.reducer == "visibility"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 
-from app.core.compaction.prompt import PLANNED, PREFIX, STRUCTURED
+from app.core.compaction.prompt import PLANNED, STRUCTURED, TURN_START
 from tests.support import validators
 from tests.support.loopback import listening
 
@@ -43,7 +43,7 @@ class ReceivedRequest:
 
 def is_prefix(asked: ReceivedRequest) -> bool:
     """Return whether a request is for the first part of a split turn."""
-    return all(f"## {name}" in asked.system for name in PREFIX.sections)
+    return all(f"## {name}" in asked.system for name in TURN_START.sections)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Behaviour:
 def a_summary(asked: ReceivedRequest) -> str:
     """Return a short valid summary of the requested kind with all required items."""
     is_planned = "### Not Started" in asked.system
-    names = PREFIX.sections if is_prefix(asked) else PLANNED.sections if is_planned else STRUCTURED.sections
+    names = TURN_START.sections if is_prefix(asked) else PLANNED.sections if is_planned else STRUCTURED.sections
     below = ("Done", "In Progress", "Not Started", "Blocked")
     held = {
         "Goal": ["Finish what was asked."],

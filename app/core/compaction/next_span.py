@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.cover import COVER_SHARE
-from app.core.plan.reducers.caps import KEEP_TOKENS_MAX, default_cut, find_cut, keep_tokens, newest_part
 from app.core.plan.state.context import Context, Unit
-from app.core.plan.state.cuts import turn_starts
+from app.core.plan.state.cuts import KEEP_TOKENS_MAX, default_cut, find_cut, kept_tokens, newest_part, turn_starts
 from app.core.plan.state.drops import EXPIRY
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
@@ -60,7 +59,7 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
     summary_max = min(rules.max_tokens, int(target * share))
-    kept = keep_tokens(budget, policy.cut, prefix)
+    kept = kept_tokens(budget, policy.cut, prefix)
     if reserve is not None:
         left = auto_reserve(budget.window) if isinstance(reserve, str) else reserve
         if rules.view == "latest" and rules.max_ratio is None:
@@ -80,7 +79,7 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
 
 
 def _room(budget: Budget, fixed: int) -> int:
-    """Return the tokens that remain, after `fixed`, one call before the trigger is passed."""
+    """Return the tokens below the trigger that `fixed` tokens and one more call (ROUND_SHARE) leave."""
     return int(budget.trigger * (1 - ROUND_SHARE)) - fixed
 
 
@@ -121,15 +120,15 @@ def readiness(policy: Policy) -> Readiness:
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
-    """The first `seq` that stays verbatim. `turn` is the turn that it cuts through, if any."""
+class VerbatimStart:
+    """The first event that stays verbatim, by its `seq`; `turn` is the turn that begins before it, if any."""
 
     seq: int
     turn: int | None = None
 
 
-def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0) -> Boundary | None:
-    """Return the boundary of the newest part, which is never summarized; None if the context holds only that part.
+def verbatim_start(context: Context, budget: Budget, policy: Policy, replaced: int = 0) -> VerbatimStart | None:
+    """Return the start of the newest part, which is never summarized; None if the context holds only that part.
 
     A single cumulative summary (view `latest`), which takes `replaced` tokens so far, needs a part that leaves room
     below the trigger for the minimum that the next summary covers and for one more call. If the policy kept more, the
@@ -138,18 +137,16 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
     kept: events that the last resort would drop are better summarized.
     """
     prefix = sum(event.tokens for event in context.prefix)
-    kept = keep_tokens(budget, policy.cut, prefix)
+    kept = kept_tokens(budget, policy.cut, prefix)
     keep_max = _keep_max(policy, budget, kept, replaced, prefix)
     point = find_cut(context, budget, newest_part(policy, budget), keep_max)
     items = context.items
     newest_tokens = sum(item.tokens for item in items[0 if point is None else point.index :])
     summary = sizes(policy, budget, replaced, prefix).summary
     if newest_tokens > (_room(budget, summary + prefix) if kept is None else budget.target - replaced - prefix):
-        point = (
-            find_cut(context, budget, default_cut(policy, budget), keep_max if budget.fallback_target else None)
-            or point
-        )
-    return None if point is None else Boundary(items[point.index].event.seq, point.split_turn)
+        limit = keep_max if budget.fallback_target else None
+        point = find_cut(context, budget, default_cut(policy, budget), limit) or point
+    return None if point is None else VerbatimStart(items[point.index].event.seq, point.split_turn)
 
 
 def _keep_max(policy: Policy, budget: Budget, kept: int | None, replaced: int, prefix: int) -> int | None:
@@ -163,17 +160,17 @@ def _keep_max(policy: Policy, budget: Budget, kept: int | None, replaced: int, p
 
 
 def least_growth(
-    context: Context, stop: Boundary, policy: Policy, budget: Budget, size: Sizes, replaced: int = 0
+    context: Context, stop: VerbatimStart, policy: Policy, budget: Budget, size: Sizes, replaced: int = 0
 ) -> int:
     """Return the tokens by which the log grows at least before a span is due; 0 if that is unknown.
 
-    `context` holds the log after the last summary, in which no span is due, and `stop` is its boundary.
+    `context` holds the log after the last summary, in which no span is due, and `stop` is its verbatim start.
     """
     prefix, cut = sum(event.tokens for event in context.prefix), newest_part(policy, budget)
-    keep = keep_tokens(budget, cut, prefix)
+    keep = kept_tokens(budget, cut, prefix)
     if keep is None or cut.lean == "forward" or cut.split_turn != "prefix" or policy.summarize.chunk_events is not None:
         return 0
-    kept = keep_tokens(budget, policy.cut, prefix)
+    kept = kept_tokens(budget, policy.cut, prefix)
     keep = min(keep, _keep_max(policy, budget, kept, replaced, prefix) or keep)
     items, units = context.items, context.units
     behind = list(accumulate((item.tokens for item in reversed(items)), initial=0))[::-1]
@@ -183,7 +180,7 @@ def least_growth(
     growths: list[int] = []
     may_grow = False
     for number, (unit, have, at) in enumerate(zip(units, before, starts, strict=True), start=1):
-        # The boundary moves behind this unit when enough tokens follow it; a span up to there needs enough before it.
+        # The verbatim part begins after this unit when enough tokens follow; a span up to there needs enough before it.
         may_grow = may_grow or bool(unit.open_calls) or number == len(units)
         if have >= size.least or may_grow:
             growths.append(max(0, size.least - have) + max(0, keep - behind[at]))
@@ -198,20 +195,20 @@ def least_growth(
 class Span:
     """The events from_seq..to_seq of one summary, as far as a model may see them.
 
-    `split_turn` is the turn that the span's end cuts through. `split_events` are its events from the user's message on,
-    if that turn is summarized separately; all others are in `events`.
+    `split_turn` is the turn that the span's end cuts through. `split_turn_events` are its events, from the user's
+    message on, if that turn is summarized separately; all others are in `events`.
     """
 
     from_seq: int
     to_seq: int
     events: tuple[Event, ...]
-    split_events: tuple[Event, ...] = ()
+    split_turn_events: tuple[Event, ...] = ()
     split_turn: int | None = None
 
     @property
     def all_events(self) -> tuple[Event, ...]:
         """All events in the log's order."""
-        return self.events + self.split_events
+        return self.events + self.split_turn_events
 
     @property
     def tokens(self) -> int:
@@ -222,7 +219,7 @@ class Span:
 def next_span(
     context: Context,
     covered_to: int,
-    stop: Boundary,
+    stop: VerbatimStart,
     policy: Policy,
     size: Sizes,
     *,
@@ -244,7 +241,7 @@ def next_span(
         events += len(unit.all_items)
         if _ends_before_next(units, number):
             best = (number, tokens, events)
-            if events >= rules.chunk_events if rules.chunk_events is not None else tokens >= size.chunk:
+            if tokens >= size.chunk if rules.chunk_events is None else events >= rules.chunk_events:
                 break
     count, tokens, events = best
     enough = tokens >= size.least or (rules.chunk_events is not None and events >= rules.chunk_events)
@@ -281,7 +278,7 @@ def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, poli
         return None
     items = tuple(Item(i.event, i.event.tokens) for i in context.items if i.event.seq > state.folded_to)
     rest = replace(context, items=items)
-    stop = boundary(rest, budget, policy)
+    stop = verbatim_start(rest, budget, policy)
     if stop is None:
         return "nothing to compact: the policy keeps all that is not summarized yet verbatim, as the newest part"
     if next_span(rest, state.folded_to, stop, policy, sizes(policy, budget), requested=True) is None:

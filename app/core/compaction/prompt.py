@@ -10,7 +10,7 @@ from typing import Final
 from app.core.compaction.transcript import Paragraph, cut, inert
 
 PROMPT_VERSION: Final = "v1"
-"""The version of most texts in `app/prompts`; stored with every summary."""
+"""The version of the texts in `app/prompts`, except that of TURN_START."""
 WORDS_PER_TOKEN: Final = 0.5
 """For text full of paths and identifiers; prose has more words per token."""
 CARRY_OVER: Final = (
@@ -64,7 +64,7 @@ class Style:
     subject: str = "the conversation"
 
     @property
-    def prompt(self) -> str:
+    def key(self) -> str:
         """The key of its instructions, `name.version`."""
         return f"{self.name}.{self.version}"
 
@@ -86,7 +86,7 @@ STRUCTURED: Final = Style(
 )
 PLANNED: Final = Style("planned", PROMPT_VERSION, (*STRUCTURED.sections[:5], "Not Started", *STRUCTURED.sections[5:]))
 NARRATIVE: Final = Style("narrative", PROMPT_VERSION, ())
-PREFIX: Final = Style(
+TURN_START: Final = Style(
     "prefix", "v2", ("Original Request", "Early Progress", "Context for Suffix"), "this beginning of a turn"
 )
 """The style of the beginning of a turn whose later part stays visible."""
@@ -95,7 +95,7 @@ STYLES: Final = {style.name: style for style in (STRUCTURED, PLANNED, NARRATIVE)
 MERGE: Final = f"merge.{PROMPT_VERSION}"
 
 
-def history_ask(
+def history_prompt(
     prompts: Mapping[str, str],
     transcript: str,
     previous: str,
@@ -120,10 +120,10 @@ def history_ask(
     parts.append(f"Write the summary of {style.subject} now.")
     if previous.strip():
         parts.append(CARRY_OVER if cumulative else DO_NOT_REPEAT)
-    return Prompt(_instructions(prompts, style.prompt, max_tokens), "\n\n".join(parts), max_tokens)
+    return Prompt(_instructions(prompts, style.key, max_tokens), "\n\n".join(parts), max_tokens)
 
 
-def merge_ask(
+def merge_prompt(
     prompts: Mapping[str, str],
     texts: Sequence[str],
     max_tokens: int,
@@ -137,15 +137,15 @@ def merge_ask(
     )
     parts = [_fenced("summaries", numbered), *_constraints(constraints)]
     parts.append("Write the one summary that takes the place of all of these now.")
-    form = _instructions(prompts, style.prompt, max_tokens)
+    form = _instructions(prompts, style.key, max_tokens)
     return Prompt(f"{form}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens)
 
 
-def retry_ask(ask: Prompt, answer: Completion, complaints: Sequence[str], chars: int | None = None) -> Prompt:
+def retry_prompt(prompt: Prompt, answer: Completion, complaints: Sequence[str], chars: int | None = None) -> Prompt:
     """Repeat a request, with the rejected answer and the complaints about it, both in about `chars` characters."""
-    parts = [ask.prompt]
+    parts = [prompt.prompt]
     faults = "\n".join(f"- {complaint}" for complaint in complaints)
-    most = ask.max_tokens * REJECTED_CHARS_PER_TOKEN
+    most = prompt.max_tokens * REJECTED_CHARS_PER_TOKEN
     if chars is not None:
         faults = cut(faults, chars // 2)
         most = min(most, chars - len(faults))
@@ -154,10 +154,10 @@ def retry_ask(ask: Prompt, answer: Completion, complaints: Sequence[str], chars:
     parts.append(
         f"An earlier answer was rejected:\n{faults}\n\nWrite the whole summary anew, with these faults mended."
     )
-    return replace(ask, prompt="\n\n".join(parts))
+    return replace(prompt, prompt="\n\n".join(parts))
 
 
-def plain(text: str) -> str:
+def unwrapped(text: str) -> str:
     """Return an answer without the wrapping that models add: leading reasoning, a code fence or a `<summary>` tag."""
     text = _REASONED.sub("", text.strip(), count=1).strip()
     for wrapping in (_WRAPPED, _TAGGED):
@@ -278,7 +278,7 @@ class Remainder:
         return tuple(reversed(chosen))
 
     def _divide(self, room: int) -> tuple[Sequence[Paragraph], Sequence[Paragraph]]:
-        """Return the first of as few pieces as fit, all of about the same size, and the rest."""
+        """Return the first piece and the rest; all paragraphs make as few pieces as possible, of about equal size."""
         sizes = [self.measure(paragraph.text) + 1 for paragraph in self.paragraphs]
         fair = math.ceil(sum(sizes) / math.ceil(sum(sizes) / room)) if sizes else 0
         tokens = 0

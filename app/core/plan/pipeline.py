@@ -7,8 +7,8 @@ from app.core import dataclass, replace
 from app.core.log.event import lazy
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
-from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer, newest_from
-from app.core.plan.reducers.earnings import above_threshold, stall_reason, with_credit
+from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer
+from app.core.plan.reducers.earnings import above_trigger, stall_reason, with_credit
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.fold import FoldReducer, HealReducer
@@ -20,6 +20,7 @@ from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import PinnedReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
 from app.core.plan.state.context import Context, Reduced
+from app.core.plan.state.cuts import newest_from
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.target import fit_target
 from app.core.plan.update import PlanInputs, update_with_cause
@@ -40,7 +41,7 @@ class Reducer(Protocol):
 class Plan:
     """The context to send and its frontier. `cause` is None if the frontier did not change: the epoch continues.
 
-    `tokens_before` counts the context before any reducer ran. `stalled` is the reason why a context above its threshold
+    `tokens_before` counts the context before any reducer ran. `stalled` is the reason why a context above its trigger
     but within its target is not reduced, else None. `notice` is a text for the model in this call only. `pruning` is
     the state of TTL pruning, `moment` the one that was planned for. Events from `once_from` on are not to be cached; 0:
     all may be.
@@ -131,8 +132,8 @@ def _retention(at: Situation) -> Reducer:
 
 
 def _fold(at: Situation) -> Reducer:
-    calls = at.policy.retention.working_set
-    return FoldReducer(at.read.tree, at.policy.summarize, everything=at.force, keep_from=at.keep_from, calls=calls)
+    kept, tree = at.policy.retention.working_set, at.read.tree
+    return FoldReducer(tree, at.policy.summarize, everything=at.force, keep_from=at.keep_from, working_set=kept)
 
 
 def _fold_requested(at: Situation) -> Reducer:
@@ -166,17 +167,11 @@ UNCONDITIONAL: Final = (
 )
 """The rows that run at any moment; each opens an epoch for its own cause."""
 EVICTIONS: Final = (
-    Row(
-        lambda at: at.once,
-        lambda at, _: at.policy.economics.once_tokens is not None and at.read.used_at is not None,
-    ),
+    Row(lambda at: at.once, lambda at, _: at.policy.economics.once_tokens is not None and at.read.used_at is not None),
     Row(lambda at: at.economic, lambda at, _: at.policy.evict == "economic"),
     Row(_retention, lambda at, _: at.policy.evict != "economic" and at.may_evict),
     Row(lambda at: CapsReducer(at.policy.retention), lambda at, _: bool(at.budget.caps), CAP),
-    Row(
-        lambda at: WindowReducer(at.policy.dialogue_window),
-        lambda at, _: at.moment != "warm" or at.at_every_assembly,
-    ),
+    Row(lambda at: WindowReducer(at.policy.dialogue_window), lambda at, _: at.moment != "warm" or at.at_every_assembly),
     Row(
         lambda at: RetentionReducer(at.policy.retention, whole=True),  # free, because an epoch is opened anyway
         lambda at, done: done.state is not at.before and at.at_every_assembly,
@@ -188,10 +183,7 @@ EVICTIONS: Final = (
         lambda at, done: "summaries" in at.budget.caps and bool(done.state.folds),
         CAP,
     ),
-    Row(
-        lambda _: PinnedReducer(),
-        lambda _, done: any(map(is_pinned_stub, done.context.pinned_stubs)),
-    ),
+    Row(lambda _: PinnedReducer(), lambda _, done: any(map(is_pinned_stub, done.context.pinned_stubs))),
 )
 """The rows that evict when the policy says so, the cheapest first."""
 
@@ -223,7 +215,7 @@ def plan(
     """Plan the context to send, starting from the frontier `state`.
 
     Expired events leave immediately, all others if `policy.evict` permits it (when it pays, when the cache is cold, at
-    every assembly) or the threshold or the caller (`force`) demands it. Raises CannotFit, with the size that would fit.
+    every assembly) or the trigger or the caller (`force`) demands it. Raises CannotFit, with the size that would fit.
     """
     return finish(begin(read, budget, policy, state, force=force), evictions)
 
@@ -268,7 +260,7 @@ def finish(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan:
         if stalled is None:
             after, cause = reduced, _cause(at, base, causes, cold=_rewrites_all(read, cause))
     elif pressed and base.context.tokens > budget.trigger:
-        stalled = f"no other eviction is allowed, and {above_threshold(base, budget)}"
+        stalled = f"no other eviction is allowed, and {above_trigger(base, budget)}"
     after, cause = fit_target(after, base, read, budget, at.policy, state=state, cause=cause)
     if after.state.folds != state.folds and at.policy.summarize.view == "all":
         after = keep_questions(after, begun.initial, budget)

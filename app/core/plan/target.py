@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from app.core.errors import CannotFit
 from app.core.plan.reducers import economics
-from app.core.plan.reducers.caps import newest_part, room_for_newest
 from app.core.plan.reducers.earnings import last_unit_seq
 from app.core.plan.reducers.fold import fold_all, show_fewer
 from app.core.plan.reducers.last_resort import LastResortReducer, restore, shorten_all
 from app.core.plan.reducers.retention import candidates
 from app.core.plan.state import drops
-from app.core.plan.state.answers import held_content, ranked
 from app.core.plan.state.context import Reduced
+from app.core.plan.state.cuts import newest_part, room_for_newest
 from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.results import held_content, ranked_files
 from app.core.plan.state.stubs import Candidate, apply_stubs, omit_recall_hints, stubs_for
 from app.core.plan.update import PlanInputs
 from app.core.policy.groups import Retention
@@ -38,7 +38,7 @@ def fit_target(
     if policy.retention.working_set and base.context.tokens > budget.trigger:
         if after is not base and after.state.folds and not budget.fallback_target:
             after = _leave_room(after, budget, policy.retention)
-        after = restore(after, base.state, budget, budget.refill, ranked(after.context))
+        after = restore(after, base.state, budget, budget.refill, ranked_files(after.context))
     if any(drop.reason == drops.UNREAD for drop in set(after.state.drops) - set(state.drops)):
         after = restore(after, state, budget, budget.low)
     if after.context.tokens > max(budget.target, budget.fallback_target):
@@ -67,7 +67,7 @@ def _leave_room(done: Reduced, budget: Budget, retention: Retention) -> Reduced:
     found = candidates(context, retention, forced=True, before=last_unit_seq(context)) if over > 0 else ()
     known = {one.item.event.seq: one for one in found if one.saves <= room}
     going: list[Candidate] = []
-    for one in (known[seq] for seq in reversed(ranked(context)) if seq in known):
+    for one in (known[seq] for seq in reversed(ranked_files(context)) if seq in known):
         if over > 0:
             going.append(one)
             over -= one.saves

@@ -14,12 +14,12 @@ from app.core.plan.reducers.fold import FoldReducer, fold
 from app.core.plan.reducers.retention import EVICTABLE
 from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
 from app.core.plan.state import drops
-from app.core.plan.state.answers import PairedResult
 from app.core.plan.state.context import NOTHING_UNREAD, Context, Reduced, Unread, units
 from app.core.plan.state.drops import refresh_note
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import project, summary_blocks
+from app.core.plan.state.results import PairedResult
 from app.core.plan.state.stubs import VISIBILITY
 from app.core.policy.groups import SHOW_ALL
 from app.core.policy.policy import Policy
@@ -137,21 +137,21 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     running = sum(item.tokens for item in items if item.event.turn == turn)
     history, current = history + sum(item.tokens for item in items) - running, current + running
     results = tuple(item for item in items if item.event.type is EventType.TOOL_RESULT)
-    answers = tuple(PairedResult(item, by_seq.get(item.event.call_seq or 0)) for item in results)
+    pairs = tuple(PairedResult(item, by_seq.get(item.event.call_seq or 0)) for item in results)
     calls = {item.event.seq for item in items if item.event.type is EventType.TOOL_CALL}
     vars(after).update(
         seqs=before.seqs + tuple([item.event.seq for item in items]),
-        answers=before.answers + answers,
+        paired_results=before.paired_results + pairs,
         pinned_stubs=before.pinned_stubs,
         perishable=before.perishable + tuple(item for item in items if item.event.expires),
-        repeats=before.repeats.extend(answers) if answers else before.repeats,
+        repeats=before.repeats.extend(pairs) if pairs else before.repeats,
         units=before.units[:-1] + renewed,
         rounds_before=before.rounds_before.extend([unit.size for unit in renewed[:-1]]),
         item_tokens=(history, current),
         open_calls=(before.open_calls | calls) - {item.event.call_seq for item in results},
     )
     if "worked_files" in vars(before):
-        vars(after)["worked_files"] = before.worked_files.extend(answers) if answers else before.worked_files
+        vars(after)["worked_files"] = before.worked_files.extend(pairs) if pairs else before.worked_files
     if (known := vars(before).get(EVICTABLE)) is not None:
         vars(after)[EVICTABLE] = known.extend(before, after)
     return after

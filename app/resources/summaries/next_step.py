@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.core.assembly.budget import budget_of, measured_from, outside_of, real_window
 from app.core.assembly.inputs import ContextRequest, ViewSettings, changed_setting, window_of
-from app.core.compaction.next_span import Span, boundary, least_growth, next_span, sizes
+from app.core.compaction.next_span import Span, least_growth, next_span, sizes, verbatim_start
 from app.core.errors import CannotFit, InvalidPolicy
 from app.core.log.event import Event
 from app.core.memory.cover import COVER_SHARE, StoredSummary, Summary, cover_id, due_merge
@@ -236,7 +236,7 @@ class StepPlanner:
             return NotDue(size.least - facts.tokens + facts.covered_tokens)
         newest, context = await self._newest(basis, covered_to)
         context = replace(context, prefix=prefix)
-        stop = await asyncio.to_thread(boundary, context, basis.newest, policy, before)
+        stop = await asyncio.to_thread(verbatim_start, context, basis.newest, policy, before)
         if stop is None:
             return NotDue()
         covered_turn = cover[-1].split_turn if cover else None

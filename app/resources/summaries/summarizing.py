@@ -133,7 +133,7 @@ class Summarizing:
             digest,
             name,
             answer.model,
-            writing.style.prompt,
+            writing.style.key,
             {"input_tokens": writing.input_tokens, "output_tokens": writing.output_tokens},
             tokens_read=writing.input_tokens,
         )
@@ -228,7 +228,7 @@ def plan_span(
         counter=basis.counter,
         sizes=sizes(basis.policy, basis.narrow),
         events=span.events,
-        split_turn_events=span.split_events,
+        split_turn_events=span.split_turn_events,
         previous=previous,
         digests=tuple(from_json(one.digest) for one in sources),
         focus=focus or "",

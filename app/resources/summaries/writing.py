@@ -10,17 +10,17 @@ from typing import Final, TypeAlias, TypeVar
 from app.core.compaction.gate import complaints
 from app.core.compaction.next_span import Sizes
 from app.core.compaction.prompt import (
-    PREFIX,
     STYLES,
+    TURN_START,
     Completion,
     Portion,
     Prompt,
     Remainder,
     Style,
-    history_ask,
+    history_prompt,
     make_measure,
-    merge_ask,
-    retry_ask,
+    merge_prompt,
+    retry_prompt,
 )
 from app.core.compaction.transcript import Paragraph, paragraphs
 from app.core.log.event import Event
@@ -157,21 +157,21 @@ class Writing:
                 source_tokens=task.tokens,
                 tokens=task.counter.estimator.count(answer.text, TextKind.PROSE),
                 max_tokens=self._policy.summarize.prefix_max_tokens,
-                sections=PREFIX.sections,
+                sections=TURN_START.sections,
                 constraints=[],
                 untrusted=_untrusted(task.split_turn_events),
             )
 
         def form(portion: Portion) -> Prompt:
             text = "\n\n".join(portion.texts)
-            return history_ask(self._prompts, text, portion.previous, words, style=PREFIX, cumulative=True)
+            return history_prompt(self._prompts, text, portion.previous, words, style=TURN_START, cumulative=True)
 
         return await self._summarize_pieces(
             self._remainder(_paragraphs(task.split_turn_events), form), "", find_complaints
         )
 
     def _history_form(self, portion: Portion, *, words: int) -> Prompt:
-        return history_ask(
+        return history_prompt(
             self._prompts,
             "\n\n".join(portion.texts),
             portion.previous,
@@ -184,7 +184,7 @@ class Writing:
 
     def _merge_form(self, portion: Portion, *, words: int) -> Prompt:
         texts = [*([portion.previous] if portion.previous else ()), *portion.texts]
-        return merge_ask(self._prompts, texts, words, style=self.style, constraints=portion.constraints)
+        return merge_prompt(self._prompts, texts, words, style=self.style, constraints=portion.constraints)
 
     def _remainder(
         self, parts: Sequence[Paragraph], form: Callable[[Portion], Prompt], constraints: Sequence[str] = ()
@@ -233,7 +233,7 @@ class Writing:
             if len(refused) > 1:
                 break
             room = self.window_tokens - remainder.size(ask)
-            answer = await self._answer(retry_ask(ask, answer, found, chars=max(0, room * 2)))
+            answer = await self._answer(retry_prompt(ask, answer, found, chars=max(0, room * 2)))
         return answer, refused
 
     def _complaints(self, answer: Completion, *, digest: Digest, words: int) -> tuple[str, ...]:

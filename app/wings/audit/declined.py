@@ -15,9 +15,9 @@ from app.core.log.events import TOOL_USE, EventType
 from app.core.plan.reducers import caps, economics, expiry, fold, last_resort, once, retention, ttl, window
 from app.core.plan.reducers.economics import EconomicReducer, Moment, QueuePart, due, parts
 from app.core.plan.reducers.once import OnceReducer, once_reducer
-from app.core.plan.state.answers import held_content
 from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.results import held_content
 from app.core.plan.state.stubs import Candidate
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
@@ -152,7 +152,7 @@ def _economics(at: PlannedMoment) -> Declined:
         return _nothing_eligible(at, name)
     if at.moment == "pressed":
         return _under_pressure(at, name, queue)
-    waiting = reducer.waiting(queue, at.context, at.state)
+    waiting = reducer.queue(queue, at.context, at.state)
     if not waiting:
         detail = f"{_count(len(queue), 'event')} show the newest content of files, or were not sent before"
         return _left(at, name, "protected", detail, queue)

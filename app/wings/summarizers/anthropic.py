@@ -6,7 +6,7 @@ from typing import Any, Final
 import anthropic
 from anthropic.types import Message
 
-from app.core.compaction.prompt import Completion, Prompt, plain
+from app.core.compaction.prompt import Completion, Prompt, unwrapped
 from app.providers import ProviderError
 from app.wings.summarizers.client import BOUNDED, SummarizerClient
 
@@ -47,7 +47,7 @@ class Anthropic(SummarizerClient):
         counts = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens) if usage else ()
         named = [count for count in counts if count is not None]
         return Completion(
-            text=plain("".join(block.text for block in reply.content if block.type == "text")),
+            text=unwrapped("".join(block.text for block in reply.content if block.type == "text")),
             model=reply.model,
             cut_off=reply.stop_reason in _CUT_OFF,
             refused=reply.stop_reason == "refusal",

@@ -6,7 +6,7 @@ from typing import Any, Final
 import openai
 from openai.types.chat import ChatCompletion
 
-from app.core.compaction.prompt import Completion, Prompt, plain
+from app.core.compaction.prompt import Completion, Prompt, unwrapped
 from app.providers import ProviderError
 from app.tracing import tracer
 from app.wings.summarizers.client import BOUNDED, SummarizerClient, failure
@@ -58,7 +58,7 @@ class OpenAI(SummarizerClient):
         choice, usage = reply.choices[0], reply.usage
         refusal = choice.message.refusal
         return Completion(
-            text=plain(choice.message.content or refusal or ""),
+            text=unwrapped(choice.message.content or refusal or ""),
             model=reply.model,
             cut_off=choice.finish_reason == "length",
             refused=bool(refusal) or choice.finish_reason == "content_filter",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.core.compaction.gate import complaints, headings, repeated_instructions
-from app.core.compaction.prompt import PREFIX, STRUCTURED, Completion
+from app.core.compaction.prompt import STRUCTURED, TURN_START, Completion
 
 GOOD = """## Goal
 - Make the build pass.
@@ -169,7 +169,7 @@ def test_headings_may_be_written_in_several_ways(heading: str) -> None:
 
 def test_the_beginning_of_a_turn_has_headings_of_its_own() -> None:
     text = "## Original Request\nx\n## Early Progress\ny\n## Context for Suffix\nz"
-    assert faults(text, **{**BARE, "sections": PREFIX.sections}) == ()
+    assert faults(text, **{**BARE, "sections": TURN_START.sections}) == ()
 
 
 def test_lost_rules_are_named_and_their_form_may_differ() -> None:

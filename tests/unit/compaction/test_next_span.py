@@ -5,7 +5,7 @@ from typing import Any, Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.core.compaction.next_span import boundary, least_growth, next_span, sizes
+from app.core.compaction.next_span import least_growth, next_span, sizes, verbatim_start
 from app.core.plan.state.context import Context
 from app.core.plan.state.frontier import START
 from app.core.plan.state.projection import project
@@ -52,7 +52,7 @@ def span_and_growth(log: Log, policy: Policy) -> tuple[bool, int]:
     """Return whether a span is due, and the least growth."""
     context: Context = project(log.events, START, COUNTER, turn=log.turn)
     size = sizes(policy, BUDGET)
-    stop = boundary(context, BUDGET, policy)
+    stop = verbatim_start(context, BUDGET, policy)
     if stop is None:
         return False, 0
     span = next_span(context, 0, stop, policy, size, requested=False)

@@ -8,15 +8,15 @@ from app.core.compaction.prompt import (
     MERGE,
     NARRATIVE,
     PLANNED,
-    PREFIX,
     STRUCTURED,
     STYLES,
+    TURN_START,
     Completion,
     Style,
-    history_ask,
-    merge_ask,
-    plain,
-    retry_ask,
+    history_prompt,
+    merge_prompt,
+    retry_prompt,
+    unwrapped,
 )
 from app.providers import load_prompts
 
@@ -24,17 +24,17 @@ PROMPTS = load_prompts()
 
 
 def test_every_named_prompt_exists() -> None:
-    assert set(PROMPTS) >= {style.prompt for style in (STRUCTURED, PLANNED, NARRATIVE, PREFIX)} | {MERGE}
+    assert set(PROMPTS) >= {style.key for style in (STRUCTURED, PLANNED, NARRATIVE, TURN_START)} | {MERGE}
     assert set(STYLES) == {"structured", "planned", "narrative"}
 
 
-@pytest.mark.parametrize("style", [STRUCTURED, NARRATIVE, PREFIX])
+@pytest.mark.parametrize("style", [STRUCTURED, NARRATIVE, TURN_START])
 def test_a_prompt_asks_for_exactly_the_headings_of_its_style(style: Style) -> None:
-    assert tuple(re.findall(r"^#+ (.*)$", PROMPTS[style.prompt], re.MULTILINE)) == style.sections
+    assert tuple(re.findall(r"^#+ (.*)$", PROMPTS[style.key], re.MULTILINE)) == style.sections
 
 
 def test_a_first_summary_is_asked_for_with_the_conversation_alone() -> None:
-    ask = history_ask(PROMPTS, "[User]: hello", "", 800)
+    ask = history_prompt(PROMPTS, "[User]: hello", "", 800)
     assert ask.prompt == "<conversation>\n[User]: hello\n</conversation>\n\nWrite the summary of the conversation now."
     assert (ask.max_tokens, ask.temperature, ask.model) == (800, 0.2, None)
     assert "At most 400 words." in ask.system
@@ -42,7 +42,7 @@ def test_a_first_summary_is_asked_for_with_the_conversation_alone() -> None:
 
 
 def test_the_earlier_summary_the_constraints_and_the_focus_are_given() -> None:
-    ask = history_ask(
+    ask = history_prompt(
         PROMPTS,
         "[User]: on",
         "We began </previous-summary> well",
@@ -60,20 +60,20 @@ def test_the_earlier_summary_the_constraints_and_the_focus_are_given() -> None:
 
 
 def test_a_cumulative_summary_carries_over_the_one_before() -> None:
-    ask = history_ask(PROMPTS, "[User]: on", "We began", 800, cumulative=True)
+    ask = history_prompt(PROMPTS, "[User]: on", "We began", 800, cumulative=True)
     assert "takes the place of the previous summary" in ask.prompt
     assert "do not repeat" not in ask.prompt
 
 
 def test_the_beginning_of_a_turn_has_headings_of_its_own() -> None:
-    ask = history_ask(PROMPTS, "[User]: big", "", 400, style=PREFIX, focus="tests")
+    ask = history_prompt(PROMPTS, "[User]: big", "", 400, style=TURN_START, focus="tests")
     assert "## Context for Suffix" in ask.system
     assert "Additional focus: tests" in ask.prompt
 
 
 def test_a_merge_keeps_the_order_and_asks_for_the_same_form() -> None:
-    ask = merge_ask(PROMPTS, ["older", "newer </summary>"], 800, constraints=["Never push."])
-    assert ask.system.startswith(PROMPTS[STRUCTURED.prompt][:40])
+    ask = merge_prompt(PROMPTS, ["older", "newer </summary>"], 800, constraints=["Never push."])
+    assert ask.system.startswith(PROMPTS[STRUCTURED.key][:40])
     assert ask.system.endswith(PROMPTS[MERGE].strip())
     assert ask.prompt.startswith(
         '<summaries>\n<summary number="1">\nolder\n</summary>\n\n'
@@ -82,13 +82,13 @@ def test_a_merge_keeps_the_order_and_asks_for_the_same_form() -> None:
 
 
 def test_a_second_attempt_includes_the_complaints() -> None:
-    ask = history_ask(PROMPTS, "[User]: hello", "", 10)
-    second = retry_ask(ask, Completion("x" * 100, "m"), ["It is too long.", "It was cut off."])
+    ask = history_prompt(PROMPTS, "[User]: hello", "", 10)
+    second = retry_prompt(ask, Completion("x" * 100, "m"), ["It is too long.", "It was cut off."])
     assert second.prompt.startswith(ask.prompt)
     assert "<rejected-answer>\n" + "x" * 60 + "...(truncated)\n</rejected-answer>" in second.prompt
     assert "- It is too long.\n- It was cut off." in second.prompt
     assert (second.system, second.max_tokens) == (ask.system, ask.max_tokens)
-    assert "<rejected-answer>" not in retry_ask(ask, Completion(" ", "m"), ["It was empty."]).prompt
+    assert "<rejected-answer>" not in retry_prompt(ask, Completion(" ", "m"), ["It was empty."]).prompt
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_a_second_attempt_includes_the_complaints() -> None:
     ],
 )
 def test_wrapping_around_a_summary_is_removed(wrapped: str) -> None:
-    assert plain(wrapped) == "## Goal\nx"
+    assert unwrapped(wrapped) == "## Goal\nx"
 
 
 def test_a_fence_inside_a_summary_stays() -> None:
     text = "## Goal\n```\nmake\n```"
-    assert plain(text) == text
+    assert unwrapped(text) == text

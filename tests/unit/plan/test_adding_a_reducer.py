@@ -7,10 +7,10 @@ from hypothesis import given
 
 from app.core.plan.pipeline import EVICTIONS, Plan, Row, Situation, plan
 from app.core.plan.reducers.economics import Moment
-from app.core.plan.state.answers import PairedResult
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
+from app.core.plan.state.results import PairedResult
 from app.core.plan.state.stubs import apply_stubs, stub_for
 from app.core.plan.update import PlanInputs
 from app.core.policy.groups import Economics
@@ -31,17 +31,17 @@ class ErrorReducer:
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stubs only; drops nothing."""
-        old = (answer for answer in context.answers if self._may_go(answer, context))
+        old = (pair for pair in context.paired_results if self._may_go(pair, context))
         stubs = (stub_for(one.result.event, context, REDUCER, "error_of_an_earlier_turn") for one in old)
         return apply_stubs(context, state, [stub for stub in stubs if stub is not None])
 
-    def _may_go(self, answer: PairedResult, context: Context) -> bool:
-        event = answer.result.event
+    def _may_go(self, pair: PairedResult, context: Context) -> bool:
+        event = pair.result.event
         if not event.is_error or event.turn >= context.turn:
             return False
         if event.pinned or event.seq in context.shown_again or event.tool in self.never_evict:
             return False
-        return answer.call is not None and answer.result.stub is None
+        return pair.call is not None and pair.result.stub is None
 
 
 ERRORS = Row(lambda at: ErrorReducer(at.policy.retention.never_evict), lambda at, _: at.may_evict)

@@ -3,13 +3,14 @@
 import pytest
 
 from app.core.log.events import EventType
-from app.core.plan.reducers.caps import ALWAYS, find_cut
 from app.core.plan.state import cuts
 from app.core.plan.state.context import Context
 from app.core.plan.state.cuts import (
+    ALWAYS,
     CutPoint,
     back,
     choose,
+    find_cut,
     forward,
     stop_by_count,
     stop_by_tokens,

@@ -12,8 +12,8 @@ from app.core.memory.cover import Summary
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.economics import EconomicReducer
 from app.core.plan.reducers.fold import HealReducer
-from app.core.plan.state.answers import REPORT_TOKENS_MAX, WorkedFiles, found, held_content, ranked
 from app.core.plan.state.frontier import START, Drop
+from app.core.plan.state.results import REPORT_TOKENS_MAX, WorkedFiles, found, held_content, ranked_files
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import PRESETS, Policy
 from app.core.tokens.budget import ROUND_SHARE, Budget
@@ -81,7 +81,7 @@ def test_an_edit_that_only_deletes_shows_nothing() -> None:
     log.user()
     deletion = {"file_path": "a.py", "old_string": "a " * 200, "new_string": ""}
     add_call(log, "Edit", deletion)
-    assert files_shown(log) == {} and ranked(log.plan(1_000_000).context) == ()
+    assert files_shown(log) == {} and ranked_files(log.plan(1_000_000).context) == ()
     first = read(log, "a.py")
     add_call(log, "Edit", deletion)
     assert files_shown(log) == {"a.py": (first,)}
@@ -138,14 +138,14 @@ def test_content_leaves_the_working_set_when_its_file_is_no_longer_used() -> Non
     old, changed = read(log, "a.py"), add_edit(log, "a.py")
     new = read(log, "b.py")
     context = log.plan(1_000_000).context
-    assert ranked(context, 4) == (changed, new, old)
+    assert ranked_files(context, 4) == (changed, new, old)
     for _ in range(4):
         add_search(log)
-    assert ranked(log.plan(1_000_000).context, 4) == (changed,)  # arguments stay four times as long
-    assert ranked(log.plan(1_000_000).context, 0) == ()
+    assert ranked_files(log.plan(1_000_000).context, 4) == (changed,)  # arguments stay four times as long
+    assert ranked_files(log.plan(1_000_000).context, 0) == ()
     log.user()
-    assert ranked(log.plan(1_000_000).context, 8) == (changed,)
-    assert set(ranked(log.plan(1_000_000).context)) == {old, changed, new}
+    assert ranked_files(log.plan(1_000_000).context, 8) == (changed,)
+    assert set(ranked_files(log.plan(1_000_000).context)) == {old, changed, new}
 
 
 def test_the_working_set_is_smaller_where_writing_the_cache_is_dearer() -> None:
@@ -157,7 +157,7 @@ def test_the_working_set_is_smaller_where_writing_the_cache_is_dearer() -> None:
     context = log.plan(1_000_000).context
 
     def goes(cache: CacheProfile) -> bool:
-        queue = EconomicReducer(DEFAULT.retention, DEFAULT.economics, cache, "cold").queue(context, START)
+        queue = EconomicReducer(DEFAULT.retention, DEFAULT.economics, cache, "cold").due_candidates(context, START)
         return file in {candidate.item.event.seq for candidate in queue}
 
     assert [goes(cache) for cache in (ANTHROPIC, OPENAI, OPENAI_PAID, ANTHROPIC_HOUR)] == [False, False, False, True]
@@ -194,7 +194,7 @@ def test_the_budget_keeps_the_newest_content_of_files_outside_the_working_set() 
     for _ in range(3):
         log.user()
     context = log.plan(1_000_000).context
-    assert ranked(context, 4) == ()
+    assert ranked_files(context, 4) == ()
     assert held_content(context, 4, 10_000) == (file,)
 
 
@@ -317,7 +317,7 @@ def test_files_are_restored_into_a_third_of_the_freed_tokens() -> None:
         add_search(log, 700)
     room = 6_000
     found = make_plan(log, room)
-    assert old not in ranked(found.context, DEFAULT.retention.working_set)  # no longer in the working set
+    assert old not in ranked_files(found.context, DEFAULT.retention.working_set)  # no longer in the working set
     assert old in whole_seqs(found)
     assert found.context.tokens <= Budget(room, 0, 0, room, int(0.7 * room)).refill
     tight = make_plan(log, room, replace(DEFAULT, low_water=1.0))
@@ -399,7 +399,7 @@ def test_knowledge_of_files_is_independent_of_batches(steps: list[tuple[str, str
             add_edit(log, path)
         else:
             add_call(log, "Write", {"file_path": path, "content": "new"})
-    answers = log.plan(1_000_000).context.answers
+    answers = log.plan(1_000_000).context.paired_results
     at_once = WorkedFiles().extend(answers)
     for count in range(len(answers) + 1):
         assert WorkedFiles().extend(answers[:count]).extend(answers[count:]) == at_once

@@ -16,9 +16,9 @@ from app.core.tokens.models import CacheProfile
 def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
     """Return the reason to refuse a reduction; None if it is accepted.
 
-    It is accepted for a context above its target. Otherwise, one that leaves less than ROOM_SHARE of the threshold free
+    It is accepted for a context above its target. Otherwise, one that leaves less than ROOM_SHARE of the trigger free
     would soon be repeated, so it must save that much, and as much as all earlier ones together. A reduction to within
-    the threshold that folds more is accepted too: it cannot be repeated until there is another summary.
+    the trigger that folds more is accepted too: it cannot be repeated until there is another summary.
     """
     limit, room = budget.trigger, budget.trigger - reduced.context.tokens
     if before.context.tokens > budget.target or room >= ROOM_SHARE * limit:
@@ -29,11 +29,11 @@ def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | Non
     gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
     if saved >= max(gone, ROOM_SHARE * limit):
         return None
-    return f"the allowed evictions would save only {budget.shown(saved)} tokens, and {above_threshold(before, budget)}"
+    return f"the allowed evictions would save only {budget.shown(saved)} tokens, and {above_trigger(before, budget)}"
 
 
-def above_threshold(reduced: Reduced, budget: Budget) -> str:
-    """Return the part of a stall's reason that compares the context's size with its threshold."""
+def above_trigger(reduced: Reduced, budget: Budget) -> str:
+    """Return the part of a stall's reason that compares the context's size with its trigger."""
     size, most = budget.shown(reduced.context.tokens), budget.shown(budget.trigger)
     return f"the context's {size} tokens are above the threshold of {most}"
 
@@ -44,11 +44,12 @@ def last_unit_seq(context: Context) -> int:
 
 
 def rewrite_cost(
-    context: Context, state: Frontier, cache: CacheProfile, outside: int = 0, end: int | None = None
+    context: Context, state: Frontier, cache: CacheProfile, outside: int, end: int | None
 ) -> Callable[[Item], int]:
     """Return a function that returns the tokens to write to the cache again if an item changes.
 
-    Call it for items before `end`, where the cached part of the context ends; None: it ends where the last call did.
+    Only items before `end` have a cost: there the cached part of the context ends. None: it ends where the last call
+    did.
 
     An automatic cache keeps everything before a changed item. A cache with markers keeps everything before the item's
     round, where an earlier request ended and left an entry, if a marker in the round reaches that entry. If not, or if
@@ -58,16 +59,13 @@ def rewrite_cost(
     rounds, total = context.rounds, outside + context.tokens
     end = last_unit_seq(context) if end is None else end
     whole_to = _last_whole_write(context, state, cache)
-    last = bisect_right(rounds.firsts, end) - 1
-    in_front: Sequence[int] = rounds.tokens_before
-    if rounds.late >= end or end not in rounds.firsts[last : last + 1]:
-        in_front, last = _sent_before_units(context, end), -1
+    before_units, last = _tokens_before_units(context, end)
     unsent = sum([item.tokens for item in takewhile(lambda item: item.event.seq >= end, reversed(context.items))])
     everything = total if outside and not context.prefix else sum(context.item_tokens) - unsent
 
     def tokens(item: Item) -> int:
         index = bisect_right(rounds.firsts, item.event.call_seq or item.event.seq) - 1
-        unit, following = context.units[index], in_front[last] - in_front[index]
+        unit, following = context.units[index], before_units[last] - before_units[index]
         if cache.lookback_blocks is None:
             following -= sum(
                 before.tokens for before in takewhile(lambda one: one.event.seq != item.event.seq, unit.all_items)
@@ -80,10 +78,17 @@ def rewrite_cost(
     return tokens
 
 
-def _sent_before_units(context: Context, end: int) -> Sequence[int]:
-    """Return the tokens before each unit, without the results that arrived at `end` or later."""
+def _tokens_before_units(context: Context, end: int) -> tuple[Sequence[int], int]:
+    """Return the tokens before each unit, and the position of `end` among them.
+
+    The known sums do if no result arrived late and `end` begins a unit. Otherwise results after `end` do not count.
+    """
+    rounds = context.rounds
+    last = bisect_right(rounds.firsts, end) - 1
+    if rounds.late < end and end in rounds.firsts[last : last + 1]:
+        return rounds.tokens_before, last
     sent = (sum(item.tokens for item in unit.all_items if item.event.seq < end) for unit in context.units)
-    return list(accumulate(sent, initial=0))
+    return list(accumulate(sent, initial=0)), -1
 
 
 def _within_reach(unit: Unit, lookback: int) -> bool:
@@ -98,9 +103,8 @@ def _is_call(item: Item) -> bool:
 
 def _last_whole_write(context: Context, state: Frontier, cache: CacheProfile) -> int:
     """Return the last seq of the last request written as a whole: to a cold cache, or as the first of an epoch."""
-    known = max(state.began, state.earned_to, 0)
     cold = (seq - 1 for seconds, seq in reversed(context.rounds.pauses) if seconds >= cache.ttl_seconds)
-    return max(known, next(cold, 0))
+    return max(state.began, state.earned_to, next(cold, 0))
 
 
 def earnings_so_far(context: Context, state: Frontier, cache: CacheProfile) -> float:
@@ -113,7 +117,7 @@ def earnings_so_far(context: Context, state: Frontier, cache: CacheProfile) -> f
     return state.earned + calls * (cache.read_price * state.saved - rounding_cost)
 
 
-def baseline_cost(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> float:
+def baseline_cost(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> float:
     """Return the minimum cost of sending everything so far: all of it written once and read at each later call."""
     rounds = context.rounds
     fixed = outside + context.tokens - rounds.shown

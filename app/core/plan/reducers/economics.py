@@ -23,9 +23,9 @@ from app.core import dataclass
 from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost, with_credit
 from app.core.plan.reducers.once import OnceReducer
 from app.core.plan.reducers.retention import candidates
-from app.core.plan.state.answers import found, held_content, ranked
 from app.core.plan.state.context import Context, Reduced
-from app.core.plan.state.frontier import START, Frontier
+from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.results import found, held_content, ranked_files
 from app.core.plan.state.stubs import Candidate, apply_stubs, stubs_for
 from app.core.policy.groups import Economics, Retention
 from app.core.tokens.budget import Budget
@@ -58,52 +58,55 @@ class EconomicReducer:
     once: OnceReducer | None = None
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stub the candidates that are due; under pressure all but the newest content of files."""
-        if self.moment == "pressed":  # then, if necessary, small results and listings too
+        """Stub the candidates that are due; under pressure all but the held content (`held_content`).
+
+        Small results and listings follow only if the context is then still above its goal.
+        """
+        if self.moment == "pressed":
             done, stays = Reduced(context, state), held_content(context, self.retention.working_set, budget.goal)
             for forced in (False, True):
                 if not forced or done.context.tokens > budget.goal:
                     rest = candidates(done.context, self.retention, forced=forced, before=self.keep_from, stays=stays)
                     done = self._apply(done.context, done.state, rest)
             return done
-        queue = self.queue(context, state)
-        if not queue:
+        going = self.due_candidates(context, state)
+        if not going:
             return Reduced(context, state)
-        done = self._apply(context, state, queue)
+        done = self._apply(context, state, going)
         if self.outside + done.context.tokens < self.cache.minimum_tokens:
             return Reduced(context, state)  # the provider would cache nothing and bill it all at every call
         return done if self.moment == "cold" or self._is_covered(context, state, done) else Reduced(context, state)
 
     def idle(self, context: Context, state: Frontier) -> bool:
         """Return whether nothing is due."""
-        return not self.queue(context, state)
+        return not self.due_candidates(context, state)
 
-    def queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
+    def due_candidates(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
         """Return the candidates that are due at a warm or cold cache; none if they save too little.
 
-        `idle` and `reduce` ask for those of one context, which are found once.
+        The result for the last context is kept, because `idle` and `reduce` ask for the same.
         """
         known = vars(self).get("_found")
         if known is not None and known[0] is context and known[1] is state:
             found: tuple[Candidate, ...] = known[2]
             return found
-        queue, least = candidates(context, self.retention, before=self.keep_from), self.economics.least_tokens
-        if queue and sum(candidate.saves for candidate in queue) >= least:
-            queue = self.waiting(queue, context, state)
+        going, least = candidates(context, self.retention, before=self.keep_from), self.economics.least_tokens
+        if going and sum(candidate.saves for candidate in going) >= least:
+            going = self.queue(going, context, state)
             if self.moment == "warm" and self.called:
-                queue = due(context, queue, self.cache, self.economics, state, self.outside, self.written_to(context))
+                going = due(context, going, self.cache, self.economics, state, self.outside, self.written_to(context))
             elif self.moment == "warm" or (self.moment == "cold" and not self.economics.on_cold):
-                queue = ()
-        if sum(candidate.saves for candidate in queue) < least:
-            queue = ()
-        vars(self)["_found"] = (context, state, queue)
-        return queue
+                going = ()
+        if sum(candidate.saves for candidate in going) < least:
+            going = ()
+        vars(self)["_found"] = (context, state, going)
+        return going
 
-    def waiting(self, queue: Iterable[Candidate], context: Context, state: Frontier) -> tuple[Candidate, ...]:
-        """Return those of all candidates that may be evicted at a warm or cold cache once that pays."""
+    def queue(self, every: Iterable[Candidate], context: Context, state: Frontier) -> tuple[Candidate, ...]:
+        """Return those of all candidates that wait to be evicted, at a warm or cold cache, until that pays."""
         stays = self.working_set(context, state)
         sent_seq = last_unit_seq(context)  # unsent events stay unless the budget demands it
-        return tuple(one for one in queue if one.item.event.seq not in stays and one.item.event.seq < sent_seq)
+        return tuple(one for one in every if one.item.event.seq not in stays and one.item.event.seq < sent_seq)
 
     def working_set(self, context: Context, state: Frontier) -> Collection[int]:
         """Return the seqs of the newest file content and search results, which stay unless the budget demands it.
@@ -116,7 +119,7 @@ class EconomicReducer:
         surcharge = self.cache.write_price - self.cache.read_price
         calls = ceil(calls * min(1.0, USUAL_SURCHARGE / surcharge)) if surcharge > 0 else calls
         was_forced = self.moment == "warm" and (state.folds or state.drops)
-        files = context.worked_files.seqs() if calls and was_forced else frozenset(ranked(context, calls))
+        files = context.worked_files.seqs() if calls and was_forced else frozenset(ranked_files(context, calls))
         return files.union(found(context, calls))
 
     def _is_covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
@@ -140,27 +143,22 @@ gain of evicting it at this call alone. A plain tuple, since each context makes 
 
 
 def parts(
-    context: Context,
-    queue: Sequence[Candidate],
-    cache: CacheProfile,
-    state: Frontier = START,
-    outside: int = 0,
-    end: int | None = None,
+    context: Context, queue: Sequence[Candidate], cache: CacheProfile, state: Frontier, outside: int, end: int | None
 ) -> Iterator[QueuePart]:
     """Yield the parts of a queue from the newest candidate alone to all of it, unless no call has sent them yet.
 
     Carrying counts from the first call that could have left a candidate out, and not before the view began. `end` is as
     in `rewrite_cost`.
     """
-    answers = context.rounds.seqs
+    replies = context.rounds.seqs
     costs = rewrite_cost(context, state, cache, outside, end)
     surcharge = cache.write_price - cache.read_price
     carried, saves = 0.0, 0
     for candidate in reversed(queue):
         seq = candidate.item.event.seq
-        if seq <= state.began and (not answers or answers[-1] <= state.began):
+        if seq <= state.began and (not replies or replies[-1] <= state.began):
             continue  # no call of this view has sent it yet
-        calls = len(answers) - bisect_right(answers, max(candidate.since, state.began))
+        calls = len(replies) - bisect_right(replies, max(candidate.since, state.began))
         carried += cache.read_price * candidate.saves * calls
         saves += candidate.saves
         rewritten = max(0, costs(candidate.item) - saves)
@@ -173,9 +171,9 @@ def due(
     queue: Sequence[Candidate],
     cache: CacheProfile,
     economics: Economics,
-    state: Frontier = START,
-    outside: int = 0,
-    end: int | None = None,
+    state: Frontier,
+    outside: int,
+    end: int | None,
 ) -> tuple[Candidate, ...]:
     """Return the newest part of the queue whose carrying cost exceeds its rewriting cost most; empty if there is none.
 
@@ -199,9 +197,9 @@ def payoff_seq(context: Context, saves: Mapping[int, int], cache: CacheProfile) 
     """Return the seq from which leaving out the events in `saves` (seq to tokens saved) pays; None if it never does.
 
     The context's past calls predict the number of later ones: their savings at the read price must cover the rewriting.
-    Events after the model's last answer have not been sent, and cost nothing to leave out.
+    Events after the model's last reply have not been sent, and cost nothing to leave out.
     """
-    answers, sent = context.rounds.seqs, last_unit_seq(context)
+    replies, sent = context.rounds.seqs, last_unit_seq(context)
     best, start, saved, following = 0.0, None, 0, 0
     for item in reversed(context.items):
         seq = item.event.seq
@@ -209,7 +207,7 @@ def payoff_seq(context: Context, saves: Mapping[int, int], cache: CacheProfile) 
         if seq < sent:
             following += item.tokens - saves.get(seq, 0)
         if seq in saves:
-            gain = len(answers) * cache.read_price * saved - (cache.write_price - cache.read_price) * following
+            gain = len(replies) * cache.read_price * saved - (cache.write_price - cache.read_price) * following
             if gain >= best:
                 best, start = gain, seq
     return start

@@ -8,12 +8,12 @@ from app.core.log.event import lazy
 from app.core.log.events import EventType
 from app.core.memory.cover import COVER_SHARE, Summary, clip, ends, refine, tiling
 from app.core.plan.state import wording
-from app.core.plan.state.answers import held_content, held_messages
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
 from app.core.plan.state.frontier import NEWER, SPARSE, Drop, Fold, Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import count_summaries, summary_blocks
+from app.core.plan.state.results import held_content, held_messages
 from app.core.plan.state.settled import settled_lines
 from app.core.policy.groups import Summarize
 from app.core.tokens.budget import SLACK, Budget, allowed_excess
@@ -24,7 +24,7 @@ WIDE_SHARE: Final = 0.5
 """The share of the goal below which a context with a policy's single or clipped summary has room to spare, which folded
 events then fill verbatim."""
 CUT_SHARE: Final = 0.25
-"""The maximum share of the summaries that is cut to keep file content."""
+"""The maximum share of the summaries that is cut to keep held content."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class FoldReducer:
     """Folds the oldest events under `tree`: the live summaries, and those that they were merged from.
 
     It folds at least up to the seq `least_to`, as far as summaries reach; with `everything`, all that they cover.
-    Events from `keep_from` on stay verbatim, the newest first, as far as the target allows. So does the newest content
-    of files, unless `calls` is 0 (`retention.working_set`).
+    Events from `keep_from` on stay verbatim, the newest first, as far as the target allows. Held content
+    stays too (`held_content`), unless `working_set`, the knob of retention, is 0.
     """
 
     tree: tuple[Summary, ...]
@@ -41,7 +41,7 @@ class FoldReducer:
     least_to: int = 0
     everything: bool = False
     keep_from: int | None = None
-    calls: int = 0
+    working_set: int = 0
 
     @lazy
     def ends(self) -> tuple[int, ...]:
@@ -60,46 +60,59 @@ class FoldReducer:
         is left, since one summary may cover far more than had to go. If no fold reaches the goal, the one that leaves
         the fewest tokens is taken. A fold that saves nothing is not made, unless `least_to` demands it.
         """
-        first = max(state.folded_to, self.fold_end(self.least_to))
-        choices = [to_seq for to_seq in self.ends if to_seq >= max(first, 1)]
+        first_end = max(state.folded_to, self.fold_end(self.least_to), 1)
+        choices = [to_seq for to_seq in self.ends if to_seq >= first_end]
         if not choices:
             return Reduced(context, state)
-        held = held_content(context, self.calls, budget.goal)
+        held = held_content(context, self.working_set, budget.goal)
         weights = _Weights(context, state, context.counter, held)
-        totals = {to_seq: weights.total(tiling(self.tree, 1, to_seq), to_seq) for to_seq in choices}
-        fitting = () if self.everything else (to_seq for to_seq in choices if totals[to_seq] <= budget.goal)
-        if self.everything:
-            totals = {seq: total - weights.headers(tiling(self.tree, 1, seq)) for seq, total in totals.items()}
-        to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (totals[seq], -seq))
-        if self.least_to <= state.folded_to and totals[to_seq] >= context.tokens:
+        to_seq, total = self._choose_end(weights, budget, choices)
+        if self.least_to <= state.folded_to and total >= context.tokens:
             return Reduced(context, state)
-        cover, room = tiling(self.tree, 1, to_seq), budget.goal - totals[to_seq]
+        cover, room = tiling(self.tree, 1, to_seq), budget.goal - total
         if self.rules.view == "all":
             cover = refine(self.tree, cover, room, weights.cost)
             room = budget.goal - weights.total(cover, to_seq) + weights.saved_by_joining(cover)
-        elif totals[to_seq] > WIDE_SHARE * budget.goal and not budget.fallback_target:
+        elif total > WIDE_SHARE * budget.goal and not budget.fallback_target:
             room = 0  # the policy chooses what it keeps next to its summary
+        start = self._shown_from(weights, cover, to_seq, room, budget)
+        return fold(context, state, cover, self.rules, start, held)
+
+    def _choose_end(self, weights: "_Weights", budget: Budget, choices: Sequence[int]) -> tuple[int, int]:
+        """Return the first end that fits the goal, else the one that leaves the fewest tokens, and these tokens.
+
+        `everything`: always the latter, without the tokens of the summaries' headers.
+        """
+        totals = {to_seq: weights.total(tiling(self.tree, 1, to_seq), to_seq) for to_seq in choices}
+        if self.everything:
+            totals = {seq: total - weights.headers(tiling(self.tree, 1, seq)) for seq, total in totals.items()}
+        fitting = () if self.everything else (seq for seq in choices if totals[seq] <= budget.goal)
+        to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (totals[seq], -seq))
+        return to_seq, totals[to_seq]
+
+    def _shown_from(self, weights: "_Weights", cover: Sequence[Summary], end: int, room: int, budget: Budget) -> int:
+        """Return the first covered seq that stays verbatim, by the room and the newest part of a retry or `force`."""
         slack, over = int(SLACK * budget.goal), allowed_excess(budget.goal, budget.trigger)
-        shown_from = to_seq + 1 if self.everything else weights.verbatim_from(to_seq, room, slack, over)
-        if self.keep_from is not None and self.keep_from < shown_from:
-            shown = sum(map(weights.cost, cover))  # a retry shortens its summaries rather than its newest part
-            cut = max(0, shown - int(COVER_SHARE * budget.target)) if budget.fallback_target else 0
-            most = budget.target - weights.total(cover, to_seq) + cut
-            shown_from = min(shown_from, max(self.keep_from, weights.verbatim_from(to_seq, most, 0, 0)))
-        return fold(context, state, cover, self.rules, shown_from, held)
+        start = end + 1 if self.everything else weights.verbatim_from(end, room, slack, over)
+        if self.keep_from is None or self.keep_from >= start:
+            return start
+        # A retry shortens its summaries rather than its newest part.
+        excess = sum(map(weights.cost, cover)) - int(COVER_SHARE * budget.target) if budget.fallback_target else 0
+        most = budget.target - weights.total(cover, end) + max(0, excess)
+        return min(start, max(self.keep_from, weights.verbatim_from(end, most, 0, 0)))
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Fold dropped events that a summary covers by now, even if that makes the context larger.
 
-        Events after them that are shown and covered too stay verbatim, if the context then is within its threshold.
+        Events after them that are shown and covered too stay verbatim, if the context is then within the trigger.
         """
         lost_to = self.heal_to(state)
         if not lost_to:
             return Reduced(context, state)
         cover = tiling(self.tree, 1, max(state.folded_to, self.fold_end(lost_to)))
-        held = held_messages(context, budget.goal) if self.calls else ()
+        held = held_messages(context, budget.goal) if self.working_set else ()
         verbatim = fold(context, state, cover, self.rules, shown_from=lost_to + 1, held=held)
-        if verbatim.context.tokens <= budget.threshold:
+        if verbatim.context.tokens <= budget.trigger:
             return verbatim
         return replace(self, least_to=lost_to).reduce(context, budget, state)
 
@@ -115,11 +128,11 @@ class FoldReducer:
 
 @dataclass(frozen=True, slots=True)
 class HealReducer:
-    """Folds dropped events that a summary covers by now; `calls` as in `FoldReducer`."""
+    """Folds dropped events that a summary covers by now; `working_set` as in `FoldReducer`."""
 
     tree: tuple[Summary, ...]
     rules: Summarize
-    calls: int = 0
+    working_set: int = 0
 
     def idle(self, context: Context, state: Frontier) -> bool:
         """Return whether there is nothing to heal."""
@@ -127,7 +140,7 @@ class HealReducer:
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Apply `FoldReducer.heal`."""
-        return FoldReducer(self.tree, self.rules, calls=self.calls).heal(context, budget, state)
+        return FoldReducer(self.tree, self.rules, working_set=self.working_set).heal(context, budget, state)
 
 
 class _Weights:

@@ -1,14 +1,17 @@
 """The last resort: bring a context within its target without any summary.
 
-It runs only above the target and makes room down to `budget.low`, no more than needed, the least valuable first:
+It runs only above the target and removes no more than needed, the least valuable first:
 
-1. The oldest units of earlier turns are dropped, with one note for all of them.
+1. The oldest units before the policy's newest part (`Cut`; without one, those of earlier turns) are dropped, with one
+   note for all of them.
 2. The largest results are shortened to their head and tail.
 3. Older results become stubs.
-4. The oldest units of the running turn are dropped.
+4. The oldest of all other units are dropped, except the newest unit.
+5. Results are shortened further.
 
-The newest part that the policy keeps (`Cut`), and the remains of results, are reduced only down to the target. Each
-step spares the newest content of files first, and takes it only if the context still does not fit.
+Protected units are never dropped. The first step reduces to `budget.low`, the last one to the target, those between to
+`budget.low` if the policy sets no newest part, else to the target. All steps first spare the events in `held`, and run
+again without sparing them if the context still does not fit.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,9 +21,9 @@ from typing import Final
 from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.plan.reducers import economics
-from app.core.plan.reducers.caps import find_cut
 from app.core.plan.reducers.retention import SUPERSEDED
 from app.core.plan.state.context import Context, Reduced, Unit
+from app.core.plan.state.cuts import find_cut
 from app.core.plan.state.drops import drop_units, trim_note
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
@@ -77,11 +80,11 @@ class LastResortReducer:
             free = {seq for seq, u in droppable.items() if not any(i.event.seq in stays for i in u.all_items)}
             done = _drop_oldest(done, older & free, budget, budget.low, "oldest_turns_over_target")
             for chars in SHORTEN_CHARS:
-                done = _shorten(done, rest, chars, "shortened", stays)
+                done = _shorten_results(done, rest, chars, "shortened", stays)
             done = _stub_older(done, rest, stays)
             done = _drop_oldest(done, free, budget, rest, "oldest_rounds_over_target")
             for chars in SHORTEN_FURTHER_CHARS:
-                done = _shorten(done, budget.target, chars, "shortened_further", stays)
+                done = _shorten_results(done, budget.target, chars, "shortened_further", stays)
         done = restore(done, state, budget, rest)
         return trim_note(done, budget.target)
 
@@ -89,7 +92,7 @@ class LastResortReducer:
 def shorten_all(done: Reduced) -> Reduced:
     """Shorten all results as far as possible and drop nothing, since the note may take more tokens than drops save."""
     done = _stub_older(done, 0)
-    return _shorten(done, 0, LEAST_CHARS, "shortened_further")
+    return _shorten_results(done, 0, LEAST_CHARS, "shortened_further")
 
 
 def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goal: int, reason: str) -> Reduced:
@@ -110,7 +113,7 @@ def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goa
             break
         size = sum(item.tokens for item in unit.all_items)
         if size > over:
-            stubs = _shortened_by(over, unit, context)
+            stubs = _shorten_unit(over, unit, context)
             fits = over <= allowed_excess(goal, budget.target)
             if stubs or (fits and size - over > SLACK * goal):
                 break
@@ -127,11 +130,11 @@ def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goa
     return apply_stubs(done.context, done.state, stubs)
 
 
-def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
+def _shorten_unit(over: int, unit: Unit, context: Context) -> list[Stub]:
     """Return stubs that shorten the results of a unit by `over` tokens, the largest first; none if impossible."""
     stubs: list[Stub] = []
     for item in sorted(_results(unit.all_items), key=lambda i: (-i.tokens, i.event.seq)):
-        short = _short(item, over, LEAST_CHARS, context, "shortened")
+        short = _shortened_stub(item, over, LEAST_CHARS, context, "shortened")
         if short is not None:
             stubs.append(short)
             over -= item.tokens - short.tokens
@@ -140,7 +143,7 @@ def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
     return []
 
 
-def _short(item: Item, over: int, least_chars: int, context: Context, reason: str) -> Stub | None:
+def _shortened_stub(item: Item, over: int, least_chars: int, context: Context, reason: str) -> Stub | None:
     """Return a result shortened by about `over` tokens, with at least `least_chars` at each end; None if impossible."""
     text = content_text((item.event.body or {}).get("content"))
     if (item.stub is not None and item.stub.chars == 0) or len(text) <= 2 * least_chars:
@@ -156,7 +159,7 @@ def _short(item: Item, over: int, least_chars: int, context: Context, reason: st
         chars = max(least_chars, chars * 9 // 10)
 
 
-def _shorten(done: Reduced, goal: int, chars: int, reason: str, stays: Collection[int] = ()) -> Reduced:
+def _shorten_results(done: Reduced, goal: int, chars: int, reason: str, stays: Collection[int] = ()) -> Reduced:
     """Shorten results longer than twice `chars`, the largest first, by no more than the excess over `goal`.
 
     Results in `stays` stay.
@@ -167,7 +170,7 @@ def _shorten(done: Reduced, goal: int, chars: int, reason: str, stays: Collectio
     for item in sorted(_results(context.items), key=lambda i: (-i.tokens, i.event.seq)):
         if over <= 0:
             break
-        short = None if item.event.seq in stays else _short(item, over, chars, context, reason)
+        short = None if item.event.seq in stays else _shortened_stub(item, over, chars, context, reason)
         if short is not None:
             stubs.append(short)
             over -= item.tokens - short.tokens
@@ -199,7 +202,9 @@ def restore(done: Reduced, before: Frontier, budget: Budget, goal: int, order: S
         if size - item.tokens <= room:
             whole[seq] = Item(item.event, size)
         elif is_result:
-            short = _short(Item(item.event, size), size - item.tokens - room, LEAST_CHARS, context, "shortened")
+            short = _shortened_stub(
+                Item(item.event, size), size - item.tokens - room, LEAST_CHARS, context, "shortened"
+            )
             if short is None or not item.tokens < short.tokens <= item.tokens + room:
                 continue
             longer.append(short)

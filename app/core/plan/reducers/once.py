@@ -15,10 +15,10 @@ from app.core.lexicon.identifiers import is_recall_tool
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.reducers.earnings import earnings_so_far, last_unit_seq
-from app.core.plan.state.answers import use_of
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
+from app.core.plan.state.results import use_of
 from app.core.plan.state.stubs import LISTING_TOKENS_MAX, Candidate, apply_stubs, stubs_for
 from app.core.policy.groups import Retention
 from app.core.policy.policy import Policy
@@ -67,16 +67,17 @@ class OnceReducer:
     def _unstubbed(self, context: Context) -> list[Item]:
         return [item for item in reversed(self._results(context, 2)) if item.stub is None]
 
-    def _results(self, context: Context, answer: int) -> list[Item]:
-        """Return the results to show once, newest first: of the model's last answer (1) or of the one before it (2).
+    def _results(self, context: Context, reply: int) -> list[Item]:
+        """Return the results to show once, newest first: those of the calls in the model's last reply (1), or in the
+        one before it (2).
 
         Everything after the oldest of them is not cached either and is written one call later. Results for which that
         costs more than it saves are not returned.
         """
         rounds, cache = context.rounds, self.cache
-        if self.tokens is None or cache.lookback_blocks is None or len(rounds.seqs) < answer:
+        if self.tokens is None or cache.lookback_blocks is None or len(rounds.seqs) < reply:
             return []
-        first, end = rounds.seqs[-answer], inf if answer == 1 else rounds.seqs[1 - answer]
+        first, end = rounds.seqs[-reply], inf if reply == 1 else rounds.seqs[1 - reply]
         units = context.units[bisect_left(rounds.firsts, first) : bisect_left(rounds.firsts, end)]
         found: list[Item] = []
         count, gain = 0, 0.0
@@ -127,14 +128,14 @@ def _is_repeated(context: Context, result: Event) -> bool:
     call = context.item(result.call_seq or 0)
     if call is None or call.event.body is None:
         return False
-    asks = call.event.request_keys if call.event.has_single_argument else call.event.request_keys[:1]
-    for answer in context.answers:
-        before, earlier = answer.result.event, answer.call
+    keys = call.event.request_keys if call.event.has_single_argument else call.event.request_keys[:1]
+    for pair in context.paired_results:
+        before, earlier = pair.result.event, pair.call
         if before.seq >= result.seq:
             break
         if earlier is None or before.is_error:
             continue
-        if asks and not set(asks).isdisjoint(earlier.event.request_keys):
+        if keys and not set(keys).isdisjoint(earlier.event.request_keys):
             return True
         same = before.tool == result.tool and before.tokens == result.tokens
         if same and earlier.event.arguments == call.event.arguments:

@@ -1,6 +1,6 @@
 """Retention: old results and the long arguments of old calls, which may be evicted by rule.
 
-Without economics they are evicted if the budget demands it, oldest first.
+Without economics they are evicted when `policy.evict` says so or the budget demands it, oldest first.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -9,10 +9,10 @@ from typing import Final
 
 from app.core import dataclass
 from app.core.log.event import Event
-from app.core.plan.state.answers import PairedResult
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.items import Item
+from app.core.plan.state.results import PairedResult
 from app.core.plan.state.stubs import LISTING_TOKENS_MAX, STUB_TOKENS, Candidate, apply_stubs, stubs_for
 from app.core.policy.groups import Retention, ToolRule
 from app.core.tokens.budget import Budget
@@ -44,12 +44,12 @@ class Evictable:
 
     def extend(self, before: Context, after: Context) -> "Evictable":
         """Return the candidates of `after`, which has the items of `before` and newer ones."""
-        retention, answers = self.retention, after.answers
-        added = answers[len(before.answers) :]
+        retention, pairs = self.retention, after.paired_results
+        added = pairs[len(before.paired_results) :]
         if not added and after.turn == before.turn:
             return self
         results, rules = _group(added, retention, self.results) if added else self.results, retention.rules()
-        changed = {answer.result.event.seq for answer in added}
+        changed = {pair.result.event.seq for pair in added}
         if added and retention.superseded:
             changed.update(after.repeats.changed)
         counts = {rule.keep_last for rule in rules if rule.keep_last is not None}
@@ -58,16 +58,16 @@ class Evictable:
             for count in counts:
                 changed.update(seqs[max(0, known - count) : max(0, len(seqs) - count)])
         for age in {rule.age_turns for rule in rules if rule.age_turns is not None}:
-            first, end = (bisect_right(answers, turn - age, key=_turn) for turn in (before.turn, after.turn))
-            changed.update(answer.result.event.seq for answer in answers[first:end])
+            first, end = (bisect_right(pairs, turn - age, key=_turn) for turn in (before.turn, after.turn))
+            changed.update(pair.result.event.seq for pair in pairs[first:end])
         found = list(self.found)
         for seq in sorted(changed):
-            answer = answers[bisect_left(answers, seq, key=_result_seq)]
-            for item in filter(None, (answer.result, answer.call)):
+            pair = pairs[bisect_left(pairs, seq, key=_result_seq)]
+            for item in filter(None, (pair.result, pair.call)):
                 at = bisect_left(found, item.event.seq, key=_seq)
                 if at < len(found) and _seq(found[at]) == item.event.seq:
                     del found[at]
-            for candidate in _candidates_of(answer, after, retention, results):
+            for candidate in _candidates_of(pair, after, retention, results):
                 insort(found, candidate, key=_seq)
         return Evictable(retention, results, tuple(found))
 
@@ -98,21 +98,21 @@ def candidates(
 
 
 def _find(context: Context, retention: Retention, *, forced: bool = False) -> Evictable:
-    """Find the candidates of a context among all its answers."""
-    results = _group(context.answers, retention)
+    """Find the candidates of a context among all its results."""
+    results = _group(context.paired_results, retention)
     found = [
-        c for answer in context.answers for c in _candidates_of(answer, context, retention, results, forced=forced)
+        c for pair in context.paired_results for c in _candidates_of(pair, context, retention, results, forced=forced)
     ]
     return Evictable(retention, results, tuple(sorted(found, key=_seq)))
 
 
 def _group(
-    answers: Iterable[PairedResult], retention: Retention, known: Mapping[str, tuple[int, ...]] | None = None
+    pairs: Iterable[PairedResult], retention: Retention, known: Mapping[str, tuple[int, ...]] | None = None
 ) -> Mapping[str, tuple[int, ...]]:
-    """Return the seqs of `known` results and of these answers, by tool if the rules count them separately."""
+    """Return the seqs of `known` results and of these, by tool if the rules count them separately."""
     added: dict[str, list[int]] = {}
-    for answer in answers:
-        added.setdefault(_group_of(answer.result.event, retention), []).append(answer.result.event.seq)
+    for pair in pairs:
+        added.setdefault(_group_of(pair.result.event, retention), []).append(pair.result.event.seq)
     known = known or {}
     return {**known, **{name: (*known.get(name, ()), *seqs) for name, seqs in added.items()}}
 
@@ -122,17 +122,17 @@ def _group_of(event: Event, retention: Retention) -> str:
 
 
 def _candidates_of(
-    answer: PairedResult,
+    pair: PairedResult,
     context: Context,
     retention: Retention,
     results: Mapping[str, tuple[int, ...]],
     *,
     forced: bool = False,
 ) -> Iterator[Candidate]:
-    """Yield an answer's result and its call's long arguments if they are candidates, with what that saves."""
-    result, event = answer.result, answer.result.event
+    """Yield a result and its call's long arguments if they are candidates, with what that saves."""
+    result, event = pair.result, pair.result.event
     has_text = result.stub is None or result.stub.chars > 0
-    long = None if answer.call is None or not _has_long_arguments(answer.call, retention) else answer.call
+    long = None if pair.call is None or not _has_long_arguments(pair.call, retention) else pair.call
     if not (has_text or long) or (event.seq in context.shown_again and not forced):
         return
     rule = retention.rule(event.tool or "")
@@ -170,12 +170,12 @@ def _seq(candidate: Candidate) -> int:
     return candidate.item.event.seq
 
 
-def _result_seq(answer: PairedResult) -> int:
-    return answer.result.event.seq
+def _result_seq(pair: PairedResult) -> int:
+    return pair.result.event.seq
 
 
-def _turn(answer: PairedResult) -> int:
-    return answer.result.event.turn
+def _turn(pair: PairedResult) -> int:
+    return pair.result.event.turn
 
 
 def _is_evictable(item: Item, min_tokens: int, reason: str, retention: Retention, *, forced: bool) -> bool:

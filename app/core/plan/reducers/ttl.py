@@ -14,7 +14,7 @@ from app.core.plan.state.wording import Limits, limited
 from app.core.policy.groups import TtlPruning
 from app.core.tokens.budget import Budget
 
-SEARCH_WORDS: Final = ("search", "fetch", "memsearch")
+SEARCH_WORDS: Final = ("search", "fetch")
 """Words in the names of tools whose results are cheaper to look up again than to carry."""
 HIT_FIELDS: Final = ("sid", "url", "title", "path", "mime", "text")
 """The fields that are kept of each search hit."""
@@ -25,7 +25,7 @@ def limits_of(rules: TtlPruning, chars: int) -> Limits:
     return Limits(chars, rules.list_items, rules.dict_keys, rules.base64_chars)
 
 
-def looks_up(tool: str | None) -> bool:
+def searches_or_fetches(tool: str | None) -> bool:
     """Return whether a tool searches or fetches."""
     return any(word in (tool or "").lower() for word in SEARCH_WORDS)
 
@@ -34,7 +34,7 @@ def prune_result(event: Event, rules: TtlPruning) -> str:
     """Return a tool result's replacement: its search hits, or its beginning, as JSON that is marked as cut."""
     text = content_text((event.body or {}).get("content"))
     parsed = _parsed(text)
-    if looks_up(event.tool) and (found := _find_hits(parsed)) is not None:
+    if searches_or_fetches(event.tool) and (found := _find_hits(parsed)) is not None:
         kept = [{name: item[name] for name in HIT_FIELDS if item.get(name) is not None} for item in found]
         return _mark_as_cut({"tool": event.tool, "items": limited(kept, limits_of(rules, rules.result_chars))}, event)
     if parsed is None:
@@ -202,7 +202,7 @@ def _stub_older(item: Item, context: Context, rules: TtlPruning) -> Stub | None:
 
 def _stub_bulky(item: Item, context: Context, rules: TtlPruning, images: frozenset[int]) -> Stub | None:
     event = item.event
-    if event.type is EventType.TOOL_RESULT and looks_up(event.tool):
+    if event.type is EventType.TOOL_RESULT and searches_or_fetches(event.tool):
         return _replaced(item, context, prune_result(event, rules), "looked_up_again")
     content = (event.body or {}).get("content")
     if event.seq not in images and media_chars(content) > rules.base64_chars:

@@ -43,7 +43,7 @@ class VisibilityReducer:
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Show a hidden event's replacement or nothing; show an event that is no longer hidden as it was logged.
 
-        Evicted events come back, the newest first, as far as the threshold has room, if they are pinned or a decision
+        Evicted events come back, the newest first, as far as the trigger leaves room, if they are pinned or a decision
         since the state last changed shows them again. They then stay until the budget forces them out.
         """
         shown_again = frozenset(decision.seq for decision in self.decided if not decision.hidden)
@@ -51,10 +51,10 @@ class VisibilityReducer:
             context = replace(context, shown_again=shown_again)
         hidden = hidden_stubs(context, self.decided)
         back = [i for i in context.items if _is_hidden(i) and i.event.seq not in hidden]
-        fresh = {decision.seq for decision in self.decided if not decision.hidden and decision.number > state.decisions}
+        new_seqs = {d.seq for d in self.decided if not d.hidden and d.number > state.decisions}
         room = budget.trigger - context.tokens
         for item in reversed(context.items):
-            wanted = item.event.pinned or item.event.seq in fresh
+            wanted = item.event.pinned or item.event.seq in new_seqs
             if wanted and item.stub is not None and not _is_hidden(item) and item.event.body is not None:
                 room -= item.event.tokens - item.tokens
                 if room < 0:
@@ -67,12 +67,12 @@ class VisibilityReducer:
 
 @dataclass(frozen=True, slots=True)
 class PinnedReducer:
-    """Shows events whole again that were evicted before they were pinned, as soon as the threshold has room."""
+    """Shows events whole again that were evicted before they were pinned, as soon as the trigger leaves room."""
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Bring pinned events back, the newest first; one that is too large does not stop older, smaller ones.
 
-        The share ROOM_SHARE of the threshold stays free: a reduction that leaves less may be refused (`stall_reason`).
+        The share ROOM_SHARE of the trigger stays free: a reduction that leaves less may be refused (`stall_reason`).
         """
         room = int(budget.trigger * (1 - ROOM_SHARE)) - context.tokens
         back: set[int] = set()
@@ -98,7 +98,7 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
     hidden = {decision.seq: decision for decision in decided if decision.hidden}
     if not hidden:
         return {}
-    hideable = [i for i in context.items if i.event.seq in hidden and not is_protected(i.event, context)]
+    hideable = [i for i in context.items if i.event.seq in hidden and not may_not_be_hidden(i.event, context)]
     fixed = fixed_seqs(context)
     calls = {i.event.seq: i.event for i in hideable if i.event.type is EventType.TOOL_CALL and i.event.seq not in fixed}
     stubs: dict[int, Stub] = {}
@@ -116,8 +116,9 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
     return stubs
 
 
-def is_protected(event: Event, context: Context) -> bool:
-    """Return whether an event may not be hidden (I9): pinned, the running turn's message, an open call, reasoning."""
+def may_not_be_hidden(event: Event, context: Context) -> bool:
+    """Return whether an event may never be hidden: it is pinned, the running turn's message, an open call, or holds
+    reasoning. (`Context.protected` is about dropping.)"""
     is_request = event.type is EventType.USER_MESSAGE and event.turn == context.turn
     return event.pinned or is_request or event.reasons or event.seq in context.open_calls
 

@@ -38,19 +38,21 @@ class WindowReducer:
         if turns is not None and context.turn - turns + 1 > first:
             kept = turns - int(turns * (1 - share))
             cuts.append((context.turn - kept + 1, f"older_than_{turns}_turns"))
-        if tokens is not None and self._cut_by_tokens(context.units, context.turn, budget, tokens) > first:
-            cut = self._cut_by_tokens(context.units, context.turn, budget, int(tokens * share))
+        if tokens is not None and _cut_by_tokens(context.units, context.turn, budget, tokens) > first:
+            cut = _cut_by_tokens(context.units, context.turn, budget, int(tokens * share))
             cuts.append((cut, f"over_{tokens}_tokens"))
         return max(cuts, default=(None, ""))
 
-    def _cut_by_tokens(self, all_units: tuple[Unit, ...], turn: int, budget: Budget, most: int) -> int:
-        per_turn: dict[int, int] = {}
-        for unit in all_units:
-            per_turn[unit.turn] = per_turn.get(unit.turn, 0) + sum(i.tokens for i in unit.all_items)
-        total, cut = per_turn.get(turn, 0), turn
-        for number in sorted((t for t in per_turn if t < turn), reverse=True):
-            total += per_turn[number]
-            if budget.shown(total) > most:
-                break
-            cut = number
-        return cut
+
+def _cut_by_tokens(all_units: tuple[Unit, ...], turn: int, budget: Budget, most: int) -> int:
+    """Return the first turn of those that together have at most `most` tokens; the running turn always counts."""
+    per_turn: dict[int, int] = {}
+    for unit in all_units:
+        per_turn[unit.turn] = per_turn.get(unit.turn, 0) + sum(i.tokens for i in unit.all_items)
+    total, cut = per_turn.get(turn, 0), turn
+    for number in sorted((t for t in per_turn if t < turn), reverse=True):
+        total += per_turn[number]
+        if budget.shown(total) > most:
+            break
+        cut = number
+    return cut

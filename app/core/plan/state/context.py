@@ -8,9 +8,9 @@ from app.core import dataclass, replace
 from app.core.log.event import Block, Event, Kind, lazy
 from app.core.log.events import ASSISTANT_SIDE, EventType
 from app.core.plan.state import wording
-from app.core.plan.state.answers import PairedResult, Repeats, WorkedFiles
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item, Rounds, UnitSize
+from app.core.plan.state.results import PairedResult, Repeats, WorkedFiles
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
 _Value = TypeVar("_Value")
@@ -102,8 +102,8 @@ class Context:
         if "worked_files" in vars(self):
             known["worked_files"] = self.worked_files
         changed = _with_items(self.units, new)
-        if "answers" in vars(self):
-            known["answers"] = _with_results(self.answers, new, changed.values())
+        if "paired_results" in vars(self):
+            known["paired_results"] = _with_results(self.paired_results, new, changed.values())
         if same_rounds:
             known["units"] = _replaced(self.units, changed)
             if "rounds_before" in vars(self):
@@ -128,11 +128,11 @@ class Context:
 
     @lazy
     def rounds(self) -> Rounds:
-        """The positions of the units and of the model's answers."""
+        """The positions of the units and of the model's replies."""
         return self.rounds_before.extend(unit.size for unit in self.units[-1:])
 
     @lazy
-    def answers(self) -> tuple[PairedResult, ...]:
+    def paired_results(self) -> tuple[PairedResult, ...]:
         """The tool results in log order, each with its call."""
         calls = {i.event.seq: i for i in self.items if i.event.type is EventType.TOOL_CALL}
         found = (i for i in self.items if i.event.type is EventType.TOOL_RESULT)
@@ -141,12 +141,12 @@ class Context:
     @lazy
     def repeats(self) -> Repeats:
         """The results that repeat earlier ones."""
-        return Repeats({}, {}).extend(self.answers)
+        return Repeats({}, {}).extend(self.paired_results)
 
     @lazy
     def worked_files(self) -> WorkedFiles:
         """The events that show the newest content of each file."""
-        return WorkedFiles().extend(self.answers)
+        return WorkedFiles().extend(self.paired_results)
 
     @lazy
     def pinned_stubs(self) -> tuple[Item, ...]:
@@ -291,13 +291,13 @@ def _with_items(units: "tuple[Unit, ...]", new: Mapping[int, Item]) -> "dict[int
 
 
 def _with_results(
-    answers: tuple[PairedResult, ...], new: Mapping[int, Item], changed: "Iterable[Unit]"
+    pairs: tuple[PairedResult, ...], new: Mapping[int, Item], changed: "Iterable[Unit]"
 ) -> tuple[PairedResult, ...]:
-    """Return the answers with these items in place of those of the same events; `changed` are the units with them."""
+    """Return the results with these items in place of those of the same events; `changed` are the units with them."""
     results = [item for unit in changed for item in unit.results]
     results += [item for item in new.values() if item.event.type is EventType.TOOL_RESULT]
-    places = {bisect_left(answers, item.event.seq, key=_result_seq) for item in results}
-    return _replaced(answers, {at: answers[at].with_items(new) for at in places})
+    places = {bisect_left(pairs, item.event.seq, key=_result_seq) for item in results}
+    return _replaced(pairs, {at: pairs[at].with_items(new) for at in places})
 
 
 def _replaced(before: tuple[_Value, ...], changed: Mapping[int, _Value]) -> tuple[_Value, ...]:
@@ -308,8 +308,8 @@ def _replaced(before: tuple[_Value, ...], changed: Mapping[int, _Value]) -> tupl
     return tuple(after)
 
 
-def _result_seq(answer: PairedResult) -> int:
-    return answer.result.event.seq
+def _result_seq(pair: PairedResult) -> int:
+    return pair.result.event.seq
 
 
 def _first_seq(unit: "Unit") -> int:

@@ -1,16 +1,20 @@
-"""Seqs at which a context may be cut."""
+"""The newest part of a context, which a policy keeps, and the points at which the rest may be cut off."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from app.core.log.events import ASSISTANT_SIDE, SPEAKERS, EventType
+from app.core.log.events import ASSISTANT_SIDE, BRIDGES, SPEAKERS, EventType
 from app.core.plan.state.context import Context
 from app.core.plan.state.items import Item
+from app.core.policy.groups import Cut
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import Budget, auto_keep
 
-Boundary = Callable[[Context], frozenset[int]]
+CutRule = Callable[[Context], frozenset[int]]
 
 
-def legal(context: Context, rules: Sequence[Boundary]) -> tuple[int, ...]:
+def legal(context: Context, rules: Sequence[CutRule]) -> tuple[int, ...]:
     """Return the indices that every rule allows, in order, and always 0 (nothing is removed)."""
     allowed = frozenset(range(len(context.items)))
     for rule in rules:
@@ -136,3 +140,84 @@ def choose(cut: int, turns: Sequence[int], split_turn: str, running: int, starts
         return CutPoint(cut, None, cut)
     own = (index for index in starts if index < cut and turns[index] == turns[cut])
     return CutPoint(cut, turns[cut], max(own, default=turns.index(turns[cut])))
+
+
+ALWAYS: Final = (pairing, reasoning)
+KEEP_TOKENS_MAX: Final = 16_000
+"""The maximum of the newest part that gets no summary, unless the policy's cut sets its size. A view with a smaller
+window may need summaries of newer events; those that a view does not need, it does not show."""
+
+
+def newest_part(policy: Policy, budget: Budget) -> Cut:
+    """Return the policy's cut, or the default one if it has no size.
+
+    It is the same for a tightened budget, in which `room_for_newest` limits the part.
+    """
+    return policy.cut if policy.cut.sizes else default_cut(policy, budget)
+
+
+def default_cut(policy: Policy, budget: Budget) -> Cut:
+    """Return the cut that keeps `summarize.keep_ratio` of the (untightened) target, at most KEEP_TOKENS_MAX."""
+    keep = min(int(max(budget.target, budget.fallback_target) * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
+    return Cut(keep_tokens=max(1, budget.shown(keep)), split_turn="prefix")
+
+
+def room_for_newest(context: Context, budget: Budget) -> int:
+    """Return the maximum tokens of the newest part: `budget.low` less the prefix, which leaves room for summaries."""
+    return max(1, budget.low - sum(event.tokens for event in context.prefix))
+
+
+def newest_from(context: Context, budget: Budget, policy: Policy) -> int | None:
+    """Return the first seq of the newest part, as far as `budget.low` has room; None if that is the whole context."""
+    point = find_cut(context, budget, newest_part(policy, budget), room_for_newest(context, budget))
+    return None if point is None else context.items[point.index].event.seq
+
+
+def find_cut(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
+    """Return the point at which `cut` cuts the context; None if it cuts nothing off. `most` limits sizes in tokens."""
+    items = context.items
+    turns = [item.event.turn for item in items]
+    allowed = legal(context, (*ALWAYS, speakers) if cut.lean == "forward" else ALWAYS)
+    starts = legal(context, (*ALWAYS, turn_starts))
+    if cut.keep_messages is not None:
+        stop = stop_by_count(len(items), cut.keep_messages)
+    elif cut.keep_turns is not None:
+        stop = stop_by_turns(turns, cut.keep_turns)
+    else:
+        keep = _kept_tokens(context, budget, cut, most)
+        if keep is None:
+            return None
+        stop = stop_by_tokens([item.tokens for item in items], keep)
+    if stop is None:
+        return None
+    if cut.lean == "forward":
+        bridges = {index for index, item in enumerate(items) if item.event.type in BRIDGES}
+        index = forward(stop, allowed, bridges)
+    else:
+        index = back(stop, allowed)
+    return choose(index, turns, cut.split_turn, context.turn, starts)
+
+
+def kept_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
+    """Return the number of newest tokens that a policy keeps besides `prefix`; None if its rule is not in tokens."""
+    if cut.keep_tokens is not None:
+        return budget.own(auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens)
+    if cut.keep_ratio is None:
+        return None
+    return max(1, int((budget.own(budget.window) - prefix) * cut.keep_ratio))
+
+
+def _kept_tokens(context: Context, budget: Budget, cut: Cut, most: int | None) -> int | None:
+    """Return `kept_tokens` within `most`, raised to the tokens of `keep_recent_turns` if these fit."""
+    prefix = sum(event.tokens for event in context.prefix)
+    keep = kept_tokens(budget, cut, prefix)
+    if keep is None:
+        return None
+    keep = keep if most is None else min(keep, most)
+    if cut.keep_recent_turns:
+        recent = sorted({item.event.turn for item in context.items})[-cut.keep_recent_turns :]
+        taken = sum(item.tokens for item in context.items if item.event.turn in recent)
+        room = (budget.low if budget.fallback_target else budget.own(budget.window)) - prefix
+        if keep < taken <= room:
+            keep = taken
+    return keep

@@ -92,12 +92,12 @@ class Rounds:
     """The units of a context in order: `firsts` are their first seqs, `tokens_before` the tokens of all units before
     each.
 
-    `seqs` are the first seqs of the model's answers; consecutive units of the model are one answer. `last` is the first
+    `seqs` are the first seqs of the model's replies; consecutive units of the model are one reply. `last` is the first
     seq of the last such unit, `ends` whether it is the last unit and has no results. `shown` are the tokens of all
-    units, `read` the sum over all answers of the tokens before each. `late` is the seq of the last late result.
+    units, `read` the sum over all replies of the tokens before each. `late` is the seq of the last late result.
 
-    `answered_at` is the time of the last answer. `pauses` are the seconds between an answer and the one before it, with
-    the answer's seq, in order, without those that a later pause equals or exceeds.
+    `replied_at` is the time of the last reply. `pauses` are the seconds between a reply and the one before it, with
+    the reply's seq, in order, without those that a later pause equals or exceeds.
     """
 
     firsts: tuple[int, ...] = ()
@@ -108,22 +108,22 @@ class Rounds:
     late: int = 0
     last: int = 0
     ends: bool = False
-    answered_at: float | None = None
+    replied_at: float | None = None
     pauses: tuple[tuple[float, int], ...] = ()
 
     def extend(self, units: Iterable[UnitSize]) -> "Rounds":
         """Return the rounds after appending these units."""
         added = list(units)
         in_front: list[int] = []
-        answers: list[Event] = []
+        replies: list[Event] = []
         shown, read, last, ends = self.shown, self.read, self.last, self.ends
-        at, pauses = self.answered_at, list(self.pauses)
+        at, pauses = self.replied_at, list(self.pauses)
         for unit in added:
             in_front.append(shown)
             models = unit.first.type in ASSISTANT_SIDE
             if models and not ends:
                 read += shown
-                answers.append(unit.first)
+                replies.append(unit.first)
                 while at is not None and pauses and pauses[-1][0] <= unit.first.at - at:
                     pauses.pop()
                 if at is not None:
@@ -135,13 +135,13 @@ class Rounds:
         return Rounds(
             firsts=self.firsts + tuple([unit.first.seq for unit in added]),
             tokens_before=self.tokens_before + tuple(in_front),
-            seqs=self.seqs + tuple([event.seq for event in answers]),
+            seqs=self.seqs + tuple([event.seq for event in replies]),
             shown=shown,
             read=read,
             late=max([self.late, *[unit.late for unit in added]]),
             last=last,
             ends=ends,
-            answered_at=at,
+            replied_at=at,
             pauses=tuple(pauses),
         )
 

@@ -13,15 +13,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.checks import Check, covers
 from app.core.memory.digest.commands import shown_paths
-from app.core.memory.digest.files import (
-    NEW_TEXTS,
-    OLD_TEXTS,
-    FileUse,
-    command_of,
-    files_of,
-    is_listing,
-    patched_paths,
-)
+from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS, FileUse, command_of, files_of, is_listing, patched_paths
 from app.core.memory.digest.names import is_missing
 from app.core.memory.digest.outcomes import ERROR, OK, is_idle, outcomes_of
 from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_refused, is_rejected, own_messages
@@ -52,7 +44,7 @@ class Repeats:
     """The tool results that later ones repeat, by the same call or by showing the whole file.
 
     `newer` maps the seq of a repeated result to that of its latest repetition; `changed` are those that the newest
-    answers repeat. `last` maps each key of a call (`Event.request_keys`) to the seqs of its results that are not
+    results repeat. `last` maps each key of a call (`Event.request_keys`) to the seqs of its results that are not
     repeated.
     """
 
@@ -60,20 +52,20 @@ class Repeats:
     last: Mapping[str, tuple[int, ...]]
     changed: tuple[int, ...] = field(default=(), compare=False)
 
-    def extend(self, answers: Sequence[PairedResult]) -> "Repeats":
-        """Return the repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
+    def extend(self, pairs: Sequence[PairedResult]) -> "Repeats":
+        """Return the repeats after appending `pairs`. Errors and results that are not shown whole repeat nothing."""
         newer, last, changed = dict(self.newer), dict(self.last), list[int]()
-        for answer in answers:
-            event, call = answer.result.event, answer.call
-            if call is None or call.event.body is None or event.is_error or answer.result.stub is not None:
+        for pair in pairs:
+            event, call = pair.result.event, pair.call
+            if call is None or call.event.body is None or event.is_error or pair.result.stub is not None:
                 continue
-            asks = call.event.request_keys
-            for ask in asks if call.event.has_single_argument else asks[:1]:
-                repeated = last.pop(ask, ())
+            keys = call.event.request_keys
+            for key in keys if call.event.has_single_argument else keys[:1]:
+                repeated = last.pop(key, ())
                 changed += repeated
                 newer |= dict.fromkeys(repeated, event.seq)
-            for ask in asks:
-                last[ask] = (*last.get(ask, ()), event.seq)
+            for key in keys:
+                last[key] = (*last.get(key, ()), event.seq)
         return Repeats(newer, last, tuple(changed))
 
 
@@ -121,13 +113,13 @@ class WorkedFiles:
         """Return the seqs that show the newest content of any file."""
         return frozenset(chain.from_iterable(self.shown_by.values()))
 
-    def extend(self, answers: Sequence[PairedResult]) -> "WorkedFiles":
+    def extend(self, pairs: Sequence[PairedResult]) -> "WorkedFiles":
         """Return the files after these calls and their results. Calls that failed or were rejected are ignored."""
         shown_by, modified, used = dict(self.shown_by), dict(self.modified), dict(self.used)
-        for answer in answers:
-            if answer.call is None or answer.call.event.body is None:
+        for pair in pairs:
+            if pair.call is None or pair.call.event.body is None:
                 continue
-            result, call = answer.result.event, answer.call.event
+            result, call = pair.result.event, pair.call.event
             first_line = result.text if result.gist is None else result.gist
             if result.is_error or is_refused(result) or is_rejected(result) or is_missing(first_line):
                 continue
@@ -161,16 +153,16 @@ def _use_of(call: Event) -> FileUse:
     return FileUse(shown_paths(command), tuple(dict.fromkeys((*use.modified, *changed))))
 
 
-def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
+def ranked_files(context: "Context", calls: int | None = None) -> tuple[int, ...]:
     """Return the seqs that show the newest content of files, the most valuable first: of recently used files, in recent
     turns.
 
     If `calls` is given, only the working set: content stays in it for `calls` tool calls after the last use of its
     file, in the next turn for half as many, and so on. Arguments of calls, which are short, stay four times as long.
     """
-    answers, files = context.answers, context.worked_files
-    newest = answers if calls is None else answers[-ARGUMENTS_TIMES * calls :]
-    results = [answer.result.event.seq for answer in newest]
+    pairs, files = context.paired_results, context.worked_files
+    newest = pairs if calls is None else pairs[-ARGUMENTS_TIMES * calls :]
+    results = [pair.result.event.seq for pair in newest]
     ranks: dict[int, int] = {}
     for path, seqs in reversed(files.shown_by.items()) if calls != 0 else ():
         if files.used[path] < results[0]:
@@ -188,8 +180,8 @@ def found(context: "Context", calls: int) -> Iterator[int]:
 
     The next steps often use several of the places found.
     """
-    for answer in reversed(context.answers[-calls:] if calls else ()):
-        call, result = answer.call, answer.result.event
+    for pair in reversed(context.paired_results[-calls:] if calls else ()):
+        call, result = pair.call, pair.result.event
         if result.turn != context.turn:
             return
         if call is None or call.event.body is None or result.tokens > FOUND_TOKENS_MAX:
@@ -215,7 +207,7 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     room, listed = int(SHARE * free), int(FOUND_SHARE * free)
     held = list(held_messages(context, goal)) if calls else []
     failure = open_failure(context) if calls else None
-    content = map(context.item, ranked(context) if calls else ())
+    content = map(context.item, ranked_files(context) if calls else ())
     for item in filter(None, (failure, *content)):
         if item.stub is None and item.tokens <= room:
             held.append(item.event.seq)
@@ -276,14 +268,14 @@ def open_failure(context: "Context") -> Item | None:
     Only one that is shown whole and is not large.
     """
     passed: list[Check] = []
-    for answer in reversed(context.answers[-FAILURE_CALLS:]):
-        result = answer.result.event
+    for pair in reversed(context.paired_results[-FAILURE_CALLS:]):
+        result = pair.result.event
         if result.turn != context.turn:
             return None
-        command = None if answer.call is None else command_of(result.tool or "", answer.call.event.arguments)
+        command = None if pair.call is None else command_of(result.tool or "", pair.call.event.arguments)
         for check, state, _ in outcomes_of(command, result) if command else ():
             if state == ERROR and not any(covers(later, check) for later in passed):
-                return answer.result if result.tokens <= FAILURE_TOKENS_MAX and answer.result.stub is None else None
+                return pair.result if result.tokens <= FAILURE_TOKENS_MAX and pair.result.stub is None else None
             if state == OK:
                 passed.append(check)
     return None
