@@ -4,12 +4,16 @@ pytest-xdist's own groups (`xdist_group`) silently have no effect with pytest 9.
 process built the fixtures of a module again, a database with every operation for one.
 """
 
-from functools import cache
+from collections.abc import Collection
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Final
 
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[2]
+COMMANDS: Final = "tests that start commands"
+FEW: Final = 0.1
 
 
 @cache
@@ -18,12 +22,38 @@ def shares_fixtures(module: str) -> bool:
     return 'scope="module"' in (ROOT / module).read_text(encoding="utf-8")
 
 
+@cache
+def starts_commands(module: str) -> bool:
+    """Return whether a module of tests forks commands from a process that has imported everything."""
+    if module.startswith("tests/acceptance/"):
+        return True
+    text = (ROOT / module).read_text(encoding="utf-8")
+    return "from tests.support.processes import" in text and " palimpsest(" in text
+
+
+def are_few(nodeids: Collection[str]) -> bool:
+    """Return whether few of these tests start commands, so that one process runs them while others run the rest."""
+    return sum(starts_commands(nodeid.partition("::")[0]) for nodeid in nodeids) < FEW * len(nodeids)
+
+
+def scope_of(nodeid: str, *, commands_together: bool) -> str:
+    """Return the name that a test has in common with all tests that must run in its process."""
+    module = nodeid.partition("::")[0]
+    if commands_together and starts_commands(module):
+        return COMMANDS
+    return module if shares_fixtures(module) else nodeid
+
+
 class Spreading(LoadScopeScheduling):
     """A scheduler that gives modules with shared fixtures to one process each and spreads all other tests singly.
 
-    The largest scopes go first, so that none is left at the end.
+    In a run of all tests, those that start commands are in one process too: what commands are forked from takes five
+    seconds of a processor to import everything. The largest scopes go first, so that none is left at the end.
     """
 
+    @cached_property
+    def _commands_together(self) -> bool:
+        return are_few(self.collection or ())
+
     def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.partition("::")[0]
-        return module if shares_fixtures(module) else nodeid
+        return scope_of(nodeid, commands_together=self._commands_together)
