@@ -10,10 +10,12 @@ import pytest
 
 from app.runtime import wiring
 from app.runtime.settings import Settings
+from app.runtime.wing import find_placement
 from app.store.engine import Database
 from app.worker import run
 from tests.conftest import serving
 from tests.support import deployed
+from tests.support.databases import migrated
 from tests.support.gateways import settings
 from tests.support.metered import Scrape, run_scenario, scrape
 from tests.support.provider import Provider
@@ -24,21 +26,26 @@ PAGE = Path(__file__).parents[3] / "docs" / "operations" / "watching.md"
 OUTCOMES = ("held", "epoch", "retried", "infeasible", "refused")
 
 
-@pytest.fixture
-async def scrapes(database_url: str, database: Database, provider: Provider) -> AsyncIterator[tuple[Scrape, Scrape]]:
+@pytest.fixture(scope="module")
+async def scrapes(postgres: str, template: str, _provider: Provider) -> AsyncIterator[tuple[Scrape, Scrape]]:
     """The metrics before and after the scenario."""
+    _provider.reset()
     stop = asyncio.Event()
-    running = asyncio.create_task(run(database_url, stop, wiring.worker_work(Settings())))
-    async with (
-        receiving() as receiver,
-        serving(settings(provider), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as http,
-    ):
-        before = await scrape(http)
-        await run_scenario(http, database, receiver, "s")
-        yield before, await scrape(http)
-    stop.set()
-    await running
+    async with migrated(postgres, template) as database_url:
+        database = Database(database_url, pool_size=4, role=None, find_placement=find_placement)
+        running = asyncio.create_task(run(database_url, stop, wiring.worker_work(Settings())))
+        async with (
+            receiving() as receiver,
+            serving(settings(_provider), database_url) as url,
+            httpx.AsyncClient(base_url=url, timeout=60) as http,
+        ):
+            before = await scrape(http)
+            await run_scenario(http, database, receiver, "s")
+            after = await scrape(http)
+        stop.set()
+        await running
+        await database.close()
+        yield before, after
 
 
 async def test_metrics_count_what_happened(scrapes: tuple[Scrape, Scrape]) -> None:
