@@ -74,8 +74,10 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the objects created during collection, and collect garbage as rarely as the server does."""
-    gc.collect()
+    """Freeze the objects created during collection, and collect garbage as rarely as the server does.
+
+    To look for garbage among them first takes 0.7 s of a processor in each process.
+    """
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
