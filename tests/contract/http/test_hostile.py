@@ -200,7 +200,6 @@ async def test_deeply_nested_tools_are_refused(client: httpx.AsyncClient, depth:
     assert_refused(await client.post("/v1/sessions/s/events", json={"events": [{"type": "tools", "content": text}]}))
 
 
-@pytest.mark.wing("audit")
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"1e999", b"-1e999"])
 async def test_numbers_that_json_does_not_have_are_refused(client: httpx.AsyncClient, number: bytes) -> None:
     await session(client)
@@ -217,7 +216,6 @@ async def test_numbers_that_json_does_not_have_are_refused(client: httpx.AsyncCl
         assert_refused(await client.request(method, path, content=body % number, headers=JSON))
 
 
-@pytest.mark.wing("audit")
 @pytest.mark.wing("recall")
 @pytest.mark.parametrize("truth", [True, False])
 async def test_booleans_are_refused_as_numbers(client: httpx.AsyncClient, truth: bool) -> None:

@@ -73,8 +73,6 @@ def operations_with(access: PrefixAccess) -> list[str]:
     return sorted(name for name, one in accesses().items() if one is access)
 
 
-@pytest.mark.wing("audit")
-@pytest.mark.wing("recall")
 def test_every_operation_of_the_document_declares_its_access() -> None:
     found = operations()
     assert set(accesses()) == set(found) - OPEN
@@ -92,7 +90,6 @@ def test_an_operation_on_a_session_cannot_be_declared_as_one_on_all_and_vice_ver
             Resource("x").operation("GET", path, scope="read", access=access)
 
 
-@pytest.mark.wing("recall")
 def test_every_route_outside_the_document_is_known() -> None:
     """A new one must check the prefix of keys itself, as `/mcp`, the gateway and the pages do.
 
@@ -226,8 +223,8 @@ async def test_operations_on_no_session_are_allowed(callers: dict[str, Caller]) 
 
 
 @pytest.mark.wing("audit")
-@pytest.mark.wing("recall")
 @pytest.mark.wing("ledger")
+@pytest.mark.wing("gateway")
 def test_operations_filtered_by_the_prefix_are_listed() -> None:
     """Each operation has its own test below, or with its wing's tests."""
     assert operations_with(PrefixAccess.WITHIN) == [
