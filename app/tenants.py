@@ -242,11 +242,11 @@ class Tenants:
 
     async def keys(self, who: Caller, after: tuple[datetime, UUID] | None, limit: int) -> list[KeyRow]:
         """Return the keys of the caller's tenant with a session prefix within its own, newest first."""
-        return await keys.page_of(self._database, who.tenant_id, who.session_prefix, after, limit)
+        return await keys.tenant_keys(self._database, who.tenant_id, who.session_prefix, after, limit)
 
     async def revoke_key(self, who: Caller, key_id: UUID) -> None:
         """Revoke one of the keys that `keys` lists. A repetition changes nothing. Raises NotFound."""
-        if not await keys.revoke_of(self._database, who.tenant_id, who.session_prefix, key_id):
+        if not await keys.revoke_of_tenant(self._database, who.tenant_id, who.session_prefix, key_id):
             raise NotFound(f"there is no key {key_id}", key=str(key_id))
         self._known = {hashed: one for hashed, one in self._known.items() if one[1] is None or one[1].key_id != key_id}
 

@@ -65,7 +65,7 @@ def create_key(
         made = await Tenants(database, None).create_key(
             tenant, name, scope or ["ingest", "read"], expires_at=until, session_prefix=session_prefix
         )
-        typer.echo(f"{made.secret}")
+        typer.echo(made.secret)
         typer.echo(f"key {made.key_id} for tenant {tenant!r}; it is not shown again", err=True)
 
     run_on_database(load_settings(data_dir=data_dir, database_url=database_url), create)
@@ -77,7 +77,7 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
     from app.store import keys as key_store
 
     async def show(database: "Database") -> None:
-        for key in await key_store.page(database):
+        for key in await key_store.all_keys(database):
             used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
             bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
             typer.echo(
@@ -97,7 +97,7 @@ def revoke_key(
     from app.store import keys as key_store
 
     async def revoke(database: "Database") -> None:
-        if not await key_store.revoke(database, key_id):
+        if not await key_store.revoke_any(database, key_id):
             stop(f"there is no key that can be revoked with the id {key_id}")
 
     run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), revoke)

@@ -40,12 +40,12 @@ def stop(message: str, status: int = 1) -> NoReturn:
 
 
 def load_settings(**given: object) -> Settings:
-    """Load the settings from flags, then from the environment; stop with a line that names an invalid variable."""
+    """Load the settings, flags before the environment, and set up logging; stop with a line on an invalid variable."""
     try:
         settings = load(**given)
     except InvalidSetting as error:
         stop(str(error))
-    configure(settings)
+    configure_logging(settings)
     return settings
 
 
@@ -84,7 +84,7 @@ def open_database(settings: Settings, *, shared: bool = False) -> "Iterator[tupl
 
 
 def run_on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
-    """Call `use` with a database on which the tables' owner sees the rows of every tenant."""
+    """Run `use` on the database, started and migrated if it is embedded, as the owner who sees every tenant's rows."""
     from app.store import migrate
     from app.store.engine import Database
 
@@ -170,7 +170,7 @@ class _OncePerMinute(logging.Filter):
         return True
 
 
-def configure(settings: Settings) -> None:
+def configure_logging(settings: Settings) -> None:
     """Set up logging for the process."""
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     shared: list[structlog.typing.Processor] = [

@@ -72,7 +72,7 @@ class PrefixAccess(Enum):
 
 
 def check_prefix(request: Request, who: Caller, access: PrefixAccess) -> None:
-    """Raise NotFound or OutsidePrefix for a request outside the caller's prefix."""
+    """Check a request of a key that has a session prefix. Raises NotFound or OutsidePrefix."""
     if access is PrefixAccess.TENANT:
         raise OutsidePrefix(
             f"this key is limited to sessions of {who.session_prefix!r}, but this operation concerns all sessions"

@@ -9,7 +9,7 @@
 The function's name, or `name`, is the operation's id, from which clients generate their function names; it must
 never change. Its docstring is the description in the API document. Before it runs, the caller is authenticated, the
 scope and the session prefix of its key and the query are checked, and the session's id in the path is resolved to a
-line. Only then is the body read. A repeated request with an idempotency key gets the response of the first one.
+line. Only then is the body read. An operation that takes `Idempotent` answers a repeated key with its first response.
 The response to a read of the past (`past_service`) may be slightly out of date: a wing may serve it from a replica.
 """
 
@@ -234,10 +234,7 @@ class PastReader:
         return None
 
     async def read(self, operation: Callable[[], Awaitable[_Answer]], *, newest: bool) -> tuple[_Answer, float | None]:
-        """Return the result of an operation and its maximum age in seconds, None if it is the primary's.
-
-        `newest`: read from the primary.
-        """
+        """Return an operation's result and its maximum age in seconds (None: the primary's). `newest`: read there."""
         return await operation(), None
 
 

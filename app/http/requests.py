@@ -42,7 +42,7 @@ _PARAMETERS: Final[dict[str, Mapping[str, ValueForm | None]]] = {}
 async def check_query(request: Request) -> None:
     """Check the parameters in the query and path. Raises InvalidRequest.
 
-    Refuses a session's id that is none; an unknown parameter, which may be a misspelt one; NUL, which the database
+    Refuses a malformed session id; an unknown parameter, which may be a misspelt one; NUL, which the database
     cannot store; and a value whose form is not that of its declared type.
     """
     path, query = request.path_params, request.scope["query_string"].decode("latin-1")

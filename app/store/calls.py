@@ -46,8 +46,8 @@ FOR KEY SHARE RETURNING added.call_id
 """
 
 # The conditions under which a context planned from a held view is current: the session's head and version, the view's
-# epoch and learned version, the version of the model's calibration, the last call's breakpoints if the request has any,
-# and the reach of the summaries that may replace dropped events (`CoverBounds`).
+# epoch and learned version, the calibration's version, the last call's breakpoints if the format has cache markers, the
+# reach of summaries that may replace dropped events (`CoverBounds`), and that it is the same session (`created_at`).
 IF_CURRENT: Final = """
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
@@ -121,7 +121,7 @@ WITH_KEY: Final = {
 
 
 async def prepare(database: Database) -> None:
-    """Plan the statements that record calls, on one connection. They store nothing: no session has the id NULL."""
+    """Have Postgres prepare the statements that record calls. They store nothing: no session has the id NULL."""
     for sql in (RECORD_EPOCH, RECORD_CALL_IF_CURRENT, RECORD_EPOCH_IF_CURRENT):
         await database.fetchrow(sql, **dict.fromkeys(numbered(sql)[1]))
 
@@ -155,10 +155,10 @@ async def record_if_current(
 ) -> str | None:
     """Store the same as `record`, if the held view that the context was made from is current.
 
-    `cover` bounds the reach of the summaries with which the view is current; None if they cannot matter.
-    Return the state of compaction (`LoadedView.compaction`), which is read only if the view's is not `none`.
-    Return None, and store nothing, if the held view is out of date. Raises AlreadyAnswered, and stores nothing, if the
-    key has been used.
+    `cover`: how far live summaries may reach without making the view out of date; None if nothing was dropped that they
+    could cover. Return the state of compaction (`LoadedView.compaction`), which is read only if the view's is not
+    `none`; None, and store nothing, if the view is out of date. Raises AlreadyAnswered, and stores nothing, if the key
+    has been used.
     """
     held, estimator = made.inputs.loaded, made.inputs.counter.estimator.name
     conditions = {

@@ -190,7 +190,7 @@ class WaitingRun:
 
 
 async def waiting(connection: Executor, session_id: UUID) -> list[WaitingRun]:
-    """Return a session's runs that have not ended, oldest first. One that runs at a job's start lost its worker."""
+    """Return a session's runs that have not ended, oldest first. One `running` at a job's start has lost its worker."""
     rows = await connection.fetch(
         "SELECT id, reason, focus, view, window_tokens, policy_name, policy_version FROM compactions "
         f"WHERE session_id = :session_id AND state IN {OPEN} ORDER BY created_at, id",
@@ -275,7 +275,7 @@ async def in_cooldown(database: Database, session_id: UUID, seconds: float, seco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRow(RunOutcome):
-    """A listed run, which may not have ended yet. `messages_compressed` are the events that it summarized first."""
+    """A listed run, which may not have ended yet. `messages_compressed`: the events in its summaries of depth 0."""
 
     id: UUID
     reason: str

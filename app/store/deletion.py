@@ -10,6 +10,7 @@ from app.core.errors import Conflict, OutsidePrefix, SessionErased
 from app.core.log.segments import is_line, session_of
 from app.store.engine import Connection, Database, Executor, acting_for
 from app.store.ids import SessionRef, session_ref
+from app.store.log import STREAM_CHANNEL
 from app.store.rows import decode
 from app.store.sessions import lock
 
@@ -87,7 +88,7 @@ async def _erase(tx: Connection, ref: SessionRef) -> None:
     )
     if erased is not None:
         await tx.execute(
-            "SELECT pg_notify('palimpsest_stream', :session) WHERE :streamed_until::timestamptz > now()",
+            f"SELECT pg_notify('{STREAM_CHANNEL}', :session) WHERE :streamed_until::timestamptz > now()",
             session=str(ref.session_id),
             streamed_until=erased["streamed_until"],
         )

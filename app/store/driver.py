@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Driver = asyncpg.Connection | PoolConnectionProxy
 
 
-PINNED_END: Final = 10_000
-"""The end of the numbers that Postgres gives to the same types in every database, in each of its versions."""
+BUILTIN_OIDS_END: Final = 10_000
+"""Types with an oid below this have it in every database, in each version of Postgres."""
 _types: Final[dict[frozenset[int], Any]] = {}
 
 
@@ -39,13 +39,13 @@ class TenantConnection(asyncpg.Connection):
         self._known, self._set_to = True, tenant_id
 
     async def _introspect_types(self, typeoids: Iterable[int], *seconds: float | None) -> Any:
-        """Return the server's description of types. Of those that every database has, a process asks for one once.
+        """Return the server's description of types. That of built-in types is remembered for the whole process.
 
         The driver asks on each connection, before its first statement with an array: 10 ms of the server's CPU.
         """
         asked = frozenset(typeoids)
         found = _types.get(asked) or await super()._introspect_types(asked, *seconds)  # type: ignore[misc]  # of no stub
-        if max(asked) < PINNED_END:
+        if max(asked) < BUILTIN_OIDS_END:
             _types[asked] = found
         return found
 

@@ -56,7 +56,7 @@ _TOO_LONG: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 
 FULL_SECONDS: Final = 5.0
-"""Time for which the database is not ready after a statement found no room: only another one of that size can tell."""
+"""Time for which `ready` fails after a statement found disk or memory full; smaller ones may succeed all the same."""
 
 IDLE_SECONDS: Final = 10.0
 """Time for which free connections are lent directly, before all return to the driver's pool, which closes idle ones. To
@@ -179,8 +179,8 @@ class Database(Executor):
 
     Connections are opened when first needed, so a server starts even while the database is down. They act as `role`;
     None is the login itself, which as the tables' owner sees every tenant's rows. `pooler_url` is a transaction pooler
-    (PgBouncer) for the same database: through it each transaction may get another connection, so each makes all its
-    settings itself, and so it does with a placement, which the first connection looks for with `find_placement`.
+    (PgBouncer) for the same database. Through it, or with a placement, each transaction makes its own settings, since
+    it may run on any connection. The first connection looks for the placement with `find_placement`.
     `on_wait` is called with the seconds that each connection took to get from the driver's pool.
     """
 
@@ -268,8 +268,8 @@ class Database(Executor):
         if self._placement is not None:
             await self._placement.aclose()
 
-    def another(self, pool_size: int) -> "Database":
-        """Return a further pool for this database, which runs statements as they are."""
+    def without_placement(self, pool_size: int) -> "Database":
+        """Return another pool for this database, which sends statements unchanged."""
         return Database(self._url, pool_size=pool_size, role=self._role, pooler_url=self._pooler_url)
 
     async def run_in_transaction(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
@@ -284,7 +284,7 @@ class Database(Executor):
     async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         own = _copy.get() or self
         if own._find_placement is not None:
-            await own._release(await own._borrow())
+            await own._release(await own._borrow())  # the first connection finds the placement
         if own._placement is not None:
             return await own._placement.run(own, method, sql, values)
         statement = bind(sql, values)

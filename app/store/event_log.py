@@ -155,14 +155,14 @@ async def with_calls(connection: Executor, log: SessionLog, seqs: Iterable[int],
     return tuple(sorted(found, key=lambda one: one.seq))
 
 
-OUTLINE_PAGE: Final = 2_000
+EVENTS_PER_PAGE: Final = 2_000
 
 
 async def events_without_bodies(connection: Executor, log: SessionLog, head: int) -> tuple[Event, ...]:
     """Return all events up to `head` without bodies, read in pages so that other tasks can run in between."""
     found: list[Event] = []
-    for first in range(1, head + 1, OUTLINE_PAGE):
-        found += await events(connection, log, first, min(first + OUTLINE_PAGE - 1, head), bodies=False)
+    for first in range(1, head + 1, EVENTS_PER_PAGE):
+        found += await events(connection, log, first, min(first + EVENTS_PER_PAGE - 1, head), bodies=False)
     return tuple(found)
 
 

@@ -70,7 +70,7 @@ async def parent_at(tx: Connection, row: SessionRow, at: int | None) -> Parent:
     if at is None or at == head:
         return Parent(row, AsOf(row.state, row.system_seq, row.tools_seq, row.user_seqs, row.pinned_seqs))
     if at > head:
-        raise InvalidRequest(f"at is {at}, but the head is {head}", field="at")
+        raise InvalidRequest(f"`at` is {at}, but the session's last event is {head}", field="at")
     return Parent(row, await as_of_head(tx, row.log, at) if at else AsOf(SessionState()))
 
 

@@ -91,7 +91,7 @@ async def add(connection: Executor, tenant_id: UUID, asked: KeyRequest, secret_s
     return _decode(KeyRow, row)
 
 
-async def page(database: Database) -> list[KeyRow]:
+async def all_keys(database: Database) -> list[KeyRow]:
     """Return all tenants' keys, oldest first."""
     rows = await database.fetch(
         f"SELECT {_LISTED} FROM api_keys k JOIN tenants t USING (tenant_id) ORDER BY k.created_at, k.key_id"
@@ -99,7 +99,7 @@ async def page(database: Database) -> list[KeyRow]:
     return [_decode(KeyRow, row) for row in rows]
 
 
-async def page_of(
+async def tenant_keys(
     database: Database, tenant_id: UUID, prefix: str, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[KeyRow]:
     """Return a tenant's keys whose session prefix begins with `prefix`, newest first; all for an empty one."""
@@ -118,7 +118,7 @@ async def page_of(
     return [_decode(KeyRow, row) for row in rows]
 
 
-async def revoke(database: Database, key_id: UUID) -> bool:
+async def revoke_any(database: Database, key_id: UUID) -> bool:
     """Revoke a key; return False if it is unknown or revoked already."""
     row = await database.fetchrow(
         "UPDATE api_keys SET revoked_at = now() WHERE key_id = :key_id AND revoked_at IS NULL RETURNING key_id",
@@ -127,8 +127,8 @@ async def revoke(database: Database, key_id: UUID) -> bool:
     return row is not None
 
 
-async def revoke_of(database: Database, tenant_id: UUID, prefix: str, key_id: UUID) -> bool:
-    """Revoke a key that `page_of` lists, if it is not revoked yet; return False if it is not listed there."""
+async def revoke_of_tenant(database: Database, tenant_id: UUID, prefix: str, key_id: UUID) -> bool:
+    """Revoke a key that `tenant_keys` lists; return False only if there is none. One revoked before stays revoked."""
     row = await database.fetchrow(
         "UPDATE api_keys SET revoked_at = least(revoked_at, now()) "
         "WHERE key_id = :key_id AND tenant_id = :tenant_id AND starts_with(coalesce(session_prefix, ''), :prefix) "

@@ -38,7 +38,7 @@ def _layer(kind: str, version: int, content: str, turn: int | None) -> Layer:
 
 
 def listed(records: Iterable[Sequence[Any]] | None, held: Sequence[Layer] = ()) -> tuple[Layer, ...]:
-    """Decode the layers of `current_of`. Those in `held` are returned as they are held, with their counts."""
+    """Decode the layers of `current_of`. Those in `held` are returned from there, since their tokens are counted."""
     known = {(one.kind, one.version): one for one in held}
     return tuple(known.get((kind, version)) or _layer(kind, version, *rest) for kind, version, *rest in records or ())
 
@@ -66,8 +66,9 @@ async def current(connection: Executor, session_id: UUID) -> tuple[StoredLayer, 
 
 
 async def put(tx: Connection, ref: SessionRef, kind: str, text: str | None, *, tokens: int, turn: int | None) -> int:
-    """Store a new version of a layer, None to remove it; return the session's new version. `text` is the layer's
-    content as `texts.dumps` writes it. The session must be locked."""
+    """Store the next version of a layer, and return the session's `version`, which counts its changes.
+
+    `text` is the content as `texts.dumps` writes it; None removes the layer. The session must be locked."""
     row = await tx.fetchrow(
         "WITH moved AS (UPDATE sessions SET layers_version = layers_version + 1, updated_at = now() "
         "WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING layers_version, version), "

@@ -21,21 +21,21 @@ from app.tracing import tracer
 @dataclass(frozen=True, slots=True)
 class AppendResult:
     """The state that an append found: the log's end before it, and the main view's epoch, budget and carried tokens.
-    `stored_at` is the time of the transaction in epoch seconds, `compaction_enqueued` whether the session is due for
-    compaction: this append or an earlier one has enqueued its job."""
+
+    `stored_at` is the time of the transaction in epoch seconds; `is_due`: a compaction is queued, by it or before."""
 
     before: LogEnd
     epoch: int
     target: int | None
     carry_tokens: int
     stored_at: float
-    compaction_enqueued: bool = False
+    is_due: bool = False
 
 
 class AppendSettings(NamedTuple):
-    """The session's settings and ancestors, from which a batch's tokens and trigger were computed, as parameters.
+    """The settings and ancestors that a batch's tokens and trigger were computed from, by the parameters' names.
 
-    Nothing is appended if the session's have changed since. Without values they are not compared.
+    Nothing is appended if the session's differ. `AppendSettings()` compares nothing.
     """
 
     estimator: str | None = None
@@ -45,11 +45,10 @@ class AppendSettings(NamedTuple):
     lineage_ids: list[UUID] | None = None
 
 
-# Check the batch's conditions, take its seqs, and insert its events. If a condition does not hold (any more), no row is
-# updated and nothing happens; the caller then finds the reason under the lock. The conditions are on the row as it is
-# updated, so concurrent writers cannot come between. The row's values before the batch are computed from the updated
-# row: reading them first, under a lock, would lock the row in a second way, and with two ways appends that began before
-# the row's last change can deadlock.
+# Check the batch's conditions, take its seqs, and insert its events. If a condition does not hold, no row is updated,
+# and nothing happens; the caller then finds the reason under the lock. The conditions are on the row as it is updated:
+# concurrent writers cannot come between. The values before the batch are computed from the updated row: reading them
+# first, FOR UPDATE, would lock the row twice, and two such appends can deadlock if the row changed after they began.
 MOVE: Final = """
 UPDATE sessions s SET head = s.head + :count, turns = s.turns + :turns_begun, tokens = s.tokens + :batch_tokens,
     turn_id = CASE WHEN :moves_turn THEN :turn_id_after ELSE s.turn_id END,
@@ -105,7 +104,7 @@ old.tokens + :batch_tokens + coalesce(v.carry_tokens, 0) >= :ratio::float8 * coa
                   + least(:least_tokens::float8, :least::float8 * coalesce(v.target, :first_target))"""
 
 STREAM_CHANNEL: Final = "palimpsest_stream"
-"""The channel of notifications of a session's additions, while it has a stream; each carries the session's id."""
+"""The channel that is notified, with its key, when a session with an open stream grows or is erased."""
 
 # One round trip. Only a session that is being streamed notifies (docs/decisions/0012: every notifying commit waits for
 # the one before it).
@@ -135,9 +134,9 @@ APPEND_WITH_KEY: Final = APPEND.replace(
 
 @dataclass(frozen=True, slots=True)
 class CompactionTrigger:
-    """The condition on which an append wakes a worker: the log takes at least `ratio` of the view's target (of `target`
-    before its first context), and the tokens without a summary are at least those that stay verbatim plus the least
-    that a summary covers."""
+    """The condition on which an append queues a compaction. The main view's tokens are at least `ratio` (None: never)
+    of its target (of `target` before its first context), and those without a summary at least what stays verbatim plus
+    the smallest part worth a summary (`readiness`)."""
 
     ratio: float | None
     target: int
@@ -164,8 +163,9 @@ async def append(
 ) -> AppendResult | None:
     """Append the batch; return None if the session's state does not allow it, or the session is missing.
 
-    `current_line_only`: the row must be the session's current line. Raises asyncpg.UniqueViolationError if the key or
-    an event id has been used before.
+    `expected_head`: the log's last seq. `expected_turn`: the state of the turn, None if the batch does not depend on
+    it. `expected`: the settings. `current_line_only`: the row must be the session's current line. Raises
+    asyncpg.UniqueViolationError if the key or an event id has been used before.
     """
     kept = {} if key is None else {"key": key, "request_sha256": request_sha256}
     row = await connection.fetchrow(
@@ -269,7 +269,7 @@ async def redact(tx: Connection, session_id: UUID, seq: int) -> Literal["erased"
 
 async def note_redaction(tx: Connection, ref: SessionRef, seq: int, key_id: UUID | None) -> None:
     """Record that an event of a session, its own or shared, was erased. The transaction must hold the session
-    locked. From here on it may change the session's events and epochs."""
+    locked. Afterwards it may change the session's events and epochs."""
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
         "VALUES (:session_id, :tenant_id, :seq, :key_id, clock_timestamp())",  # in the order of the locks

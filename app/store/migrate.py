@@ -189,8 +189,8 @@ async def check_isolation(url: str) -> None:
             )
         if not await connection.fetchval(_HELD):
             raise TenantIsolationError(
-                f"the role {ROLE} would see every tenant's rows: it must be no superuser, own no table and have"
-                " neither BYPASSRLS nor what the tables' owner has"
+                f"the role {ROLE} would see every tenant's rows: it must not be a superuser, have BYPASSRLS,"
+                " own tables, or be a member of the role that owns them"
             )
     finally:
         await connection.close()

@@ -1,4 +1,4 @@
-"""Sessions: their rows, their names, and the order in which they are locked."""
+"""Sessions: their rows, names, settings and list."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -147,8 +147,8 @@ async def count(tx: Connection, tenant_id: UUID, most: int) -> int:
 async def page(
     database: Database, tenant_id: UUID, limit: int, after: ListPosition | None, filters: SessionFilter
 ) -> tuple[list[SessionRow], ListPosition | None]:
-    """Return sessions, newest first, and the end of a page that is not full although more may follow. Each has the
-    values of its current line, but the session's time of creation."""
+    """Return sessions, newest first; if fewer than `limit` though more may follow, also where to resume after. Each
+    has the values of its current line, but the session's time of creation."""
     floor = None
     if filters.scans:
         sql, values = scan_end(tenant_id, after, filters)

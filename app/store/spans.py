@@ -18,7 +18,8 @@ from app.store.ids import SessionRef
 from app.store.rows import decode
 from app.store.views import reported, settings
 
-EVENTS_MAX: int = 20_000
+EVENTS_MAX: Final = 20_000
+"""Limit of the events read for one summary."""
 CALLS_MAX: Final = 500
 """Limit of the calls and errors read to find modified files in the part of a log that is not read."""
 REQUESTS_MAX: Final = 2
@@ -138,8 +139,8 @@ async def split_turn(connection: Executor, log: SessionLog, seq: int) -> int | N
 async def requests(
     connection: Executor, log: SessionLog, from_seq: int, to_seq: int, split: int | None
 ) -> tuple[Event, ...]:
-    """Return the user's first and last messages of the turns that a span cuts through. These are the turn `split` at
-    its end, and the turn in which it begins, if that began earlier."""
+    """Return the user's first and last messages of the turns that a span covers only in part: the one in which it
+    begins, and `split`, in which it ends."""
     begun = await split_turn(connection, log, from_seq - 1) if from_seq > 1 else None
     seqs: set[int] = set()
     for turn, last in ((begun, from_seq - 1), (split, to_seq)):

@@ -100,7 +100,7 @@ _INSERT: Final = (
 
 
 async def insert(tx: Connection, ref: SessionRef, new: StoredSummary) -> None:
-    """Store a summary, which supersedes its live sources. Raises asyncpg.ExclusionViolationError on an overlap."""
+    """Store a summary; a live one supersedes its live and invalid sources. Raises asyncpg.ExclusionViolationError."""
     if new.sources and new.live:
         await tx.execute(
             "UPDATE summaries SET status = 'superseded', superseded_by = :id "

@@ -27,7 +27,7 @@ _ANCHORS: Final = f"""
 
 # `h` is the session's row, `e` the epoch, `r` the newest event and where a bounded read would start, `p` the first seq
 # of the tail and the last one that is read apart from this statement (`apart_to`), `decided` the visibility decisions.
-# Where `r` or `anchors` is used, a subquery would be planned each time: half of the time to plan this statement.
+# Unless `r` and `anchors` are MATERIALIZED, Postgres plans each use of them, which takes half of its planning time.
 #
 # The events come from two index ranges. The tail begins after the epoch's floor, unless more has been appended since
 # the epoch's head than a bounded read covers: then it begins with the last `bound_tokens`, found by one look-up in the

@@ -21,7 +21,7 @@ def serve(kind: str, url: str, port: int, cache_dir: str) -> None:
     """Serve `floor` or `ours`, or run our `worker`, until killed."""
     os.environ["TIKTOKEN_CACHE_DIR"] = cache_dir
     settings = Settings(pool_size=16, log_level="warning")
-    options.configure(settings)
+    options.configure_logging(settings)
     if kind == "worker":
         run_worker(settings, url, quiet=True)
         return

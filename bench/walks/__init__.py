@@ -180,7 +180,7 @@ async def _walk(send: Callable[[], Awaitable[httpx.Response]]) -> tuple[Walk, An
 async def _client(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this process; each request carries the state of its lifespan, as a server's do."""
     settings = Settings(log_level="error")
-    options.configure(settings)
+    options.configure_logging(settings)
     app = create_app(settings, url)
     async with app.router.lifespan_context(app) as state:
 

@@ -117,7 +117,7 @@ async def test_a_revoked_key_stops_in_time_and_leaves_the_server_closed(
 ) -> None:
     made = await tenants.create_key("default", "only", ["admin"])
     assert await tenants.authenticate(made.secret) is not None
-    assert await keys.revoke(database, made.key_id) is True
+    assert await keys.revoke_any(database, made.key_id) is True
     clock.now += CACHE_SECONDS
     assert await tenants.authenticate(made.secret) is None
     assert await tenants.authenticate(None) is None
@@ -128,7 +128,7 @@ async def test_answers_are_believed_for_a_while_only(database: Database, tenants
     """A request costs no query while the cached result is fresh."""
     made = await tenants.create_key("default", "k", ["read"])
     assert await tenants.authenticate(made.secret) is not None
-    await keys.revoke(database, made.key_id)
+    await keys.revoke_any(database, made.key_id)
     clock.now += CACHE_SECONDS * 0.99
     assert await tenants.authenticate(made.secret) is not None
     clock.now += CACHE_SECONDS * 0.01
@@ -146,16 +146,16 @@ async def test_a_key_tried_too_early_works_later(database: Database, tenants: Te
 
 async def test_revoking_twice_or_an_unknown_key_says_so(tenants: Tenants, database: Database) -> None:
     made = await tenants.create_key("default", "k", ["read"])
-    assert await keys.revoke(database, made.key_id) is True
-    assert await keys.revoke(database, made.key_id) is False
-    assert await keys.revoke(database, uuid4()) is False
+    assert await keys.revoke_any(database, made.key_id) is True
+    assert await keys.revoke_any(database, made.key_id) is False
+    assert await keys.revoke_any(database, uuid4()) is False
 
 
 async def test_the_list_shows_everything_but_secrets(tenants: Tenants, database: Database) -> None:
     first = await tenants.create_key("acme", "laptop", ["read"])
     second = await tenants.create_key("default", "ci", ["ingest", "read"])
-    await keys.revoke(database, first.key_id)
-    rows = await keys.page(database)
+    await keys.revoke_any(database, first.key_id)
+    rows = await keys.all_keys(database)
     assert [(row.id, row.tenant, row.name, row.scopes, row.revoked_at is None) for row in rows] == [
         (first.key_id, "acme", "laptop", ("read",), False),
         (second.key_id, "default", "ci", ("ingest", "read"), True),

@@ -32,7 +32,7 @@ from app.core.plan.state.drops import files_named
 from app.core.render.formats import FORMATS
 from app.core.render.layers import visible_layers
 from app.core.tokens.counter import Counter
-from app.core.tokens.models import CacheProfile, cache_profile, is_known_cache
+from app.core.tokens.models import UNKNOWN, CacheProfile, cache_profile, is_known_cache
 from app.resources.contexts.view_cache import CachedView
 from app.resources.layers.service import count_tokens
 from app.resources.policies.service import ChosenPolicy, Policies
@@ -43,11 +43,13 @@ from app.store.ids import SessionRef, session_ref
 from app.tokenizers import Counting
 
 BOUND_FACTOR: Final = 2
-"""Tokens of the log read at first after an epoch, in windows of the request: stubs make room for more than one."""
+"""Bound of the first read of the log, in windows of the request: stubs make room for more than one."""
 DEEPEN_FACTOR: Final = 4
+"""Factor by which the bound grows while the plan wants more of the log."""
 DEEPEN_MAX: Final = 4
+"""Number of further reads after which the rest of the log is left unread."""
 CACHES_KEPT: Final = 1_024
-"""The profiles of providers' caches that are remembered, by model and policy: each is looked up in a table of names."""
+"""Number of cache profiles that are remembered, by model and policy: each is looked up in a table of names."""
 OFF_LOOP_TOKENS: Final = 30_000
 OFF_LOOP_EVENTS: Final = 300
 """Larger contexts are planned and rendered in a thread, so that they do not delay other requests."""
@@ -110,15 +112,15 @@ class InputsLoader:
     async def load(self, connection: Executor, asked: Asked, held: CachedView | None = None) -> ContextInputs:
         """Load a view, or bring the held one up to date, and read on until the plan needs no more of the log.
 
-        Raises NotFound, LineChanged, InjectionOverReserve, InvalidPolicy, CannotFit, or InvalidRequest for an `at`
-        beyond the last event.
+        Raises NotFound, LineChanged, InjectionOverReserve, InvalidPolicy, CannotFit, InvalidRequest for an `at` beyond
+        the last event, or Conflict if the view kept changing.
         """
         request, ref = asked.request, asked.ref
-        bound = (request.max_tokens or request.served_tokens or 128_000) * BOUND_FACTOR
+        bound = (request.max_tokens or request.served_tokens or UNKNOWN.window_tokens) * BOUND_FACTOR
         fresh = False
-        for deepening in range(DEEPEN_MAX + 2):
+        for attempt in range(DEEPEN_MAX + 2):
             loaded = None
-            if held is not None and deepening == 0:
+            if held is not None and attempt == 0:
                 loaded = await views.refresh(connection, asked.tenant_id, request.view, held.loaded, request.model)
             if loaded is None:
                 held = None
@@ -127,7 +129,7 @@ class InputsLoader:
                 )
             loaded = _checked(loaded, asked)
             settings = await self._settings(connection, asked, loaded)
-            erased = not all(one.text for one in loaded.folded)  # of an epoch before the view's current one (`at`)
+            erased = not all(one.text for one in loaded.folded)  # only in an earlier epoch (`at`)
             if not fresh and (erased or changed_setting(loaded.view, settings) is not None):
                 fresh = True
                 continue
@@ -143,7 +145,7 @@ class InputsLoader:
                 continue
             if not loaded.unread.to_seq:
                 return inputs
-            read_enough = deepening > DEEPEN_MAX or bound > loaded.log_tokens
+            read_enough = attempt > DEEPEN_MAX or bound > loaded.log_tokens
             if read_enough or not await run_off_loop(inputs.events, partial(wants_more, inputs)):
                 return await _with_unread_files(connection, inputs)
             bound *= DEEPEN_FACTOR

@@ -42,8 +42,8 @@ PLAN: Final = "plan"
 class ContextAnswer:
     """A context of session row `session`.
 
-    `compaction`: none, scheduled, running, or failed if the last run failed; of a stored response, as far as was known
-    before it. `reason`: why a requested compaction has no effect. `held`: made from the view held in memory.
+    `compaction`: none, scheduled, running, or failed if the last run failed; a stored response has the state as read
+    before it. `reason`: why a requested compaction does not show in it. `held`: made from the view held in memory.
     """
 
     session: str
@@ -55,7 +55,7 @@ class ContextAnswer:
 
 @dataclass(frozen=True, slots=True)
 class MadeContext:
-    """A recorded context, and the state of compaction that its view is held with.
+    """A recorded context, and the newest known state of compaction, which the held view gets.
 
     `is_steady`: as far as this process knows, nothing was appended through another one since the view was held.
     """
@@ -201,7 +201,8 @@ class Assembly:
         compaction = await calls.record_if_current(connection, asked.tenant_id, assembled, cover, kept)
         if compaction is None:
             return None
-        return MadeContext(answer if asked.keep is not None else replace(answer, compaction=compaction), compaction)
+        is_stored = asked.keep is not None  # with the state of before: one statement writes it and reads the new one
+        return MadeContext(answer if is_stored else replace(answer, compaction=compaction), compaction)
 
     async def _load(self, asked: Asked) -> MadeContext:
         """Read the view, make a context from it, and record and hold it; one request of a view at a time."""
@@ -246,16 +247,15 @@ class Assembly:
             return assembled
 
     async def plan(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
-        """Plan and render the context without recording or caching it. Raises what `context` raises."""
+        """Plan and render the context without recording or caching it. Raises what `context` raises, or LineChanged."""
         return await self._plan(await self.load_inputs(tenant_id, external_id, request))
 
     async def load_inputs(
         self, tenant_id: UUID, external_id: str, request: ContextRequest, *, from_memory: bool = False
     ) -> ContextInputs:
-        """Load the inputs of a context, whether or not it can be made from them.
+        """Load the inputs of a context without making it. Raises what `InputsLoader.load` raises.
 
-        `from_memory`: if the view is held in memory, only read the rest. Raises NotFound, InjectionOverReserve,
-        InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
+        `from_memory`: if the view is held in memory, only read the rest.
         """
         given = None if request.policy is None else await self._policies.read(tenant_id, request.policy)
         asked = Asked(tenant_id, external_id, request, given)

@@ -29,7 +29,7 @@ from app.store.log import AppendResult
 from app.store.reports import ReportedView
 
 CHARS_MAX: Final = 16_000_000
-"""Limit on the stored bodies of all views, and of all newest events; as Python objects they take several times that."""
+"""Limit on the characters held here, and on those in `NewestEvents`; Python objects take several times that."""
 EVENT_CHARS: Final = 500
 """Memory of an event besides its text, in characters of text: 1.7 kB were measured, at three bytes a character."""
 VIEW_CHARS: Final = 2_000
@@ -132,8 +132,8 @@ class AddedEvents:
 
 @dataclass(frozen=True, slots=True)
 class ReportResults:
-    """Changes by a report: the usage of the last call of `view`, the state learned from the view's calls, with its
-    version, the view's row, and the calibration of `model`. None: no change."""
+    """The values that a report changes; None: no change. `reported`: the usage of `view`'s last call. `learned`: the
+    view's calibration, and its version. `stored`: the view's row. `calibration`: that of `model`."""
 
     view: str
     model: str | None
@@ -157,7 +157,7 @@ def with_events(held: CachedView, added: AddedEvents) -> CachedView | None:
         real_head=before.head + len(events),
         turn=events[-1].turn,
         events=held.loaded.events + events,
-        compaction="scheduled" if added.applied.compaction_enqueued else held.loaded.compaction,
+        compaction="scheduled" if added.applied.is_due else held.loaded.compaction,
     )
     return replace(held, loaded=loaded, chars=held.chars + sum(chars) + EVENT_CHARS * len(chars))
 
@@ -175,7 +175,7 @@ def with_report(held: CachedView, view: str, report: ReportResults) -> CachedVie
         changes["calibrations"] = (*others, known)
     stored = (report.stored if report.view == view else None) or held.stored
     if loaded.learned is not None and loaded.learned is changes.get("learned"):
-        return replace(held, stored=stored)  # a step has planned with these results, and learns from no other call
+        return replace(held, stored=stored)  # a step planned with these results
     return replace(held, loaded=replace(loaded, **changes), stored=stored)
 
 
@@ -209,7 +209,7 @@ class ViewCache:
         return next((held for held in views if held.call.call_id == call_id), None)
 
     def put(self, view: str, read: CachedView) -> None:
-        """Hold a view in place of the earlier one, unless that has newer events of the same epoch."""
+        """Hold a view, with its predecessor's `stored`, unless that has newer events of the same epoch."""
         session_id = read.loaded.session_id
         held = self._held.get((session_id, view))
         if held and held.loaded.epoch == read.loaded.epoch and held.loaded.head > read.loaded.head:

@@ -64,10 +64,10 @@ class Redaction:
     async def redact(self, tenant_id: UUID, external_id: str, seq: int, key_id: UUID | None, prefix: str = "") -> None:
         """Replace an event by a tombstone. A repetition changes nothing.
 
-        Every view is planned again at its next context; summaries that cover the event lose their text immediately and
-        are rewritten by a worker. The same applies to every fork that shares the event, which is redacted where it is
-        stored. Injections and layers are not part of the log and stay until the session is erased, except a layer that
-        became the event. Raises NotFound, or OutsidePrefix if a session that shares the event lacks the `prefix`.
+        Every view is planned again at its next context; summaries that cover the event lose their text immediately, and
+        a worker rewrites the live ones. The same applies to every fork that shares the event, which is redacted where
+        it is stored. Injections and layers are not part of the log and stay until the session is erased, except a layer
+        that became the event. Raises NotFound, or OutsidePrefix if a session that shares the event lacks the `prefix`.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
         if seq < 1:

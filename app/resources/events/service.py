@@ -171,9 +171,9 @@ class Ingest:
             through = await event_log.tokens_through(tx, session.log, head)
             facts = AppendFacts.without_new_events(session, head, through)
             return Appending(ref.session_id, await self._original_answer(tx, session, request, facts, policy))
-        leads = state.head > 0 and _leading_prompts(request.drafts) > 0
-        spoken = leads and await event_log.has_conversation(tx, hint.log)
-        drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
+        begun = state.head > 0 and _leading_prompts(request.drafts) > 0
+        begun = begun and await event_log.has_conversation(tx, hint.log)
+        drafts, bodies, tokens = _select_new(request.drafts, bodies, tokens, new, begun=begun)
         batch = place(drafts, tokens, state.turn)
         check(state, batch, request.expected_head)
         prepared = PreparedAppend(external_id, ref, request, hint, policy, bodies, tokens)
@@ -185,7 +185,7 @@ class Ingest:
         return appending
 
     async def apply(self, tx: Connection, prepared: PreparedAppend, batch: Batch) -> Appending:
-        """Append a batch under the session's lock; the snapshot it was placed for is that of the locked row."""
+        """Append a batch under the session's lock. `prepared.hint`, for which it was placed, is of the locked row."""
         ref, request, hint = prepared.ref, prepared.request, prepared.hint
         applied = await log.append(
             tx,
@@ -201,7 +201,7 @@ class Ingest:
         )
         if applied is None:
             raise RuntimeError("a batch that was checked under the lock did not apply")
-        self._snapshots.put(ref.session_id, replace(hint, turn=batch.turn_after))  # `tx` may not be committed
+        self._snapshots.put(ref.session_id, replace(hint, turn=batch.turn_after))  # each append checks it
         return self._appending(prepared, batch, applied)
 
     def finish(self, appending: Appending) -> Appended:
@@ -262,13 +262,13 @@ def _leading_prompts(drafts: Sequence[Draft]) -> int:
     return next((count for count, is_prompt in enumerate(prompts) if not is_prompt), len(drafts))
 
 
-def _rebase(
-    drafts: Sequence[Draft], bodies: Sequence[str], tokens: Sequence[int], new: Sequence[int], *, spoken: bool
+def _select_new(
+    drafts: Sequence[Draft], bodies: Sequence[str], tokens: Sequence[int], new: Sequence[int], *, begun: bool
 ) -> tuple[list[Draft], list[str], list[int]]:
-    """Return the new events; native system prompts after conversation (`spoken`) become system messages."""
+    """Return the new events; if the conversation has `begun`, native system prompts at their start become messages."""
     chosen = [drafts[i] for i in new]
     texts = [bodies[i] for i in new]
-    for index in range(_leading_prompts(chosen) if spoken else 0):
+    for index in range(_leading_prompts(chosen) if begun else 0):
         chosen[index] = replace(chosen[index], type=EventType.SYSTEM_MESSAGE)
         texts[index] = _as_system_message(texts[index])
     return chosen, texts, [tokens[i] for i in new]

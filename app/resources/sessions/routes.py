@@ -192,9 +192,9 @@ async def list_sessions(
     if parent is not None and not who.may_access(parent):
         return paging.page_to((), None)
     asked = SessionFilter(parent, who.session_prefix, since, until, model, wanted)
-    rows, ended = await sessions.page(who.tenant_id, limit + 1, after, asked)
+    rows, resume_after = await sessions.page(who.tenant_id, limit + 1, after, asked)
     page = paging.page(rows, limit, lambda row: (row.created_at, row.session_id), lambda row: session_out(row, who))
-    return page if ended is None else paging.page_to(page["items"], ended)
+    return page if resume_after is None else paging.page_to(page["items"], resume_after)
 
 
 @router.operation(

@@ -1,6 +1,6 @@
-"""Creation, reading and erasure of sessions; and the limits of a tenant: events per second, and number of sessions.
+"""Creation, reading and erasure of sessions; and the limits of a tenant.
 
-Each process counts its own events, by a token bucket.
+They are events per second, which each process counts alone, and sessions, which are counted in the database.
 """
 
 import math
@@ -26,7 +26,7 @@ from app.store.views import ListedEpoch
 from app.tokenizers import Counting
 
 ROUNDING: Final = 1e-6
-"""Shortfall that is ignored: after the seconds that `take` returned, rounding may leave the bucket that much short."""
+"""Amount by which a bucket may fall short because of rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ TENANTS_REMEMBERED_MAX: Final = 10_000
 NEAR_LIMIT: Final = 1_000
 """With at most this many sessions left, they are counted whenever one is created."""
 SHARE: Final = 16
-"""With more left, a process admits the number above NEAR_LIMIT divided by this before it counts again, so that this
-many processes together stay within the limit."""
+"""Processes that may create sessions at the same time: far from the limit, each admits this fraction of the sessions
+above NEAR_LIMIT before it counts again."""
 FULL: Final = -1
 """Allowance of a tenant that has reached its limit. It is cached like a count: repeated refusals count nothing."""
 COUNTED_SECONDS: Final = 1.0
@@ -228,7 +228,7 @@ class Sessions:
                 await sessions.set_view_policy(tx, session.session_id, view, policy_ref, budget)
 
     def _view_budget(self, policy: Policy, model: str | None, outside: int | None) -> ViewBudget:
-        """Return the window and target of a view with this policy and model, less the tokens `outside` its requests.
+        """Return a view's window and target with this policy and model, if `outside` tokens are sent besides requests.
 
         Raises InvalidPolicy when the reserves leave nothing, CannotFit when the tokens outside take the rest.
         """
@@ -243,7 +243,7 @@ class Sessions:
     async def page(
         self, tenant_id: UUID, limit: int, after: ListPosition | None, asked: SessionFilter
     ) -> tuple[list[SessionRow], ListPosition | None]:
-        """Return sessions, newest first, and the place to continue from if the page is short but more may follow."""
+        """Return sessions, newest first; if fewer than `limit` though more may follow, also where to resume after."""
         return await sessions.page(self._database, tenant_id, limit, after, asked)
 
     async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = "") -> None:

@@ -203,10 +203,7 @@ class Upstream:
     async def request(
         self, method: str, target: str, fields: Sequence[tuple[bytes, bytes]], body: bytes
     ) -> AsyncIterator[httpx2.Response]:
-        """Send a request to `target`, path and query; yield its answer until the block ends, with its body unread.
-
-        Raises UpstreamError.
-        """
+        """Send a request to `target`, path and query; yield the answer with its body unread. Raises UpstreamError."""
         try:
             request = httpx2.Request(method, self.url + target, headers=list(fields), content=body or None)
             response = await self._client.send(request, stream=True)

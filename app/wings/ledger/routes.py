@@ -37,7 +37,7 @@ async def get_ledger(
     limit: Limit = 100,
     cursor: Cursor = None,
     newest: Annotated[
-        int, Query(ge=1, le=CALLS_MAX, description="Most calls that are covered: the newest.")
+        int, Query(ge=1, le=CALLS_MAX, description="Maximum number of calls that are covered, counted from the newest.")
     ] = CALLS_MAX,
 ) -> schemas.LedgerOut:
     """Get the ledger of a view: the cost of each call, newest first, cost and gain of each epoch, and the totals."""

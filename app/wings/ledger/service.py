@@ -36,12 +36,12 @@ from app.wings.ledger.totals import (
 )
 
 CACHES_KEPT: Final = 256
-"""The profiles of providers' caches that are remembered, by model, policy and format."""
+"""Number of cache profiles that are remembered, by model, policy and format."""
 CALLS_MAX: Final = 5_000
-"""Most calls of a view in a ledger: the newest. Each takes about 0.1 ms of CPU."""
+"""Maximum number of calls of a view in a ledger: the newest. Each takes about 0.1 ms of CPU."""
 DAYS_MAX: Final = 31
 DRAWN_MAX: Final = 20_000
-"""Most rows, one per session and model, from which held-out sessions and others are compared."""
+"""Maximum number of rows, one per session and model, from which held-out sessions and others are compared."""
 CALLS_LOOKED_BACK: Final = 16
 """Calls of a view that are read to compute the expected cache reads of the last one."""
 FOLLOWED_MAX: Final = 256

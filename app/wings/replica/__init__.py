@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from app.runtime.wiring import Services
 
 READS_SHARE: Final = 4
-"""Reads of the past may use one in this number of the primary's connections."""
+"""Reads of the past may use the primary's connections divided by this number."""
 
 
 class ReplicaSettings(BaseModel):
@@ -22,7 +22,7 @@ class ReplicaSettings(BaseModel):
 
     read_database_url: Annotated[str | None, SENSITIVE] = Field(
         None,
-        description="Address of a replica (hot standby) of that Postgres, from which audits and ledgers are read; a"
+        description="Address of a hot standby of PALIMPSEST_DATABASE_URL, from which audits and ledgers are read; a"
         " single host. Unset: they are read from the primary.",
     )
     read_behind_seconds_max: float = Field(

@@ -23,7 +23,7 @@ from app.store.engine import Database, reading_from
 LOOK_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 3.0
 """Time limit of a check. Reads from a replica that does not answer for this long are given up."""
-NOTES_MAX: Final = 1_000
+POSITIONS_MAX: Final = 1_000
 WAIT_SECONDS: Final = 10.0
 """Seconds for which a read waits for one of the primary's slots."""
 
@@ -104,7 +104,7 @@ class Replica:
         if row is not None:
             self._identity = row["identity"]
             self._positions.append((now, row["position"]))
-        if len(self._positions) > NOTES_MAX:  # without every other one, the lag can only be overstated
+        if len(self._positions) > POSITIONS_MAX:  # without every other one, the lag can only be overstated
             self._positions = deque([self._positions[0], *list(self._positions)[1::2]])
 
     async def _check(self) -> ReplicaState:

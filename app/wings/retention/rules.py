@@ -61,8 +61,7 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The creation and last use of a session, with all of its lines; `has_open_compaction`: a compaction of
-    it is scheduled or running."""
+    """The creation and last use of a session with its lines, and whether a compaction of it has not ended."""
 
     created_at: datetime
     used_at: datetime

@@ -57,7 +57,7 @@ class Shards:
     settings = SHARD_SETTINGS
 
     def __init__(self, database: Database) -> None:
-        self._queue = database.another(QUEUE_CONNECTIONS)
+        self._queue = database.without_placement(QUEUE_CONNECTIONS)
         self._others: Mapping[str, Callable[[Connection, str, str, Values], Awaitable[object]]] = {
             **dict.fromkeys((log.APPEND, log.APPEND_WITH_KEY), self._append),
             **dict.fromkeys((calls.RECORD_EPOCH, *calls.WITH_KEY.values()), self._record),

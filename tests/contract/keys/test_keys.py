@@ -304,4 +304,4 @@ async def test_a_use_that_cannot_be_recorded_fails_no_request(database_url: str,
         for _ in range(3):
             assert (await http.get("/v1/sessions", headers=bearer(key.secret))).status_code == 200
     assert await used_at(database, key.secret) is None
-    assert [row.last_used_at for row in await keys.page(database)] == [None]
+    assert [row.last_used_at for row in await keys.all_keys(database)] == [None]

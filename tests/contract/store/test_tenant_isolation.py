@@ -65,8 +65,8 @@ OPERATORS = {
     "app.wings.sealing.service:all_keys",
     "app.wings.sealing.service:rewrap",
     "app.store.keys:create",
-    "app.store.keys:page",
-    "app.store.keys:revoke",
+    "app.store.keys:all_keys",
+    "app.store.keys:revoke_any",
     "app.wings.retention.store:tenants",
 }
 """Functions run by operators' commands, as the owner; they concern all tenants."""
@@ -446,7 +446,7 @@ async def test_every_route_refuses_other_keys_and_shows_other_tenants_nothing(
     database = walk_result.database
     made = Tenants(database, None)
     revoked = await made.create_key("acme", "old", SCOPES)
-    await keys.revoke(database, revoked.key_id)
+    await keys.revoke_any(database, revoked.key_id)
     narrow = {scope: (await made.create_key("other", scope, [scope])).secret for scope in SCOPES[:3]}
     theirs, _ = await tenant(database, "other")
     before = await rows_of(database, walk_result.tenant_id)

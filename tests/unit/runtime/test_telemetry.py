@@ -11,7 +11,7 @@ import logging, sys, structlog
 from app.cli import options as telemetry
 from app.runtime.settings import Settings
 
-telemetry.configure(Settings(log_json=sys.argv[1] == "json"))
+telemetry.configure_logging(Settings(log_json=sys.argv[1] == "json"))
 
 def fail(said):
     raise ValueError("cannot")
@@ -37,7 +37,7 @@ import logging, structlog
 from app.cli import options as telemetry
 from app.runtime.settings import Settings
 
-telemetry.configure(Settings())
+telemetry.configure_logging(Settings())
 structlog.get_logger().error("ours")
 logging.getLogger("library").error("theirs")
 print("went on")
@@ -56,7 +56,7 @@ import logging
 from app.cli import options as telemetry
 from app.runtime.settings import Settings
 
-telemetry.configure(Settings())
+telemetry.configure_logging(Settings())
 queue = logging.getLogger("pgqueuer")
 for number in range(100):
     try:

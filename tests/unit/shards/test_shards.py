@@ -80,7 +80,7 @@ def test_a_part_that_the_store_no_longer_has_is_an_error() -> None:
 class FailingNode:
     """A connection whose every statement fails as on a node of Citus, and its pool."""
 
-    def another(self, pool_size: int) -> "FailingNode":
+    def without_placement(self, pool_size: int) -> "FailingNode":
         return self
 
     async def run_in_transaction(self, work: Callable[["FailingNode"], Awaitable[object]]) -> object:
