@@ -60,7 +60,7 @@ _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 _RECORDED: Final = [field.name for field in fields(CallRecord)]
 
 
-def held_call(call: CallRecord) -> CallRow:
+def without_outcome(call: CallRecord) -> CallRow:
     """Return a recorded call without its times, as if it had no outcome yet."""
     own = {name: getattr(call, name) for name in _RECORDED}
     return CallRow(**own, created_at=_UNKNOWN_TIME, expires_at=None, reported_at=None, outcome=None)

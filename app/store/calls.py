@@ -20,7 +20,7 @@ from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.driver import numbered
 from app.store.engine import Database, Executor
 from app.store.rows import parameters
-from app.store.views import LEGIBLE
+from app.store.views import LEGIBLE_IN_FRONTIER
 
 NewAnswer = tuple[KeyClaim, Mapping[str, object]]
 """The claim of a request, and the response to store under its key."""
@@ -63,11 +63,11 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
             AND EXISTS (SELECT FROM compactions o WHERE o.session_id = :session_id AND o.state = 'running'))))
 FOR KEY SHARE OF s
 """
-COMPACTING: Final = (
+COMPACTION_COLUMN: Final = (
     f"CASE WHEN :compacting::boolean THEN ({compactions.COMPACTION_STATE}) ELSE 'none' END AS compaction"
 )
 RECORD_CALL_IF_CURRENT: Final = (
-    f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_SELECTED} {IF_CURRENT} RETURNING {COMPACTING}"
+    f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_SELECTED} {IF_CURRENT} RETURNING {COMPACTION_COLUMN}"
 )
 
 # An epoch is opened only on top of the one its plan started from; otherwise nothing is written and the plan is made
@@ -108,7 +108,7 @@ WITH there AS (SELECT $there), moved AS ({MOVE}
 _OPEN_IN_SESSION: Final = _OPEN.replace("$there", IN_SESSION)
 _OPEN_IF_CURRENT: Final = _OPEN.replace("$there", IF_CURRENT)
 RECORD_EPOCH: Final = f"{_OPEN_IN_SESSION} SELECT view FROM moved"
-RECORD_EPOCH_IF_CURRENT: Final = f"{_OPEN_IF_CURRENT} SELECT {COMPACTING} FROM moved"
+RECORD_EPOCH_IF_CURRENT: Final = f"{_OPEN_IF_CURRENT} SELECT {COMPACTION_COLUMN} FROM moved"
 
 # Variants for a request with an idempotency key: the call and its response are stored together or not at all.
 _ANSWER: Final = f", answered AS ({answers.store_cte('moved')}) SELECT"
@@ -116,7 +116,7 @@ WITH_KEY: Final = {
     RECORD_CALL: f"WITH moved AS ({RECORD_CALL}){_ANSWER} call_id FROM moved",
     RECORD_CALL_IF_CURRENT: f"WITH moved AS ({RECORD_CALL_IF_CURRENT}){_ANSWER} compaction FROM moved",
     RECORD_EPOCH: f"{_OPEN_IN_SESSION}{_ANSWER} view FROM moved",
-    RECORD_EPOCH_IF_CURRENT: f"{_OPEN_IF_CURRENT}{_ANSWER} {COMPACTING} FROM moved",
+    RECORD_EPOCH_IF_CURRENT: f"{_OPEN_IF_CURRENT}{_ANSWER} {COMPACTION_COLUMN} FROM moved",
 }
 
 
@@ -185,7 +185,7 @@ def _epoch_values(epoch: NewEpoch) -> dict[str, object]:
         "view_model": settings.model,
         "view_window_tokens": settings.window_tokens,
         "view_target": epoch.target,
-        "frontier": texts.dumps(to_json(frontier), clear=LEGIBLE),
+        "frontier": texts.dumps(to_json(frontier), clear=LEGIBLE_IN_FRONTIER),
         "floor": frontier.floor,
         "kept": list(frontier.kept),
         "stubbed": [stub.seq for stub in frontier.stubs if not stub.chars],

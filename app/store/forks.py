@@ -35,7 +35,7 @@ from app.store.ids import SessionRef, session_ref
 from app.store.rows import Row, event
 from app.store.sessions import SessionRow
 
-EPOCH_COLUMNS: Final = (
+COPIED_OF_EPOCHS: Final = (
     "tenant_id, view, epoch, head, cause, frontier, floor, kept, stubbed, tokens_before, tokens_after, created_at,"
     " folded, evictions, evicted, changed_seq, stable_tokens"
 )
@@ -232,7 +232,7 @@ async def copy_views(tx: Connection, origin: Parent, fork_id: UUID, readable: fr
         carry = 0
         if epoch is not None:
             await tx.execute(
-                f"INSERT INTO epochs (session_id, {EPOCH_COLUMNS}) SELECT :fork_id, {EPOCH_COLUMNS} FROM epochs "
+                f"INSERT INTO epochs (session_id, {COPIED_OF_EPOCHS}) SELECT :fork_id, {COPIED_OF_EPOCHS} FROM epochs "
                 "WHERE session_id = :session_id AND view = :view AND epoch = :epoch RETURNING 1",
                 fork_id=fork_id,
                 session_id=from_id,

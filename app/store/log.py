@@ -7,13 +7,13 @@ from uuid import UUID
 
 from app.core import dataclass
 from app.core.compaction.next_span import Readiness
-from app.core.log.appends import Batch, LogEnd, TurnState, moves_state
+from app.core.log.appends import Batch, LogEnd, TurnState, changes_turn_state
 from app.core.log.event import tombstone
 from app.core.log.events import EventType
 from app.store import jobs, texts
 from app.store.engine import Connection, Executor
 from app.store.ids import SessionRef
-from app.store.rows import LEGIBLE
+from app.store.rows import LEGIBLE_IN_BODY
 from app.store.sessions import open_calls
 from app.tracing import tracer
 
@@ -49,7 +49,7 @@ class AppendSettings(NamedTuple):
 # and nothing happens; the caller then finds the reason under the lock. The conditions are on the row as it is updated:
 # concurrent writers cannot come between. The values before the batch are computed from the updated row: reading them
 # first, FOR UPDATE, would lock the row twice, and two such appends can deadlock if the row changed after they began.
-MOVE: Final = """
+EXTEND_SESSION: Final = """
 UPDATE sessions s SET head = s.head + :count, turns = s.turns + :turns_begun, tokens = s.tokens + :batch_tokens,
     turn_id = CASE WHEN :moves_turn THEN :turn_id_after ELSE s.turn_id END,
     awaits_user = CASE WHEN :moves_turn THEN :awaits_user_after ELSE s.awaits_user END,
@@ -109,7 +109,7 @@ STREAM_CHANNEL: Final = "palimpsest_stream"
 # One round trip. Only a session that is being streamed notifies (docs/decisions/0012: every notifying commit waits for
 # the one before it).
 APPEND: Final = f"""
-WITH old AS ({MOVE} {BEFORE}, s.covered_tokens, s.streamed_until
+WITH old AS ({EXTEND_SESSION} {BEFORE}, s.covered_tokens, s.streamed_until
 ), batch AS ({BATCH}), inserted AS (
     {INSERT}
 )
@@ -175,14 +175,14 @@ async def append(
         awaits_user=None if expected_turn is None else expected_turn.awaits_user,
         turn_id=None if expected_turn is None else expected_turn.turn_id,
         **expected._asdict(),
-        moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
+        moves_turn=expected_turn is not None or changes_turn_state([p.draft for p in batch.placed]),
         **_changes(batch),
         ratio=trigger.ratio,
         first_target=trigger.target,
         **trigger.readiness._asdict(),
         current_line_only=current_line_only,
         rows=_rows(batch),
-        bodies=[texts.stored(body, clear=LEGIBLE) for body in bodies],
+        bodies=[texts.stored(body, clear=LEGIBLE_IN_BODY) for body in bodies],
         **kept,
     )
     if row is None:
@@ -257,12 +257,12 @@ async def redact(tx: Connection, session_id: UUID, seq: int) -> Literal["erased"
     )
     if row is None or row["erased"]:
         return "missing" if row is None else "was_erased"
-    await _redacting(tx, session_id)
+    await _allow_redaction(tx, session_id)
     await tx.execute(
         "UPDATE events SET body = :body::json, gist = NULL WHERE session_id = :session_id AND seq = :seq",
         session_id=session_id,
         seq=seq,
-        body=texts.dumps(tombstone(texts.loads(row["body"])), clear=LEGIBLE),
+        body=texts.dumps(tombstone(texts.loads(row["body"])), clear=LEGIBLE_IN_BODY),
     )
     return "erased"
 
@@ -280,9 +280,9 @@ async def note_redaction(tx: Connection, ref: SessionRef, seq: int, key_id: UUID
     await tx.execute(
         "UPDATE sessions SET redactions = redactions + 1 WHERE session_id = :session_id", session_id=ref.session_id
     )
-    await _redacting(tx, ref.session_id)
+    await _allow_redaction(tx, ref.session_id)
 
 
-async def _redacting(tx: Connection, session_id: UUID) -> None:
+async def _allow_redaction(tx: Connection, session_id: UUID) -> None:
     """Let the transaction change contents of the session's events and epochs, which are immutable otherwise."""
     await tx.execute(f"SET LOCAL palimpsest.redacting = '{session_id}'")

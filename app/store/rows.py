@@ -50,7 +50,7 @@ def decode(kind: type[Value], row: Row, **others: Any) -> Value:
     return kind(**others)
 
 
-LEGIBLE: Final = ("turn_id", "path")
+LEGIBLE_IN_BODY: Final = ("turn_id", "path")
 """Members of a body that statements read; they stay legible when bodies are sealed."""
 EVENT_COLUMNS: Final = (
     "seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,"

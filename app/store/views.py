@@ -227,7 +227,7 @@ def settings(row: Row) -> ViewRow | None:
     return ViewRow(policy, row["view_model"], row["window_tokens"], row["view_epoch"], row["epochs"], row["afresh"])
 
 
-LEGIBLE: Final = ("folds", "system_seq", "tools_seq")
+LEGIBLE_IN_FRONTIER: Final = ("folds", "system_seq", "tools_seq")
 """Members of a frontier that statements read; they hold no content."""
 
 
@@ -301,11 +301,12 @@ async def clear_quotes(tx: Connection, session_id: UUID, seq: int) -> None:
         sealed=texts.SEALED_JSON,
     )
     for row in rows:
+        frontier = to_json(erase_quotes(from_json(texts.loads(row["frontier"])), seq))
         await tx.execute(
             "UPDATE epochs SET frontier = :frontier::json "
             "WHERE session_id = :session_id AND view = :view AND epoch = :epoch",
             session_id=session_id,
             view=row["view"],
             epoch=row["epoch"],
-            frontier=texts.dumps(to_json(erase_quotes(from_json(texts.loads(row["frontier"])), seq)), clear=LEGIBLE),
+            frontier=texts.dumps(frontier, clear=LEGIBLE_IN_FRONTIER),
         )

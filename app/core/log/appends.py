@@ -205,7 +205,7 @@ def depends_on_state(drafts: Sequence[Draft]) -> bool:
     return first.type is EventType.USER_MESSAGE or first.turn_id is not None
 
 
-def moves_state(drafts: Sequence[Draft]) -> bool:
+def changes_turn_state(drafts: Sequence[Draft]) -> bool:
     """Return whether the batch may change the state."""
     return any(draft.type in TURN_MARKS for draft in drafts)
 

@@ -59,13 +59,13 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for a context of one session row; `policy` is the one that it names or gives, None without one.
+    """A request for a context of the session row `row_name`; `policy` is the one it names or gives, None without one.
 
     `head`: the seq to end at if events have been appended after it. `keep`: the response, to be stored with the record.
     """
 
     tenant_id: UUID
-    session: str
+    row_name: str
     request: ContextRequest
     policy: ChosenPolicy | None
     head: int | None = None
@@ -74,7 +74,7 @@ class Asked:
     @property
     def ref(self) -> SessionRef:
         """The ids of the session's row and of its tenant."""
-        return session_ref(self.tenant_id, self.session)
+        return session_ref(self.tenant_id, self.row_name)
 
     @property
     def now(self) -> float:
@@ -231,8 +231,8 @@ def _checked(loaded: LoadedView | None, asked: Asked) -> LoadedView:
     """Return a view that a context can be made of. Raises NotFound, LineChanged or InvalidRequest."""
     at = asked.request.at
     if loaded is None:
-        raise NotFound(f"there is no session {asked.session!r}", session=asked.session)
-    if loaded.moved_to is not None and not is_line(asked.session):
+        raise NotFound(f"there is no session {asked.row_name!r}", session=asked.row_name)
+    if loaded.moved_to is not None and not is_line(asked.row_name):
         raise LineChanged(loaded.moved_to)
     if at is not None and at > loaded.head:
         raise InvalidRequest(f"`at` is {at}, but the session's last event is {loaded.head}", field="at")

@@ -50,24 +50,24 @@ PROBLEM_SLUGS: Final = ("invalid-policy", "context-infeasible", "nothing-to-send
 
 
 @dataclass(frozen=True, slots=True)
-class ContextBody:
+class ContextResponse:
     """A response: the fields before and after the provider request, and that request.
 
-    Stored head and tail, with the request rendered again, give the same response.
+    Stored `before` and `after`, with the request rendered again, give the same response.
     """
 
-    head: Mapping[str, Json]
+    before: Mapping[str, Json]
     request: RenderedRequest
-    tail: Mapping[str, Json]
+    after: Mapping[str, Json]
 
     def json(self) -> bytes:
         """Return the response as JSON. The request is JSON text already: parsing it would double the work."""
-        start, rest = canonical_json(self.head)[:-1], canonical_json(self.tail)[1:]
+        start, rest = canonical_json(self.before)[:-1], canonical_json(self.after)[1:]
         return b"".join((start.encode(), b',"request":', self.request.body, b",", rest.encode()))
 
     def stored(self) -> Mapping[str, Json]:
         """Return the stored part of the response: everything but the request, which can be rendered again."""
-        return {"head": self.head, "tail": self.tail}
+        return {"head": self.before, "tail": self.after}
 
 
 # FastAPI's parsing of a dozen parameters takes as long as planning a context, so this hot route parses them itself.
@@ -93,7 +93,7 @@ async def get_context(request: Request, who: Who) -> Response:
         raise RequestValidationError(found) from None
     assembly: Assembly = request.state.services.assembly
     answer = await assembly.context(who.tenant_id, sid, ContextRequest(**vars(query)))
-    return Response(context_body(answer).json(), media_type="application/json")
+    return Response(context_response(answer).json(), media_type="application/json")
 
 
 @router.operation(
@@ -127,26 +127,26 @@ async def post_context(request: Request, who: Who) -> Response:
     once = Idempotency(request, who, body, idempotency_key(request))
     services = request.state.services
     if (kept := await once.stored_response()) is not None:
-        return await _again(services.recordings, who, kept)
-    check_alone(body)
+        return await _repeat_response(services.recordings, who, kept)
+    check_fields(body)
     try:
         made = await _make(services, who, sid, body, once)
     except AlreadyAnswered:
-        return await _again(services.recordings, who, await once.concurrent_response())
+        return await _repeat_response(services.recordings, who, await once.concurrent_response())
     return Response(made.json(), media_type="application/json")
 
 
-async def _make(services: Any, who: Caller, sid: str, body: ContextIn, once: Idempotency) -> ContextBody:
+async def _make(services: Any, who: Caller, sid: str, body: ContextIn, once: Idempotency) -> ContextResponse:
     """Make the context, after what has happened before it: in one transaction unless the context needs its commit."""
     if body.outcome is None and body.append is None:
         return await _make_alone(services, who, sid, body, once)
     _check_ingest(who, "outcome and append")
     step = AgentStep()
     try:
-        step = _happened(services, who, body, once.claim)
+        step = _parse_step(services, who, body, once.claim)
         if body.messages is None and body.retry_of is None and body.wait_ms is None and not body.force:
             step = replace(step, context=await context_request(body, who, sid, services.feedback))
-            show = partial(_step_body, sid, step)
+            show = partial(_step_response, sid, step)
             keep: ResponseToStore[StepDone] | None = once.response_to_store(lambda done: show(done).stored())
             return show(await services.steps.take(who.tenant_id, sid, step, keep))
         done = await services.steps.take(who.tenant_id, sid, step)
@@ -162,23 +162,23 @@ async def _make(services: Any, who: Caller, sid: str, body: ContextIn, once: Ide
 
 async def _make_alone(
     services: Any, who: Caller, sid: str, body: ContextIn, once: Idempotency, results: Mapping[str, Json] = NO_RESULTS
-) -> ContextBody:
+) -> ContextResponse:
     """Make the context; the response also has `results`, of what was recorded before it."""
     line = sid if body.retry_of is None else await services.lines.of_call(who.tenant_id, sid, body.retry_of)
     asked = await context_request(body, who, line, services.feedback)
     if body.messages is None:
-        keep: KeepContext | None = once.response_to_store(lambda answer: context_body(answer, results).stored())
-        return context_body(await services.assembly.context(who.tenant_id, line, asked, keep=keep), results)
+        keep: KeepContext | None = once.response_to_store(lambda answer: context_response(answer, results).stored())
+        return context_response(await services.assembly.context(who.tenant_id, line, asked, keep=keep), results)
     _check_ingest(who, "messages")
     none = body.system is not None and not body.system
     sent = ClientList(asked.format, body.messages, body.system, body.tools, all_prompts=none)
     given = await services.reconcile.read(who.tenant_id, sid, sent)
-    show = partial(reconciled_body, extra=results)
+    show = partial(reconciled_response, extra=results)
     kept: ResponseToStore[Reconciled] | None = once.response_to_store(lambda done: show(done).stored())
     return show(await services.reconcile.context(who.tenant_id, sid, given, asked, kept))
 
 
-def _happened(services: Any, who: Caller, body: ContextIn, claim: KeyClaim | None) -> AgentStep:
+def _parse_step(services: Any, who: Caller, body: ContextIn, claim: KeyClaim | None) -> AgentStep:
     """Return the outcome and the append of a request. Raises StepFailed."""
     outcome = None if body.outcome is None else (body.outcome.call_id, body.outcome.report())
     if body.append is None:
@@ -192,11 +192,11 @@ def _happened(services: Any, who: Caller, body: ContextIn, claim: KeyClaim | Non
     return AgentStep(outcome, append)
 
 
-def _step_body(sid: str, step: AgentStep, done: StepDone) -> ContextBody:
+def _step_response(sid: str, step: AgentStep, done: StepDone) -> ContextResponse:
     """Return the response to a step with a context."""
     if done.answer is None:
         raise RuntimeError("a step with a context has made none")
-    return context_body(done.answer, _results(sid, step, done))
+    return context_response(done.answer, _results(sid, step, done))
 
 
 def _results(sid: str, step: AgentStep, done: StepDone) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _results(sid: str, step: AgentStep, done: StepDone) -> dict[str, Any]:
     return results
 
 
-def check_alone(body: ContextIn) -> None:
+def check_fields(body: ContextIn) -> None:
     """Raise InvalidRequest for fields that require messages, and for fields that exclude each other."""
     for field in ("system", "tools"):
         if body.messages is None and getattr(body, field) is not None:
@@ -229,11 +229,11 @@ def _check_ingest(who: Caller, what: str) -> None:
         raise Forbidden(f"this key lacks the scope 'ingest', which {what} require")
 
 
-async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -> Response:
+async def _repeat_response(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -> Response:
     """Return the first response to a repeated request, its context rendered again."""
     head, tail = kept["head"], kept["tail"]
     found = await recordings.context(who.tenant_id, head["line"], UUID(head["call_id"]))
-    return Response(ContextBody(head, found.replayed.request, tail).json(), media_type="application/json")
+    return Response(ContextResponse(head, found.replayed.request, tail).json(), media_type="application/json")
 
 
 _REQUESTED: Final = frozenset(field.name for field in fields(ContextRequest)) - {"injections"}
@@ -255,28 +255,28 @@ async def context_request(body: ContextIn, who: Caller, sid: str, feedback: Feed
 FAILED: Final = "the last compaction failed; GET .../compactions has the reason"
 
 
-def context_body(answer: ContextAnswer, extra: Mapping[str, Json] | None = None) -> ContextBody:
+def context_response(answer: ContextAnswer, extra: Mapping[str, Json] | None = None) -> ContextResponse:
     """Return the response to a context request, with further fields."""
-    return body_of(answer.session, answer.assembled, answer.compaction, answer.reason, extra)
+    return response_of(answer.row_name, answer.assembled, answer.compaction, answer.reason, extra)
 
 
-def reconciled_body(done: Reconciled, extra: Mapping[str, Json] | None = None) -> ContextBody:
+def reconciled_response(done: Reconciled, extra: Mapping[str, Json] | None = None) -> ContextResponse:
     """Return the response to a context request with the client's complete messages, with further fields."""
     plan: dict[str, Json] = {
         "appended": [{"index": index, **receipt._asdict()} for index, receipt in done.appended],
         "plan": [asdict(one, dict_factory=_without_none) for one in done.plan.messages],
         "inserted": [asdict(one, dict_factory=_without_none) for one in done.plan.inserted],
     }
-    return context_body(done.answer, {**plan, **(extra or {})})
+    return context_response(done.answer, {**plan, **(extra or {})})
 
 
 def _without_none(fields: Iterable[tuple[str, Json]]) -> dict[str, Json]:
     return {name: value for name, value in fields if value is not None}
 
 
-def body_of(
+def response_of(
     session: str, assembled: Assembled, compaction: str, reason: str | None, extra: Mapping[str, Json] | None = None
-) -> ContextBody:
+) -> ContextResponse:
     """Return the response with an assembled context."""
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
@@ -299,7 +299,7 @@ def body_of(
         "sha256": rendered.request.sha256.hex(),
         **(extra or {}),
     }
-    return ContextBody(head, rendered.request, tail)
+    return ContextResponse(head, rendered.request, tail)
 
 
 def parts_json(

@@ -40,13 +40,13 @@ PLAN: Final = "plan"
 
 @dataclass(frozen=True, slots=True)
 class ContextAnswer:
-    """A context of session row `session`.
+    """A context of the session row `row_name`.
 
     `compaction`: none, scheduled, running, or failed if the last run failed; a stored response has the state as read
     before it. `reason`: why a requested compaction does not show in it. `held`: made from the view held in memory.
     """
 
-    session: str
+    row_name: str
     assembled: Assembled
     compaction: str
     reason: str | None = None
@@ -96,12 +96,12 @@ class Assembly:
     async def context(
         self,
         tenant_id: UUID,
-        external_id: str,
+        address: str,
         request: ContextRequest,
         head: int | None = None,
         keep: KeepContext | None = None,
     ) -> ContextAnswer:
-        """Return the view's next context, recorded, on the line that a session's name means.
+        """Return the view's next context, recorded, on the line that a client's address means.
 
         `head`: the seq to end at if events have been appended after it. `keep`: the response is stored with the record,
         or neither is. Raises AlreadyAnswered if the key has been used, NotFound, NothingToSend, CannotFit,
@@ -109,8 +109,8 @@ class Assembly:
         beyond the last event.
         """
         try:
-            line = await self._lines.resolve_remembered(tenant_id, external_id)
-            asked = replace(await self.resolve(tenant_id, line, request), head=head, keep=keep)
+            row_name = await self._lines.resolve_remembered(tenant_id, address)
+            asked = replace(await self.resolve(tenant_id, row_name, request), head=head, keep=keep)
             made = await self._continue(self._database, asked, self.held(asked))
             if made is not None:
                 await self.hold(made)
@@ -118,8 +118,8 @@ class Assembly:
                 try:
                     made = await self._load(asked)
                 except LineChanged as moved:
-                    line = await self._lines.remember_moved(tenant_id, external_id, moved.line)
-                    made = await self._load(replace(asked, session=line))
+                    row_name = await self._lines.remember_moved(tenant_id, address, moved.line)
+                    made = await self._load(replace(asked, row_name=row_name))
         except ContextError as error:
             self._on_outcome(request, error)
             raise
@@ -139,10 +139,10 @@ class Assembly:
         self._on_outcome(asked.request, made.answer)
         return made
 
-    async def resolve(self, tenant_id: UUID, line: str, request: ContextRequest) -> Asked:
+    async def resolve(self, tenant_id: UUID, row_name: str, request: ContextRequest) -> Asked:
         """Return the request with its session row and policy. Raises NotFound or InvalidPolicy."""
         policy = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
-        return Asked(tenant_id, line, request, policy)
+        return Asked(tenant_id, row_name, request, policy)
 
     def held(self, asked: Asked) -> CachedView | None:
         """Return the view held in memory for a request; None if it must be read."""
@@ -172,7 +172,7 @@ class Assembly:
         loaded = held.loaded
         if asked.request.retry is not None:
             return None
-        if loaded.moved_to is not None and not is_line(asked.session):
+        if loaded.moved_to is not None and not is_line(asked.row_name):
             return None
         inputs = await self._loader.continued(asked, held)
         if inputs is None:
@@ -196,13 +196,12 @@ class Assembly:
                 return None
             if span.is_recording:
                 _trace_plan(span, assembled)
-        answer = ContextAnswer(asked.session, assembled, loaded.compaction, reason_not_shown(assembled), held=True)
+        answer = ContextAnswer(asked.row_name, assembled, loaded.compaction, reason_not_shown(assembled), held=True)
         kept = await _new_answer(asked, answer)
         compaction = await calls.record_if_current(connection, asked.tenant_id, assembled, cover, kept)
         if compaction is None:
             return None
-        is_stored = asked.keep is not None  # with the state of before: one statement writes it and reads the new one
-        return MadeContext(answer if is_stored else replace(answer, compaction=compaction), compaction)
+        return MadeContext(answer if asked.keep is not None else replace(answer, compaction=compaction), compaction)
 
     async def _load(self, asked: Asked) -> MadeContext:
         """Read the view, make a context from it, and record and hold it; one request of a view at a time."""
@@ -269,7 +268,7 @@ class Assembly:
             state, reason = await self._summaries.force(asked.tenant_id, assembled)
         elif folds_more(assembled):
             reason = None
-        return ContextAnswer(asked.session, assembled, state, reason)
+        return ContextAnswer(asked.row_name, assembled, state, reason)
 
 
 def _trace_plan(span: TraceSpan, assembled: Assembled) -> None:

@@ -63,9 +63,9 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A step of the session `name`, with what could be done before its transaction."""
+    """A step on a client's `address`, with what could be done before its transaction."""
 
-    name: str
+    address: str
     outcome: tuple[UUID, Report] | None
     append: PreparedAppend | None
     context: Asked | None
@@ -101,30 +101,30 @@ class Steps:
     _lines: Lines
 
     async def take(
-        self, tenant_id: UUID, name: str, step: AgentStep, keep: ResponseToStore[StepDone] | None = None
+        self, tenant_id: UUID, address: str, step: AgentStep, keep: ResponseToStore[StepDone] | None = None
     ) -> StepDone:
-        """Take a step on the line that a session's name means.
+        """Take a step on the line that a client's address means.
 
         `keep`: the response is stored with the context's record, or neither is. Raises StepFailed; nothing is recorded
         unless its part is the context. Raises AlreadyAnswered if the key of `keep` has been used.
         """
         key = None if step.append is None else step.append.key
-        line = await self._lines.resolve_remembered(tenant_id, name, key)
+        row_name = await self._lines.resolve_remembered(tenant_id, address, key)
         try:
-            return await self._take(tenant_id, name, line, step, keep)
+            return await self._take(tenant_id, address, row_name, step, keep)
         except LineChanged as moved:
-            line = await self._lines.remember_moved(tenant_id, name, moved.line, key)
-        return await self._take(tenant_id, name, line, step, keep)
+            row_name = await self._lines.remember_moved(tenant_id, address, moved.line, key)
+        return await self._take(tenant_id, address, row_name, step, keep)
 
     async def _take(
-        self, tenant_id: UUID, name: str, line: str, step: AgentStep, keep: ResponseToStore[StepDone] | None
+        self, tenant_id: UUID, address: str, row_name: str, step: AgentStep, keep: ResponseToStore[StepDone] | None
     ) -> StepDone:
-        ref = session_ref(tenant_id, line)
+        ref = session_ref(tenant_id, row_name)
         with failing_part("append"):
-            append = None if step.append is None else await self._ingest.prepare(tenant_id, line, step.append)
+            append = None if step.append is None else await self._ingest.prepare(tenant_id, row_name, step.append)
         with failing_part("context"):
-            context = None if step.context is None else await self._assembly.resolve(tenant_id, line, step.context)
-        prepared = _Prepared(name, step.outcome, append, context, keep)
+            context = None if step.context is None else await self._assembly.resolve(tenant_id, row_name, step.context)
+        prepared = _Prepared(address, step.outcome, append, context, keep)
         async with nullcontext() if append is None else self._ingest.exclusive(ref):
             try:
                 made = await self._database.run_in_transaction(partial(self._make, ref, prepared))
@@ -145,7 +145,7 @@ class Steps:
         made = _Made()
         if step.outcome is not None:
             with failing_part("outcome"):
-                made.reporting = await self._report(tx, ref, step.name, *step.outcome)
+                made.reporting = await self._report(tx, ref, step.address, *step.outcome)
         if step.append is not None:
             with failing_part("append"):
                 appending = None if locked else await self._ingest.append_unlocked(tx, step.append)
@@ -154,7 +154,7 @@ class Steps:
             return made
         held = self._assembly.held(step.context)
         if held is not None:
-            held = _brought_up(held, step.context.request.view, made)
+            held = _extend_by_step(held, step.context.request.view, made)
         asked = step.context
         if step.keep is not None:
             done = made.results
@@ -171,17 +171,17 @@ class Steps:
             made.error = error
         return made
 
-    async def _report(self, tx: Connection, ref: SessionRef, name: str, call_id: UUID, report: Report) -> Reporting:
+    async def _report(self, tx: Connection, ref: SessionRef, address: str, call_id: UUID, report: Report) -> Reporting:
         """Record a report of a call on this line, or on the line of the session that made the call."""
         try:
-            return await self._feedback.report_in(tx, ref, name, call_id, report)
+            return await self._feedback.report_in(tx, ref, address, call_id, report)
         except NotFound:
-            if is_line(name):
+            if is_line(address):
                 raise
-            line = await lines.of_call(tx, ref.tenant_id, name, call_id)
+            line = await lines.of_call(tx, ref.tenant_id, address, call_id)
             if line is None:
                 raise
-            return await self._feedback.report_in(tx, session_ref(ref.tenant_id, line), name, call_id, report)
+            return await self._feedback.report_in(tx, session_ref(ref.tenant_id, line), address, call_id, report)
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def failing_part(part: Part, done: StepDone = StepDone()) -> Iterator[None]:
         raise StepFailed(part, error, done) from error
 
 
-def _brought_up(held: CachedView, view: str, made: _Made) -> CachedView:
+def _extend_by_step(held: CachedView, view: str, made: _Made) -> CachedView:
     """Return a held view with what a step has reported and appended, to be used within its transaction."""
     results = None if made.reporting is None else made.reporting.results
     if results is not None:

@@ -64,7 +64,7 @@ class BudgetPressure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The result of an append to session row `session`; `created` is False when it repeats an earlier append."""
+    """The result of an append, named as in the API; `session`: the row. `created` is False for a repeated append."""
 
     session: str
     head: int

@@ -14,7 +14,7 @@ import asyncpg
 from app.core import dataclass, field, replace
 from app.core.compaction.next_span import readiness
 from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, LineChanged
-from app.core.log.appends import Batch, check, depends_on_state, moves_state, place
+from app.core.log.appends import Batch, changes_turn_state, check, depends_on_state, place
 from app.core.log.conversation import name_unnamed
 from app.core.log.events import Draft, EventType
 from app.core.log.segments import is_line
@@ -141,7 +141,7 @@ class Ingest:
         )
         if applied is None:
             return None
-        if moves_state(request.drafts):
+        if changes_turn_state(request.drafts):
             self._snapshots.put(ref.session_id, replace(hint, turn=batch.turn_after))
         return self._appending(prepared, batch, applied)
 

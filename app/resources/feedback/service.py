@@ -39,7 +39,7 @@ from app.resources.feedback.measurements import (
 )
 from app.resources.policies.service import Policies
 from app.store import audit, calibrations, compactions, lines, reports
-from app.store.audit import CallRow, ReportedCall, held_call
+from app.store.audit import CallRow, ReportedCall, without_outcome
 from app.store.calibrations import CalibrationSamples, KnownModel
 from app.store.compactions import WaitingContext
 from app.store.engine import Connection, Database, Executor
@@ -180,7 +180,7 @@ class Feedback:
             return None
         known = self._models.get(_model_key(ref, held.call))
         return await self._report_unlocked(
-            on, ref, ReportedCall(held_call(held.call), held.stored, known, None), report
+            on, ref, ReportedCall(without_outcome(held.call), held.stored, known, None), report
         )
 
     async def _report_unlocked(
@@ -288,10 +288,7 @@ class Feedback:
         return await calibrations.page(self._database, tenant_id, limit, after)
 
     async def forget(self, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
-        """Delete the calibrations of a model, of an estimator, or all; return their number.
-
-        What a view has learned from its own calls stays.
-        """
+        """Delete the calibrations of a model, an estimator, or all, but not what views learned; return their number."""
         self._models.clear()
         return await calibrations.forget(self._database, tenant_id, model, estimator)
 

@@ -19,7 +19,7 @@ from app.core.render.formats.parts import plain_text
 from app.core.tokens.budget import provider_tokens
 from app.http.fields import Answer, answer_of
 from app.resources.contexts.recordings import Recordings, Reproduced
-from app.resources.contexts.routes import ContextBody, parts_json
+from app.resources.contexts.routes import ContextResponse, parts_json
 from app.resources.contexts.schemas import CallRef
 from app.resources.contexts.service import Assembly
 from app.resources.policies.service import Policies
@@ -219,4 +219,4 @@ def context_again(session: str, done: Reproduced) -> bytes:
     )
     rest = answer.model_dump(mode="json", exclude={"request"})
     ref = {name: rest.pop(name) for name in CallRef.model_fields}
-    return ContextBody(ref, request, rest).json()
+    return ContextResponse(ref, request, rest).json()

@@ -16,7 +16,7 @@ from app.core.record import ReplayedCall
 from app.http import paging
 from app.http.fields import Cursor, Limit, RecordedCall, Sid, ViewIfAny, answer_of
 from app.http.operation import PastService, Resource, Who, past_service, service
-from app.resources.contexts.routes import PROBLEM_SLUGS, ContextBody, body_of, check_alone, context_request
+from app.resources.contexts.routes import PROBLEM_SLUGS, ContextResponse, check_fields, context_request, response_of
 from app.resources.contexts.schemas import ContextIn
 from app.resources.contexts.service import Assembly
 from app.resources.feedback.service import Feedback
@@ -70,13 +70,13 @@ def _planned_row(call: NewCall) -> CallRow:
 
 def _json(session: str, assembled: Assembled, difference: DiffOut | None) -> bytes:
     """Return the response: a context without a call's id, and with the cause of the epoch it would open."""
-    made = body_of(session, assembled, assembled.inputs.loaded.compaction, reason_not_shown(assembled))
+    made = response_of(session, assembled, assembled.inputs.loaded.compaction, reason_not_shown(assembled))
     more: dict[str, Json] = {"preview": True, "cause": assembled.epoch and assembled.epoch.cause}
     if difference is not None:
         b = answer_of(PreviewRef, difference.b, call_id=None, created_at=None)
         diff = answer_of(PreviewDiff, difference, b=b)
         more["diff"] = diff.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return ContextBody({**made.head, "call_id": None}, made.request, {**made.tail, **more}).json()
+    return ContextResponse({**made.before, "call_id": None}, made.request, {**made.after, **more}).json()
 
 
 router = Resource("audit", scope="read")
@@ -129,7 +129,7 @@ async def preview_context(
 
     Nothing is recorded or changed, and `wait_ms` has no effect.
     """
-    check_alone(body)
+    check_fields(body)
     for field in ("messages", "append", "outcome"):
         if getattr(body, field) is not None:
             raise InvalidRequest(f"a preview records nothing, so it cannot have {field}", field=field)

@@ -182,7 +182,7 @@ class Gateway:
         return PreparedCall(
             tenant_id=tenant_id,
             session=session,
-            line=answer.session,
+            line=answer.row_name,
             call_id=call.call_id,
             head=call.head,
             epoch=call.epoch,

@@ -28,7 +28,7 @@ def _replace_parts(sql: str, replacements: Mapping[str, str]) -> str:
 _MAIN_VIEW: Final = "FROM (SELECT) one LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'"
 _DUE: Final = log.DUE.replace("old.tokens + :batch_tokens", "s.tokens").replace("old.covered", "s.covered")
 APPEND_MOVE: Final = (
-    _replace_parts(log.MOVE, {"\nWHERE s.session_id": f"\n{_MAIN_VIEW}\nWHERE s.session_id"})
+    _replace_parts(log.EXTEND_SESSION, {"\nWHERE s.session_id": f"\n{_MAIN_VIEW}\nWHERE s.session_id"})
     + f"{log.BEFORE}, {log.VIEW}, s.updated_at AS now, s.streamed_until, coalesce({_DUE}, false) AS due"
 )
 _BEFORE: Final = f"SELECT s.session_id, {log.BEFORE}, s.updated_at FROM sessions s WHERE s.session_id = :session_id"
@@ -42,7 +42,7 @@ APPEND_INSERT: Final = _replace_parts(
     },
 )
 
-CHECK_CURRENT: Final = f"SELECT {_replace_parts(calls.COMPACTING, {compactions.QUEUED: ''})} {calls.IF_CURRENT}"
+CHECK_CURRENT: Final = f"SELECT {_replace_parts(calls.COMPACTION_COLUMN, {compactions.QUEUED: ''})} {calls.IF_CURRENT}"
 MOVE_VIEW: Final = _replace_parts(calls.MOVE, {":session_id": "s.session_id", " FROM there": f" {calls.IN_SESSION}"})
 OPEN_EPOCH: Final = f"INSERT INTO epochs ({calls.EPOCH_COLUMNS}) VALUES ({calls.EPOCH_VALUES})"
 

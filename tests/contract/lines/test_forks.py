@@ -383,7 +383,7 @@ def test_every_column_is_copied_or_left_out_on_purpose() -> None:
         return {name.strip() for name in columns.split(",")}
 
     made = {
-        "epochs": names(forks.EPOCH_COLUMNS) | {"session_id"},
+        "epochs": names(forks.COPIED_OF_EPOCHS) | {"session_id"},
         "summaries": names(forks.SUMMARY_COLUMNS)
         | {"session_id", "cover_id", "text", "digest", "usage", "status", "origin"}
         | {"complaints", "superseded_by"},  # only of the parent's

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.log.appends import FIRST, TurnMark, TurnState, count_turns, depends_on_state, moves_state, turn_of
+from app.core.log.appends import FIRST, TurnMark, TurnState, changes_turn_state, count_turns, depends_on_state, turn_of
 from app.core.log.events import Draft, EventType
 
 U, A, S = EventType.USER_MESSAGE, EventType.ASSISTANT_MESSAGE, EventType.TURN_START
@@ -59,8 +59,8 @@ def test_only_an_end_that_names_its_turn_depends_on_the_state() -> None:
 
 @pytest.mark.parametrize("drafts", [(Draft(U),), (Draft(A), Draft(S)), (Draft(E),)])
 def test_drafts_that_may_change_the_state(drafts: tuple[Draft, ...]) -> None:
-    assert moves_state(drafts)
-    assert not moves_state([Draft(A)])
+    assert changes_turn_state(drafts)
+    assert not changes_turn_state([Draft(A)])
 
 
 def marks(*drafts: Draft) -> list[TurnMark]:
