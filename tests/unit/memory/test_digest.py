@@ -227,6 +227,11 @@ def test_a_command_is_listed_without_its_output_redirections() -> None:
         ("- cut the name so that at least the gauge is shown? - just now [+176 -361]", []),
         ("yes, we only need to do it once", []),
         ("yes, but never push it", ["yes, but never push it"]),
+        (
+            'it says\n\n  Error: 400 {"error":{"message":"`tides`\n  must not be empty"}}\n\nKeep the tests.',
+            ["Keep the tests."],
+        ),
+        ("Errors: never hide them.\nAlways print them.", ["Errors: never hide them.", "Always print them."]),
     ],
 )
 def test_sentences_that_order_something_are_constraints(said: str, rules: list[str] | None) -> None:

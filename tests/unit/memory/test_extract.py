@@ -165,6 +165,26 @@ def test_only_failures_in_the_log_are_blockers(said: str) -> None:
     assert text.count(said) == 1
 
 
+def test_the_room_that_no_section_takes_goes_to_the_newest_messages_of_the_agent() -> None:
+    report = " ".join(f"The harbour of station {name} has tides of its own." for name in "abcdefghijkl")
+    log = Log()
+    log.user(body={"content": "List the harbours."})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.log"}}), body={"content": "fine"})
+    log.assistant(body={"content": report})
+    assert report in body(log, 300)
+    assert report not in body(log, 120)
+
+
+def test_a_rule_too_long_for_the_body_stands_whole_in_the_appendix_alone() -> None:
+    rule = f"Never print the harbours of {', '.join(f'station {number}' for number in range(40))}."
+    log = Log()
+    log.user(body={"content": rule})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.log"}}), body={"content": "fine"})
+    digest = digest_of(log.events)
+    assert "## Constraints" not in extract(log.events, "", digest, 200, COUNTER)
+    assert rule in write_summary(log.events, [], "", digest, 600, COUNTER)
+
+
 def test_an_intent_is_a_next_step_in_the_newest_text_alone() -> None:
     log = Log()
     log.user(body={"content": "Convert the harbour table to metres."})

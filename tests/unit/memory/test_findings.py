@@ -255,7 +255,7 @@ def test_a_fault_that_was_mended_is_finished_work(text: str, is_report: bool) ->
     assert bool(list(finished_statements(text))) is is_report
 
 
-def test_the_first_sentence_of_each_report_is_listed_before_the_counts_of_edits() -> None:
+def test_the_first_sentence_of_each_report_stands_with_its_request_or_before_the_counts_of_edits() -> None:
     tides = ("I moved the sorting of the tides into the report.", "I renamed the oldest harbour on its map.")
     gauges = ("I extracted the printing of the gauges into a module.", "I deleted three broken sensors of the estuary.")
     log = Log()
@@ -268,8 +268,10 @@ def test_the_first_sentence_of_each_report_is_listed_before_the_counts_of_edits(
     for number in range(3):
         log.assistant(body={"content": f"Harbour number {number} is dry."})
     digest = digest_of(log.events)
-    done = extract(log.events, "", digest, 600, COUNTER).partition("### Done\n")[2].partition("\n#")[0]
-    expected = ["Changed tides.py.", *tides, "Changed gauges.py.", *gauges]
+    text = extract(log.events, "", digest, 600, COUNTER)
+    assert f'Tidy up the tides of all stations. (then reported: "{tides[0]}")' in text
+    done = text.partition("### Done\n")[2].partition("\n#")[0]
+    expected = ["Changed tides.py.", tides[1], "Changed gauges.py.", *gauges]
     assert done.splitlines() == [f"- {line}" for line in expected]
     short = extract(log.events, "", digest, 120, COUNTER)
     assert gauges[0] in short and "Changed" not in short

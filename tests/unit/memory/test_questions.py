@@ -187,3 +187,22 @@ def test_a_question_is_told_with_the_beginning_of_the_report_that_answered_it_if
     short = extract(log.events, "", digest_of(log.events), 120, COUNTER)
     assert "- does the map show the ebb?\n" in short
     assert "- does the map show the ebb?\n" in extract([], text, Digest(), 90, COUNTER)
+
+
+def test_a_request_is_told_with_what_was_reported_done_if_there_is_room() -> None:
+    log = Log()
+    log.user(body={"content": "Draw the estuary as a map of its tides."})
+    log.result(log.call("Read", body={"arguments": {"path": "estuary.py"}}), body={"content": "tides"})
+    log.assistant(body={"content": "Good, the map has tides."})
+    log.user(body={"content": "Print the harbours under the map."})
+    log.assistant(body={"content": "I moved the harbours below the map. They are printed in order."})
+    for number in range(3):
+        log.user(body={"content": f"Print gauge {number} of the estuary."})
+        log.assistant(body={"content": f"The gauge has the number {number}."})
+    reported = '- Print the harbours under the map. (then reported: "I moved the harbours below the map.")\n'
+    text = extract(log.events, "", digest_of(log.events), 400, COUNTER)
+    assert reported in text and text.count("I moved the harbours") == 1
+    assert "Good, the map has tides" not in text
+    merged = extract([], text, Digest(), 400, COUNTER)
+    assert reported in merged and merged.count("Print the harbours") == 1
+    assert "- Print the harbours under the map.\n" in extract([], text, Digest(), 110, COUNTER)

@@ -203,6 +203,13 @@ _LOG_LINE: Final = re.compile(
     r"^(?:\[[^\]\n]{0,80}\]|error|warn(?:ing)?|fail(?:ed)?|traceback|exception)\b.{0,3}:", re.I
 )
 
+_ERROR: Final = re.compile(
+    r"^[ \t]{0,20}(?:\w{0,40}(?:error|exception)|fatal)\b[^\n]{0,80}\{\"[^\n]{0,2000}"
+    r"(?:\n[ \t]{0,40}\S[^\n]{0,2000}){1,40}",
+    re.M | re.I,
+)
+"""The JSON of an error that the user copied, wrapped over several lines, up to an empty line."""
+
 
 def own_words(text: str) -> str:
     """Return a message without the parts that programs put into it: blocks in tags that begin a line, and fenced code.
@@ -301,7 +308,7 @@ def constraints_of(text: str) -> tuple[str, ...]:
     Questions, quoted lines and program output state none.
     """
     words = own_words(text)
-    lines = "\n".join(line for line in words.split("\n") if not _QUOTED.match(line))
+    lines = "\n".join(line for line in _ERROR.sub("", words).split("\n") if not _QUOTED.match(line))
     headings = _HEADING.findall(words)
     in_document = len(headings) >= HEADINGS_MIN and not any(map(_OF_RULES.search, headings))
     found = (

@@ -11,10 +11,10 @@ from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.body import SpanBody, extract_prefix
 from app.core.tokens.counter import MESSAGE_TOKENS, Counter
 
-BODY_SHARE: Final = 0.22
-BODY_TOKENS: Final = 64
-"""The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
-its files, commands and names."""
+BODY_TOKENS: Final = 680
+BODY_SHARE: Final = 0.4
+"""The size of the body in a summary of work on files, and its maximum share. Contexts rewrite the appendix, with as
+many names as they have room for, but show a body unchanged."""
 NAMES_ENOUGH: Final = 2_800
 """The size from which more names bring little, so that the rest of a larger summary goes to its body. Measured on
 recorded coding sessions: contexts show as many of the values that later calls need."""
@@ -52,8 +52,7 @@ def write_summary(
     tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
     room = int(tokens * (CASES_SHARE if tools else TALK_SHARE))
     if tools and digest.is_on_files:
-        shared = min(tokens, NAMES_ENOUGH)
-        room = min(BODY_TOKENS + int(shared * BODY_SHARE) + tokens - shared, tokens * 2 // 5)
+        room = min(BODY_TOKENS + max(0, tokens - NAMES_ENOUGH), int(tokens * BODY_SHARE))
     room = min(room, tokens - _least_appendix(appendix, tokens))
     split_part = ""
     if late:

@@ -5,7 +5,7 @@ Deterministic. Only users, assistants and notes are quoted; tool output is data 
 
 import re
 from collections import Counter as Counts
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -28,6 +28,7 @@ from app.core.memory.extractive.changes import (
     is_request,
     opening,
     ranked,
+    reports_of,
     requests_in,
     without_discarded,
 )
@@ -75,10 +76,10 @@ from app.core.memory.extractive.sections import (
     without_counts,
 )
 from app.core.memory.extractive.statements import (
+    finished_statements,
     has_content,
     is_observation,
     problems,
-    refutes,
     reports_success,
     states_next_step,
 )
@@ -112,8 +113,8 @@ _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS
 """The initial share of the room for each section: in a span with work on files, with other tool calls, and in talk
 without any."""
 
-_ANSWER: Final = re.compile(r' \(answered: "[^\n]{1,300}"\)$')
-"""The agent's answer to a user's question, at the end of its line."""
+_ANSWER: Final = re.compile(r' \((?:answered|then reported): "[^\n]{1,300}"\)$')
+"""The agent's answer to a user's question, or its report on a request, at the end of its line."""
 _ACTS: Final = frozenset({EventType.USER_MESSAGE, EventType.TOOL_CALL})
 _GREETING: Final = re.compile(
     r"(?:(?:hi|hey|hello|yo|(?:great|perfect|okay|ok)?\W{0,4}(?:thanks|thank you)(?: (?:so|very) much| a lot)?"
@@ -199,8 +200,10 @@ class SpanBody:
             candidates[USERS] = _newest_first(self._said, shares[USERS] * max_tokens)
             candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens * TEXT_SHARE), self._measure)
         late = {USERS: self._answered}
+        longer = {} if messages.is_talk else {LATEST: lambda tokens: messages.latest(tokens, self._measure)}
         sections = [
-            Section(heading, lines, shares[heading], late.get(heading, ())) for heading, lines in candidates.items()
+            Section(heading, lines, shares[heading], late.get(heading, ()), longer.get(heading))
+            for heading, lines in candidates.items()
         ]
         spare = CONTEXT if messages.is_talk else USERS
         text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
@@ -255,7 +258,7 @@ class _Messages:
         self.is_later = first is not None and first.turn > int(first.type is not EventType.TOOL_CALL)
         """Whether a request came before the span."""
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
-        self._reports, refuted = _reports(events)
+        self._reports, refuted = reports_of(events)
         self._commits = commits_of(events)
         self.commits = {one.seq for one in self._commits}
         """Seqs, of texts that give the reasons for a change."""
@@ -282,7 +285,7 @@ class _Messages:
         return [*earlier, *(SectionLine(with_question(words, asked), seq) for seq, words, asked in lines)]
 
     def answered(self) -> Sequence[SectionLine]:
-        """Return the users' short questions with the beginnings of the reports that answered them, newest first.
+        """Return the users' short messages with the beginnings of the reports that ended their turns, newest first.
 
         The newest texts of the span are left out, since they are quoted.
         """
@@ -290,9 +293,12 @@ class _Messages:
         found: list[SectionLine] = []
         for (seq, words, asked), (end, _, _) in pairwise([*self._user_lines, (self.last_seq, "", "")]):
             report = next((reports[at] for at in range(end - 1, seq, -1) if at in reports), "")
-            answer = first_statement(report, LONG_CHARS) if words.endswith("?") and not asked else ""
-            if answer and len(words) <= LONG_CHARS:
-                found.append(SectionLine(f'{words} (answered: "{answer}")', seq))
+            is_question = words.endswith("?") and not asked
+            done = () if is_question else finished_statements(report)
+            answer = first_statement(report, LONG_CHARS) if is_question else next(iter(done), "")
+            if answer and max(len(words), len(answer)) <= LONG_CHARS and not is_bare_rejection(words):
+                mark = "answered" if is_question else "then reported"
+                found.append(SectionLine(f'{with_question(words, asked)} ({mark}: "{answer}")', seq))
         return found[::-1]
 
     def latest(self, tokens: int, measure: Measure) -> Sequence[SectionLine]:
@@ -354,20 +360,6 @@ class _Messages:
         """Return the next steps in the newest assistant text, in its order."""
         newest = self._assistant_texts[-1:]
         return [one for seq, text in newest for one in self._sentences[seq] if states_next_step(one.text, text)]
-
-
-def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:
-    """Return the seqs of the assistant's texts that end a turn, and of those that the next message refutes."""
-    reports: set[int] = set()
-    refuted: set[int] = set()
-    last: Event | None = None
-    for event in events:
-        if event.type is EventType.USER_MESSAGE and last is not None:
-            reports.add(last.seq)
-            if refutes(own_words(event.text)):
-                refuted.add(last.seq)
-        last = event if event.type is EventType.ASSISTANT_MESSAGE and event.text else None
-    return reports, refuted
 
 
 def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:

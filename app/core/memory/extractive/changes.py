@@ -10,20 +10,15 @@ from typing import Final
 from app.core.lexicon.identifiers import DEFINITION
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
-from app.core.log.events import Json
+from app.core.log.events import EventType, Json
 from app.core.memory.digest.answers import INTERRUPTED
 from app.core.memory.digest.calls import answered_calls
 from app.core.memory.digest.files import commits_in, edits_in, undone_changes
 from app.core.memory.digest.outcomes import OK
-from app.core.memory.digest.sentences import abridge
+from app.core.memory.digest.sentences import abridge, own_words
 from app.core.memory.extractive.quotes import TELLING_WORDS, Sentence, distinct
-from app.core.memory.extractive.sections import (
-    EARLIER_MARK,
-    FIRST_REQUEST,
-    LATEST_REQUEST,
-    SectionLine,
-)
-from app.core.memory.extractive.statements import findings, finished_statements, is_diagnosis, worth_of
+from app.core.memory.extractive.sections import EARLIER_MARK, FIRST_REQUEST, LATEST_REQUEST, SectionLine
+from app.core.memory.extractive.statements import findings, finished_statements, is_diagnosis, refutes, worth_of
 
 NAMES_MAX: Final = 4
 NAME_CHARS_MAX: Final = 60
@@ -207,6 +202,20 @@ def commits_of(events: Sequence[Event]) -> Sequence[Commit]:
             subject, _, body = next(filter(None, message.groups()[1:])).strip().partition("\n")
             found.append(Commit(call.seq, subject.strip(), _WRAPPED.sub(" ", _TRAILER.sub("", body)).strip()))
     return found
+
+
+def reports_of(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:
+    """Return the seqs of the assistant's texts that end a turn, and of those that the next message refutes."""
+    reports: set[int] = set()
+    refuted: set[int] = set()
+    last: Event | None = None
+    for event in events:
+        if event.type is EventType.USER_MESSAGE and last is not None:
+            reports.add(last.seq)
+            if refutes(own_words(event.text)):
+                refuted.add(last.seq)
+        last = event if event.type is EventType.ASSISTANT_MESSAGE and event.text else None
+    return reports, refuted
 
 
 def without_discarded(

@@ -1,7 +1,7 @@
 """The sections of a summary's body: their headings, parsing an earlier summary's, and filling new ones."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, zip_longest
@@ -44,7 +44,7 @@ _WITHOUT_DETAILS: Final = re.compile(r"(?:(?:Changed|Wrote) \S{1,200}(?: x\d+)?|
 GOAL_SHARE: Final = 0.2
 LATEST_SHARE: Final = 0.12
 """The maximum shares of the room for the first line of a goal and for its second."""
-SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, LATEST, REQUEST, EARLY, SUFFIX})
+SHORTENED: Final = frozenset({GOAL, USERS, LATEST, REQUEST, EARLY, SUFFIX})
 """Headings whose first line is shortened rather than left out, as is that of the section that takes the spare room."""
 GOALS: Final = 2
 LATEST_REQUEST: Final = "Later request: "
@@ -53,8 +53,8 @@ FIRST_REQUEST: Final = "First request: "
 """The mark of a goal that a later request follows."""
 EARLIER_MARK: Final = "Latest request: "
 """LATEST_REQUEST in older summaries."""
-_MARKS: Final = ('(asked: "', '(about: "', '(answered: "')
-"""The beginnings of what is told of a user's message besides its words."""
+_MARKS: Final = ('(asked: "', '(about: "', '(answered: "', '(then reported: "')
+"""The beginnings of notes after a user's words."""
 BEFORE_LAST: Final = "Earlier in this part: "
 """The mark of an agent's message that is not about the user's last message in its part."""
 MARKED_BEFORE_LAST: Final = re.compile(
@@ -67,6 +67,8 @@ UNRESOLVED: Final = "Not resolved when this part ended: "
 """The mark of a problem in the assistant's words."""
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
+SPARE_SHARE: Final = 0.1
+"""The share of the room from which lines are replaced by longer forms."""
 MESSAGES: Final = frozenset({GOAL, USERS})
 """Headings over the user's own words."""
 _SAME_CHARS: Final = 40
@@ -85,13 +87,15 @@ class SectionLine:
 class Section:
     """A heading with its candidate lines, the best first, and the share of the room that it may take at first.
 
-    `late` are candidates for the room that all sections leave. `chosen` are the lines taken so far.
+    `late` are candidates for the room that all sections leave; then `longer` returns longer forms of the section's
+    lines, of at most as many tokens as it is given. `chosen` are the lines taken so far.
     """
 
     heading: str
     candidates: Sequence[SectionLine]
     share: float
     late: Sequence[SectionLine] = ()
+    longer: Callable[[int], Sequence[SectionLine]] | None = None
     chosen: list[SectionLine] = field(default_factory=list)
 
 
@@ -159,9 +163,9 @@ def fill_sections(
     """Fill the sections and write them under their headings, in at most `max_tokens`.
 
     Each section first gets the best lines that its share holds, where shares above the whole are reduced alike; then
-    every section without a line gets LEAST_SHARE; then the rest of the room is filled, the section `spare` first. A
-    section without candidates is left out; if none has any, the text is NOTHING. If not even the headings fit, the text
-    is cut off at its end.
+    every section without a line gets LEAST_SHARE; then the rest of the room is filled, the section `spare` first; then
+    late candidates; and if SPARE_SHARE of the room is left, longer forms of lines. A section without candidates is left
+    out; if none has any, the text is NOTHING. If not even the headings fit, the text is cut off at its end.
     """
     known = {section.heading: [section.candidates[0].text] for section in sections if section.candidates}
     goals = (line for section in sections for line in section.candidates[:GOALS])
@@ -182,6 +186,8 @@ def fill_sections(
     for section in sections:
         section.candidates = section.late
         room -= _fill(section, sections, room, measure, spare)
+    if room > whole * SPARE_SHARE:
+        _lengthen(sections, room, measure)
     chosen = {section.heading: section.chosen for section in sections if section.chosen}
     text = _text(headings, {heading: _ordered(heading, lines) for heading, lines in _in_place(chosen).items()})
     return text if measure(text) <= max_tokens else _cut(text, measure, max_tokens)
@@ -232,6 +238,23 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
         elif room - taken < SHORTEST_CHARS // 4:
             break
     return taken
+
+
+def _lengthen(sections: Sequence[Section], room: int, measure: Measure) -> None:
+    """Replace the lines of the section that has longer forms by these, if they fit, and remove lines they contain."""
+    for section in sections:
+        if section.longer is None:
+            continue
+        shorter, section.chosen = section.chosen, []
+        taken = sum(measure(f"- {line.text}\n") for line in shorter)
+        for tokens in (taken + room, taken + room * 9 // 10):
+            lines = [line for line in section.longer(tokens) if not _is_covered(line.text, sections)]
+            if taken < sum(measure(f"- {line.text}\n") for line in lines) <= taken + room:
+                for line in lines:
+                    _remove_covered(line.text, sections)
+                section.chosen = lines
+                return
+        section.chosen = shorter
 
 
 def _shortened(text: str, chars: int, heading: str) -> str:
