@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.core.errors import CannotFit
-from app.core.memory.cover import Summary, ends, refine, tiling
+from app.core.memory.cover import Summary, fold_ends, refine, tiling
 from app.core.plan.pipeline import Plan
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.update import PlanInputs
@@ -23,7 +23,7 @@ chunks = st.sampled_from([1, 2, 3])
 
 def lost_seqs(session: Session, result: Plan, tree: Iterable[Summary]) -> list[int]:
     """Return the covered events that a context leaves out for another reason than their expiry."""
-    last = max(ends(tree), default=0)
+    last = max(fold_ends(tree), default=0)
     expired = {s for d in result.state.drops if d.reducer == "expiry" for s in range(d.from_seq, d.to_seq + 1)}
     left_out = {s for f in result.state.folds if not f.shown for s in range(f.from_seq, f.to_seq + 1)}
     words = dispositions(session.events, result.context, result.state)
@@ -153,7 +153,7 @@ def test_a_tiling_has_no_hole_and_a_finer_one_costs_no_more_than_its_room(
     def cost(one: Summary) -> int:
         return one.tokens
 
-    for to_seq in ends(tree):
+    for to_seq in fold_ends(tree):
         coarse = tiling(tree, 1, to_seq)
         fine = refine(tree, coarse, room, cost)
         for shown in (coarse, fine):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Protocol, TypeVar
+from typing import Final
 from uuid import UUID, uuid5
 
 from app.core.log.events import Json, canonical_json
@@ -25,7 +25,8 @@ class Summary:
     It covers the events from_seq..to_seq, which took `source_tokens`. `starts_at` and `ends_at` are the times of the
     first and last of these events, in ISO 8601. `split_turn` is the turn that the span's end cuts through, None if it
     ends with a turn. Summaries with the same `cover_id` form one cover. `first_turn` and `last_turn` are those of its
-    events; 0 if unknown.
+    events; 0 if unknown. `tokens` counts the text as a message. `depth` is 0 for a summary of events, else one more
+    than that of the deepest it merged. `status` is as in `StoredSummary`.
     """
 
     id: str
@@ -85,24 +86,9 @@ class Clipped:
         return self.first + self.last
 
 
-class Spanning(Protocol):
-    """Any value that covers the events from_seq..to_seq."""
-
-    @property
-    def from_seq(self) -> int:
-        """The first event."""
-
-    @property
-    def to_seq(self) -> int:
-        """The last event."""
-
-
-_Spanning = TypeVar("_Spanning", bound=Spanning)
-
-
-def contiguous(summaries: Iterable[_Spanning]) -> tuple[_Spanning, ...]:
+def contiguous(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
     """Return the run of summaries from seq 1 up to the first hole."""
-    run: list[_Spanning] = []
+    run: list[Summary] = []
     for summary in sorted(summaries, key=lambda s: s.from_seq):
         if summary.from_seq != (run[-1].to_seq + 1 if run else 1):
             break
@@ -110,7 +96,7 @@ def contiguous(summaries: Iterable[_Spanning]) -> tuple[_Spanning, ...]:
     return tuple(run)
 
 
-def ends(tree: Iterable[Summary]) -> tuple[int, ...]:
+def fold_ends(tree: Iterable[Summary]) -> tuple[int, ...]:
     """Return the seqs at which a tiling from seq 1 can end, in order."""
     reached = {0}
     for summary in sorted(tree, key=lambda s: s.from_seq):
@@ -175,10 +161,11 @@ def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
 def due_merge(cover: Sequence[Summary], rules: Summarize, tokens_max: float = math.inf) -> tuple[Summary, ...]:
     """Return the adjacent summaries to merge next; empty if no merge is due.
 
-    If the shown summaries take more than `tokens_max`, all but the last `clip_last` are merged, regardless of their
-    number. Otherwise the policy's scope decides. `level`: merge all but the newest of the lowest depth that has too
-    many in a row, so that each event is summarized again once per depth, and the number of summaries grows with the
-    logarithm of the log. `oldest`: merge all but the last. `middle`: merge the summaries that a clipped view omits.
+    View `latest`: all, as soon as there are two. Otherwise, if the shown summaries take more than `tokens_max`, all but
+    the last `clip_last`, if these are at least two. Otherwise by the policy's scope. `level`: all but the last
+    `clip_last` of the lowest depth that has too many in a row, so that each event is summarized again once per depth,
+    and the number of summaries grows with the logarithm of the log. `oldest`: all but the last `clip_last`. `middle`:
+    the summaries that a clipped view omits.
     """
     if rules.view == "latest":
         return tuple(cover) if len(cover) > 1 else ()
@@ -212,5 +199,5 @@ def cover_id(session_id: UUID, shows: ViewFilter) -> UUID:
     if shows == SHOW_ALL:
         return session_id
     authors, types = (None if names is None else sorted(names) for names in (shows.authors, shows.types))
-    # A filter by authors alone keeps its earlier form, because covers stored before filters had types use it.
+    # A filter by authors alone is hashed as a bare list: the ids of stored covers depend on it.
     return uuid5(session_id, canonical_json(authors if types is None else {"authors": authors, "types": types}))

@@ -3,7 +3,7 @@
 import pytest
 
 from app.core.memory.digest import digest_of
-from app.core.memory.digest.files import repository_lines, undone_changes, unite_lines
+from app.core.memory.digest.files import repository_lines, undone_changes, unite_made
 from app.core.memory.digest.record import from_json, to_json, unite
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import appendix
@@ -14,7 +14,7 @@ SECOND = ("git commit -m 'feat: the report'", "[main b5cf65b] feat: the report\n
 
 
 def actions_of(*runs: tuple[str, str]) -> list[str]:
-    return list(unite_lines(line for command, output in runs for line in repository_lines(command, "ok", output)))
+    return list(unite_made(line for command, output in runs for line in repository_lines(command, "ok", output)))
 
 
 def test_commits_pushes_branches_and_pull_requests_are_found_by_their_output() -> None:
@@ -38,7 +38,7 @@ def test_commits_before_a_rebase_lose_their_hashes() -> None:
     rebase = ("git pull --rebase", "Successfully rebased and updated refs/heads/tide.")
     lines = ['committed "fix: the gauge"', "rebased", 'committed b5cf65b "feat: the report"']
     assert actions_of(FIRST, rebase, SECOND) == lines
-    assert list(unite_lines([*actions_of(FIRST), *actions_of(rebase, SECOND)])) == lines
+    assert list(unite_made([*actions_of(FIRST), *actions_of(rebase, SECOND)])) == lines
     assert actions_of(FIRST, rebase, SECOND, ("git reset --hard HEAD~2", "HEAD is now at 9571a23")) == ["rebased"]
     counted = "Rebasing (1/2)\rRebasing (2/2)\rSuccessfully rebased and updated refs/heads/tide."
     for output in (counted, counted.replace("\r", "")):

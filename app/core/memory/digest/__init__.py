@@ -20,11 +20,11 @@ from app.core.memory.digest.files import (
     still_removed,
 )
 from app.core.memory.digest.names import names_in, weigh
-from app.core.memory.digest.outcomes import OK, CheckRun, outcomes_of, reads_only, run_of
+from app.core.memory.digest.outcomes import OK, CheckRun, outcomes_of, reads_only
 from app.core.memory.digest.record import FOUND_MAX, Artifact, Command, Digest, Output, Search, unite
 from app.core.memory.digest.sentences import ask_of, own_messages, promises_in, rules_with_reversals, shorten
 
-COMMAND_CHARS_MAX: Final = 200
+COMMAND_CHARS_STORED_MAX: Final = 200
 ERROR_CHARS_MAX: Final = 200
 QUERY_CHARS_MAX: Final = 200
 SOURCE_CHARS_MAX: Final = 200
@@ -103,7 +103,8 @@ def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, .
     """Return the paths that the calls read and modified, in order.
 
     Files whose edits were all taken back count as read. Temporary files that commands wrote are left out, unless other
-    tools work on such files too. Diffs before any call that may have changed something show earlier work.
+    tools work on such files too. A diff counts only after a call that may have changed something: an earlier one shows
+    work from before the span.
     """
     unchanged = _unchanged(calls)
     read: list[str] = []
@@ -114,7 +115,7 @@ def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, .
     )
     acted = False
     for call in calls:
-        acted = acted or not (looks(call.tool) or call.use.read if call.command is None else reads_only(call.command))
+        acted = acted or _may_change(call)
         keeps_all = call.command is None or works_on_temporary
         read += call.use.read
         modified += call.use.modified if keeps_all else (one for one in call.use.modified if not is_temporary(one))
@@ -124,6 +125,11 @@ def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, .
         full = {ending: path for path in (*read, *modified) for ending in _endings(path)}
         modified += [full.get(path, path) for path in diffed]
     return (*unchanged, *read), tuple(path for path in modified if path not in unchanged)
+
+
+def _may_change(call: AnsweredCall) -> bool:
+    """Return whether a call may have changed something: a command that does more than read, or a tool that acts."""
+    return not (looks(call.tool) or call.use.read if call.command is None else reads_only(call.command))
 
 
 def _unchanged(calls: Iterable[AnsweredCall]) -> Collection[str]:
@@ -212,7 +218,7 @@ def _hits(text: str) -> int:
 def _commands(calls: Iterable[AnsweredCall]) -> Iterator[Command]:
     for call in calls:
         if call.command and call.command.strip():
-            words = shorten(" ".join(call.command.split()), COMMAND_CHARS_MAX)
+            words = shorten(" ".join(call.command.split()), COMMAND_CHARS_STORED_MAX)
             yield Command(words, call.state, call.event.call_id, call.seq, call.result_seq)
 
 
@@ -220,8 +226,8 @@ def _checks(calls: Sequence[AnsweredCall]) -> Iterator[CheckRun]:
     edited = max(_lasting_edits(calls), default=0)
     for call in calls:
         if call.command and not call.is_rejected:
-            for outcome in outcomes_of(call.command, call.result):
-                yield run_of(outcome, call.seq, is_before_edits=call.seq < edited)
+            for check, state, report in outcomes_of(call.command, call.result):
+                yield CheckRun(check.text, state, report, check.folder, call.seq, is_before_edits=call.seq < edited)
 
 
 def _lasting_edits(calls: Iterable[AnsweredCall]) -> Iterable[int]:

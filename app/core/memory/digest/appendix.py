@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import Final
 
-from app.core.memory.digest.calls import next_last, open_last
+from app.core.memory.digest.calls import by_state, next_open_last
 from app.core.memory.digest.files import distinct_files, is_one_of
 from app.core.memory.digest.record import Digest, Search, listed_commands
 from app.core.memory.digest.sentences import shorten
@@ -138,7 +138,7 @@ _LEAST_TOKENS: Final = {"repository": 80, "commands": 100}
 """The minimum room in a small appendix, for a few commits and for the newest run of every check, failures first."""
 REQUESTS: Final = "earlier-requests"
 FORMER_REQUESTS: Final = "requests"
-"""The name of that section in summaries written before version 0.4.0."""
+"""The name of that section in summaries of commits between 0.3.0 and 0.4.0, which stored calls still show."""
 TAGS: Final = (
     FORMER_REQUESTS,
     REQUESTS,
@@ -177,9 +177,9 @@ class Appendix:
         """Write the appendix in at most `tokens` tokens.
 
         `body` is the summary's own text; requests, constraints and names that occur in it are not repeated. Requests
-        come first, shortened to their share if necessary. All constraints, with the directives at their end, and all
-        modified files are included. Only if these alone exceed `tokens` are the oldest constraints and the least used
-        files replaced by their number.
+        come first, shortened to their share if necessary, then all constraints, with the directives at their end, and
+        all modified files. Only if these do not fit into the rest are the oldest constraints and the least used files
+        replaced by their number.
         """
         room, best = tokens, ""
         for _ in range(PASSES):
@@ -194,9 +194,9 @@ class Appendix:
             room -= excess + SPARE // 2
         return best
 
-    def requests_tokens(self, beside: str = "") -> int:
-        """Return the tokens of an appendix whose share for requests holds all that the text `beside` it lacks."""
-        missing = _missing_requests(self._digest, beside)
+    def requests_tokens(self, body: str) -> int:
+        """Return the size at which an appendix can hold, in their share, all requests that `body` lacks; 0 if none."""
+        missing = _missing_requests(self._digest, body)
         section = _section(REQUESTS, [f"- {request}" for request in missing])
         return math.ceil(self._measure(section) / REQUESTS_SHARE) if missing else 0
 
@@ -212,9 +212,9 @@ class Appendix:
         page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
         page.add_all("modified-files", modified, tokens, order=str)
         rest = page.room
-        tasks = open_last(digest.tasks)
+        tasks = by_state(digest.tasks)
         order = [task.line for task in tasks].index
-        task_lines = [task.line for task in next_last(tasks)]
+        task_lines = [task.line for task in next_open_last(tasks)]
         page.add_all("tasks", task_lines, max(int(rest * TASKS_SHARE), TASKS_TOKENS), order)
         lists = {
             "hidden": [shorten(text, REPLACEMENT_CHARS) for _, text in digest.hidden],

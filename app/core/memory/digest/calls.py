@@ -101,7 +101,10 @@ def answered_calls(events: Sequence[Event]) -> list[AnsweredCall]:
 
 
 def done_later(events: Sequence[Event]) -> Collection[int]:
-    """Return the seqs of results of rejected calls; a later call of the tool with these programs or files succeeded."""
+    """Return the seqs of the results of rejected calls that were made up for.
+
+    A later call of the same tool succeeded, with at least the same programs or modified files.
+    """
     found: set[int] = set()
     done: list[tuple[str, frozenset[str]]] = []
     for call in reversed(answered_calls(events)):
@@ -115,14 +118,14 @@ def done_later(events: Sequence[Event]) -> Collection[int]:
 
 
 REJECTED_CHARS_MAX: Final = 80
-REJECTED_CHARS_MIN: Final = 40
+REJECTED_CHARS_MAX_WITH_WORDS: Final = 40
 RESULT_WORDS_CHARS_MAX: Final = 60
-"""The maximum length of a rejected call in a line, without and with words of its result, and of these words."""
+"""The maximum length of a rejected call in a line, of one in a line with words of its result, and of these words."""
 _REJECTED: Final = "Rejected: "
 _RESULT_SAYS: Final = " (its result says: "
 """The mark of words in the result of a rejected call that need not be the user's."""
 _GIT_CHANGED_BY: Final = "add checkout cherry-pick commit fetch merge pull push rebase reset restore switch"
-_GIT_CHANGES: Final = frozenset(f"git {name}" for name in _GIT_CHANGED_BY.split())
+_SILENT_GIT_COMMANDS: Final = frozenset(f"git {name}" for name in _GIT_CHANGED_BY.split())
 """Commands whose output does not begin with free text."""
 
 
@@ -145,7 +148,8 @@ def rejection(result: Event, call: Event | None) -> str:
         return f"{_REJECTED}{tried}"
     if trusted:
         return f"{words} (rejecting: {tried})"
-    return f'{_REJECTED}{shorten(tried, REJECTED_CHARS_MIN)}{_RESULT_SAYS}"{shorten(words, RESULT_WORDS_CHARS_MAX)}")'
+    tried, words = shorten(tried, REJECTED_CHARS_MAX_WITH_WORDS), shorten(words, RESULT_WORDS_CHARS_MAX)
+    return f'{_REJECTED}{tried}{_RESULT_SAYS}"{words}")'
 
 
 def is_bare_rejection(line: str) -> bool:
@@ -156,13 +160,13 @@ def is_bare_rejection(line: str) -> bool:
 def _only_changes_git(command: str) -> bool:
     """Return whether a command runs git alone, and nothing that prints what is in the repository."""
     ran = set(programs(command))
-    return bool(ran) and ran <= _GIT_CHANGES
+    return bool(ran) and ran <= _SILENT_GIT_COMMANDS
 
 
 def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
     """Yield the paths of modified files as the events name them, the newest first, each with the seq of its event.
 
-    `events` are in order, and read only as far as the iterator is.
+    `events` are in order; their arguments and texts are parsed only as far as the iterator is consumed.
     """
     calls = {seq: call for call in answered_calls(events) for seq in (call.seq, call.result_seq)}
     for event in reversed(events):
@@ -217,7 +221,7 @@ def _steps(items: list[Json]) -> Iterator[PlanStep]:
 
 
 TASKS_MAX: Final = 50
-TEXT_CHARS_MAX: Final = 120
+TASK_CHARS_MAX: Final = 120
 DELETED: Final = "deleted"
 OPEN: Final = frozenset({PENDING, RUNNING})
 
@@ -265,7 +269,7 @@ def parse_tasks(text: str) -> Iterator[Task]:
     for number, state, rest in _LINE.findall(text):
         known = _STATES.get(state, state if state == DELETED else "")
         if known:
-            yield Task(number, known, shorten(" ".join(rest.split()), TEXT_CHARS_MAX))
+            yield Task(number, known, shorten(" ".join(rest.split()), TASK_CHARS_MAX))
 
 
 def unite_tasks(tasks: Iterable[Task]) -> tuple[Task, ...]:
@@ -277,17 +281,17 @@ def unite_tasks(tasks: Iterable[Task]) -> tuple[Task, ...]:
     return tuple(found.values())[-TASKS_MAX:]
 
 
-def open_last(tasks: Sequence[Task]) -> Sequence[Task]:
-    """Return the tasks with the open ones last, each group in the order of ids."""
+def by_state(tasks: Sequence[Task]) -> Sequence[Task]:
+    """Sort tasks by state, open ones last, then by id."""
     return sorted(tasks, key=lambda task: (task.state in OPEN, len(task.id), task.id))
 
 
-def next_last(tasks: Sequence[Task]) -> Sequence[Task]:
-    """Return tasks in the order of `open_last` with the open ones reversed: the next one, which matters most, last."""
+def next_open_last(tasks: Sequence[Task]) -> Sequence[Task]:
+    """Reverse the open ones among sorted tasks, so that the next one, which matters most, comes last."""
     first_open = next((at for at, task in enumerate(tasks) if task.state in OPEN), len(tasks))
     return [*tasks[:first_open], *reversed(tasks[first_open:])]
 
 
 def _words(arguments: Mapping[str, Json], names: Iterable[str]) -> str:
     value = next((arguments[name] for name in names if isinstance(arguments.get(name), str | int)), "")
-    return shorten(" ".join(str(value).split()).lstrip("#"), TEXT_CHARS_MAX)
+    return shorten(" ".join(str(value).split()).lstrip("#"), TASK_CHARS_MAX)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from posixpath import basename, normpath
 from typing import Final, NamedTuple
 
-COMMAND_CHARS_MAX: Final = 20_000
+COMMAND_CHARS_READ_MAX: Final = 20_000
 
 _WORD: Final = re.compile(
     r"(?<![^\s;|&(])#[^\n]*|\\\n|[ \t\r]+"
@@ -50,7 +50,7 @@ _DATES: Final = ("-d", "-r", "-t")
 _PROGRAM: Final = re.compile(r"[\w./~+-]{1,80}")
 _SUBCOMMAND: Final = re.compile(r"[a-z][a-z:_-]{1,30}|-m")
 """A subcommand, as opposed to an operand or an option."""
-_RUNNERS: Final = frozenset({"run", "exec", "-m"})
+_RUN_SUBCOMMANDS: Final = frozenset({"run", "exec", "-m"})
 _NOT_PROGRAMS: Final = frozenset(
     {"cd", "export", "set", "source", ".", "echo", "printf", "sleep", "true", "pwd", "for", "if", "while"}
 )
@@ -69,7 +69,7 @@ class Step(NamedTuple):
 def written_paths(command: str) -> Iterator[str]:
     """Yield the paths that a command writes, moves, creates or removes, without repeats, resolved against its `cd`s."""
     seen: set[str] = set()
-    command = command[:COMMAND_CHARS_MAX]
+    command = command[:COMMAND_CHARS_READ_MAX]
     if not _MAY_WRITE.search(command.translate(_WITHOUT_QUOTES)):
         return
     for folder, plain, targets in _with_folders(command):
@@ -113,7 +113,7 @@ def replaced_paths(command: str) -> Iterator[str]:
 
 def shown_paths(command: str) -> tuple[str, ...]:
     """Return the files of which a command prints some text, without repeats, resolved against its `cd`s."""
-    command = command[:COMMAND_CHARS_MAX]
+    command = command[:COMMAND_CHARS_READ_MAX]
     if not _MAY_SHOW.search(command):
         return ()
     paths = (_join(folder, p) for folder, words, _ in _with_folders(command) for p in _printed(words))
@@ -137,14 +137,14 @@ def programs(command: str) -> Iterator[str]:
             length = 1
             while length < min(3, len(plain)) and _SUBCOMMAND.fullmatch(plain[length]):
                 length += 1
-                if plain[length - 1] not in _RUNNERS:
+                if plain[length - 1] not in _RUN_SUBCOMMANDS:
                     break
             yield " ".join((basename(plain[0]), *plain[1:length]))
 
 
 def steps(command: str) -> Sequence[Step]:
-    """Return the simple commands of a command in order; only its first COMMAND_CHARS_MAX characters are read."""
-    return _steps(command[:COMMAND_CHARS_MAX])
+    """Return the simple commands of a command in order; only its first COMMAND_CHARS_READ_MAX characters are read."""
+    return _steps(command[:COMMAND_CHARS_READ_MAX])
 
 
 @lru_cache(maxsize=1_024)

@@ -148,7 +148,10 @@ def single_edit(arguments: Mapping[str, Json]) -> tuple[str, str] | None:
 
 
 def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
-    """Return the files that a call uses. A folder that is searched or listed does not count."""
+    """Return the files that a call uses: of a shell command those that it writes (`use_of` also has those it prints).
+
+    A folder that is searched or listed does not count.
+    """
     command = command_of(tool, arguments)
     if command is not None:
         return FileUse(modified=tuple(written_paths(command)))
@@ -263,10 +266,10 @@ class Undone(NamedTuple):
     keeps_changes: bool = False
 
 
-def unite_lines(lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines in order, the newest MADE_MAX, without the commits that later lines undo or replace.
+def unite_made(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines of `Digest.made` in order, the newest MADE_MAX.
 
-    Uncommitted changes that were undone before a commit are no longer mentioned.
+    Left out are commits that later lines undo or amend, and reversals of uncommitted changes before a commit.
     """
     made: list[str] = []
     for line in lines:
@@ -286,7 +289,7 @@ def unite_lines(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def repository_lines(command: str, state: str, output: str) -> Iterator[str]:
-    """Yield a line for each commit, push, new branch, pull request or issue, and reversal that a command made.
+    """Yield a line for each commit, push, branch, pull request, issue, call of `gh`, rebase and reversal by a command.
 
     Yields nothing for a command that changes to a folder for temporary files.
     """

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -14,9 +14,10 @@ from app.core.memory.digest.sentences import is_refused, is_rejected, shorten
 
 OK, ERROR, REJECTED, UNKNOWN = "ok", "error", "rejected", "unknown"
 
-COMMAND_CHARS_MAX: Final = 2_000
+CHECK_CHARS_READ_MAX: Final = 2_000
 """The maximum characters read of a command to find the programs it runs."""
-RESULT_TAIL_CHARS: Final = 2_000
+RESULT_END_CHARS: Final = 2_000
+"""The characters read at each end of a result."""
 _READERS_WORDS: Final = (
     "awk cat column cut diff file find grep head jq less ls nl rg sed sort stat tail tr tree uniq wc which"
 )
@@ -101,7 +102,7 @@ _CANNOT_READ: Final = re.compile(
 )
 """The first line of a reader's output when it could not read."""
 _HARMLESS: Final = frozenset({"cd", "export", "set", "source", ".", "echo", "printf", "sleep", "true", "pwd", "clear"})
-_FILTERS: Final = READERS | {"tee", "xargs", "more", "cat"}
+_FILTERS: Final = READERS | {"tee", "xargs", "more"}
 _TAILS: Final = frozenset({"tail", "tee", "cat"})
 _GIT_READS: Final = frozenset(
     ["blame", "branch", "diff", "grep", "log", "ls-files", "ls-tree", "reflog", "remote", "rev-parse", "show", "status"]
@@ -150,7 +151,7 @@ def _state_of(result: Event, command: str | None) -> str:
         return OK
     if reads_only(command):
         return ERROR if _CANNOT_READ.match(text.lstrip()) else OK if shows_status(command) else UNKNOWN
-    sample, runs_check = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:], is_check(command)
+    sample, runs_check = text[:RESULT_END_CHARS] + "\n" + text[-RESULT_END_CHARS:], is_check(command)
     if runs_check and _RED.search(sample):
         return ERROR
     if runs_check and _reports_success(command, text):
@@ -160,7 +161,7 @@ def _state_of(result: Event, command: str | None) -> str:
 
 def is_check(command: str) -> bool:
     """Return whether a command tests, builds, lints or checks types."""
-    return bool(checks_of(command[:COMMAND_CHARS_MAX]))
+    return bool(checks_of(command[:CHECK_CHARS_READ_MAX]))
 
 
 def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
@@ -171,12 +172,12 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
     and others are unknown. A command that was refused ran no check.
     """
     if result is None:
-        return [Outcome(check, UNKNOWN, "") for check in checks_of(command[:COMMAND_CHARS_MAX])]
+        return [Outcome(check, UNKNOWN, "") for check in checks_of(command[:CHECK_CHARS_READ_MAX])]
     return result.derive(_outcomes_of, command)
 
 
 def _outcomes_of(result: Event, command: str) -> Sequence[Outcome]:
-    checks = checks_of(command[:COMMAND_CHARS_MAX])
+    checks = checks_of(command[:CHECK_CHARS_READ_MAX])
     if not checks or is_refused(result):
         return ()
     state, text = state_of(result, command), result.text
@@ -191,7 +192,7 @@ def _outcomes_of(result: Event, command: str) -> Sequence[Outcome]:
         alone = len(checks) == 1 and len([step for step in steps(command) if _does_work(step)]) == 1
         kind = checks[0].kind if alone else ""
         return [Outcome(check, ERROR if alone else UNKNOWN, _failure(text, kind) if alone else "") for check in checks]
-    parts = steps(command[:COMMAND_CHARS_MAX])
+    parts = steps(command[:CHECK_CHARS_READ_MAX])
     passed: list[Outcome] = []
     for number, check in enumerate(checks[:failed]):
         chained = all(step.follows in ("&&", "|") for step in parts[check.at + 1 : checks[number + 1].at + 1])
@@ -230,21 +231,21 @@ def _line_at(text: str, found: re.Match[str] | None) -> str:
 
 def counts_of(text: str) -> str:
     """Return the last counts of tests in a program's output, such as `3 failed, 39 passed`."""
-    found = {word: number for number, word in _COUNT.findall(text[-RESULT_TAIL_CHARS:])}
+    found = {word: number for number, word in _COUNT.findall(text[-RESULT_END_CHARS:])}
     return ", ".join(f"{number} {word}" for word, number in found.items())
 
 
 def _reports_success(command: str, text: str) -> bool:
     """Return whether a check's output reports success at its shown end, or is empty where that means success."""
-    parts = steps(command[:COMMAND_CHARS_MAX])
+    parts = steps(command[:CHECK_CHARS_READ_MAX])
     cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]
     if not _shows(command, cut):
         return False
-    if _GREEN.search(_RUNNERS_LINES.sub("", text[-RESULT_TAIL_CHARS:])[-GREEN_TAIL_CHARS:]):
+    if _GREEN.search(_RUNNERS_LINES.sub("", text[-RESULT_END_CHARS:])[-GREEN_TAIL_CHARS:]):
         return True
     # A build that fails prints an error to one of the streams, if nothing filters it out.
     filtered = any(step.follows == "|" and step.words and step.words[0] in GREPS for step in parts)
-    is_silent = all(check.kind in SILENT for check in checks_of(command[:COMMAND_CHARS_MAX]))
+    is_silent = all(check.kind in SILENT for check in checks_of(command[:CHECK_CHARS_READ_MAX]))
     return is_silent and not text.strip() and "2>&1" in command and "timeout" not in command and not filtered
 
 
@@ -263,8 +264,8 @@ def _passes_end(step: Step, text: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def reads_only(command: str) -> bool:
-    """Return whether all programs of a command only read."""
-    ran = list(programs(command[:COMMAND_CHARS_MAX]))
+    """Return whether all programs of a command only read; False for a command without programs."""
+    ran = list(programs(command[:CHECK_CHARS_READ_MAX]))
     if not ran or not all(_is_reader(name.split(" ")) for name in ran):
         return False
     return not _changes(command) and not any(written_paths(command))
@@ -272,8 +273,8 @@ def reads_only(command: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def is_idle(command: str) -> bool:
-    """Return whether a command is not worth reporting: it reads, or prepares the work of another."""
-    ran = [name.split(" ") for name in programs(command[:COMMAND_CHARS_MAX])]
+    """Return whether a command is not worth reporting: its programs, if any, read or prepare other work."""
+    ran = [name.split(" ") for name in programs(command[:CHECK_CHARS_READ_MAX])]
     return all(_is_reader(words) or words[0] in HELPERS or words in _STAGING for words in ran) and not _changes(command)
 
 
@@ -284,12 +285,12 @@ def _is_reader(words: Sequence[str]) -> bool:
 
 def _changes(command: str) -> bool:
     """Return whether `gh`, or a subcommand of git that can read, is given arguments with which it changes something."""
-    return any(is_change(step.words) for step in steps(command[:COMMAND_CHARS_MAX]) if len(step.words) > 1)
+    return any(is_change(step.words) for step in steps(command[:CHECK_CHARS_READ_MAX]) if len(step.words) > 1)
 
 
 def is_change(words: Sequence[str]) -> bool:
-    """Return whether the words of a command of `gh` or `git` change something."""
-    program, given = words[0].rpartition("/")[2], " ".join(words[1:])[:COMMAND_CHARS_MAX]
+    """Return whether `gh`, or `git branch`, `remote` or `reflog`, is given arguments that change something."""
+    program, given = words[0].rpartition("/")[2], " ".join(words[1:])[:CHECK_CHARS_READ_MAX]
     if program != "gh":
         return program == "git" and bool(_GIT_CHANGES.match(given))
     given = _GH_REPOSITORY.sub("", given)
@@ -302,7 +303,7 @@ def is_change(words: Sequence[str]) -> bool:
 @lru_cache(maxsize=1_024)
 def shows_status(command: str) -> bool:
     """Return whether a command's exit status is not 0 if any part of it fails."""
-    return _shows(command, steps(command[:COMMAND_CHARS_MAX]))
+    return _shows(command, steps(command[:CHECK_CHARS_READ_MAX]))
 
 
 def _shows(command: str, parts: Sequence[Step]) -> bool:
@@ -364,12 +365,6 @@ class CheckRun:
         return f"{stated}{self.text}{' # ' if about else ''}{'; '.join(about)}"
 
 
-def run_of(outcome: Outcome, seq: int, *, is_before_edits: bool) -> CheckRun:
-    """Return the run that an outcome describes."""
-    check, state, told = outcome
-    return CheckRun(check.text, state, told, check.folder, seq, is_before_edits)
-
-
 def runs_in(commands: Iterable[tuple[str, str, int]]) -> Iterator[CheckRun]:
     """Yield the run of each command that checks one thing only, given by its text, its state and its seq."""
     for text, state, seq in commands:
@@ -393,8 +388,3 @@ def newest_runs(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
                 kept.append(run)
                 later.append((check, run.state))
     return tuple(reversed(kept[:CHECKS_MAX]))
-
-
-def mark_before_edits(runs: Sequence[CheckRun]) -> Iterator[CheckRun]:
-    """Return the runs, marked as older than the last edits."""
-    return (replace(run, is_before_edits=True) for run in runs)

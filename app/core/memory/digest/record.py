@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
 from typing import Final, TypeVar
 
@@ -10,7 +10,7 @@ from app.core.log.events import Json
 from app.core.memory.digest.calls import PlanStep, Task, unite_tasks
 from app.core.memory.digest.checks import check_of
 from app.core.memory.digest.commands import programs
-from app.core.memory.digest.files import is_one_of, still_removed, unite_lines
+from app.core.memory.digest.files import is_one_of, still_removed, unite_made
 from app.core.memory.digest.names import Names, decay, heaviest
 from app.core.memory.digest.outcomes import (
     ERROR,
@@ -21,7 +21,6 @@ from app.core.memory.digest.outcomes import (
     bare_command,
     is_check,
     is_idle,
-    mark_before_edits,
     newest_runs,
     runs_in,
 )
@@ -70,7 +69,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search: the number of hits in its result, and the first paths and addresses there (at most FOUND_MAX).
+    """One search, with the number of lines in its result that are not blank, and the first paths and addresses there.
 
     `call_id`, `seq` and `result_seq` are the call's id and seq and its result's seq, 0 without one.
     """
@@ -99,13 +98,16 @@ class Command:
 class Digest:
     """The facts of a span of `events` events, extracted mechanically.
 
-    Every tuple is in the log's order, the newest last, without repeats; only `identifiers` has the best first, each
-    with its weight as of the span's end. A modified file is not listed among the read files; a removed one may be
-    in both lists of files. `hidden` pairs the seqs of hidden events with their replacement texts. `asks` are the
-    user's own words, `constraints` too, with the agent's promises, `directives` the system messages, `plan` the
-    agent's newest list of steps, `tasks` its tasks. `requests` are the user's messages in the turns that the span's
-    ends cut through. `checks` are the newest runs of checks, which are in `commands` too. `made` are lines on
-    commits, pushes and the like, and on their reversals. `edits` counts the calls that changed code or fetched commits.
+    No tuple has repeats. `identifiers` has the best first, each with its weight as of the span's end; `plan` is in the
+    agent's order, `outputs` in that of each tool's first result; the others are in the log's order, apart from
+    promises, which follow a span's rules, and from files known by diffs alone (last) or with all edits taken back
+    (first). A modified file is not listed among the read files; a removed one may be in both lists of files. `hidden`
+    pairs the seqs of hidden events with their replacement texts. `asks` are the user's own words, `constraints` too,
+    with the agent's promises, `directives` the system messages, `plan` the agent's newest list of steps, `tasks` its
+    tasks. `requests` are the user's messages in the turns that the span's ends cut through. `checks` are the newest
+    runs of checks, which are in `commands` too. `made` are lines on commits, pushes and the like, and on their
+    reversals. `edits` counts the calls that changed files other than plain text, or merged the commits of others,
+    without edits that were taken back.
     """
 
     events: int = 0
@@ -153,10 +155,10 @@ def distinct_rules(sentences: Iterable[str]) -> tuple[str, ...]:
     found: dict[str, str] = {}
     for sentence in sentences:
         found.setdefault(" ".join(sentence.lower().split()), sentence)
-    return ends(tuple(found.values()), CONSTRAINTS)
+    return first_and_last(tuple(found.values()), CONSTRAINTS)
 
 
-def ends(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
+def first_and_last(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
     """Return the first and the last items; `first_last` holds the number of each."""
     first, last = first_last
     return tuple(items) if len(items) <= first + last else (*items[:first], *items[-last:])
@@ -165,7 +167,8 @@ def ends(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
 def unite(digests: Sequence[Digest]) -> Digest:
     """Unite the digests of adjacent spans, given oldest first. Uniting is associative, apart from the bounds.
 
-    No modified file, constraint or directive is lost. Weights of identifiers fade by the number of later events.
+    No modified file is lost, and no constraint or directive as long as CONSTRAINTS holds them all. Weights of
+    identifiers fade by the number of later events.
     """
     modified = newest((one for d in digests for one in d.files_modified), str)
     changed = set(modified)
@@ -188,14 +191,14 @@ def unite(digests: Sequence[Digest]) -> Digest:
         outputs=tuple(outputs.values()),
         searches=newest((one for d in digests for one in d.searches), lambda one: (one.tool, one.query), SEARCHES_MAX),
         commands=newest((one for d in digests for one in d.commands), lambda one: bare_command(one.text), COMMANDS_MAX),
-        made=unite_lines(one for d in digests for one in d.made),
+        made=unite_made(one for d in digests for one in d.made),
         edits=sum(d.edits for d in digests),
         checks=newest_runs(chain.from_iterable(_dated_checks(digests))),
         errors=newest((one for d in digests for one in d.errors), str, ERRORS_MAX),
         hidden=newest((one for d in digests for one in d.hidden), lambda one: one[0]),
         identifiers=heaviest(names),
         constraints=distinct_rules(one for d in digests for one in d.constraints),
-        asks=ends(newest((one for d in digests for one in d.asks), str), ASKS),
+        asks=first_and_last(newest((one for d in digests for one in d.asks), str), ASKS),
         directives=distinct_rules(one for d in digests for one in d.directives),
         plan=next((d.plan for d in reversed(digests) if d.plan), ()),
         tasks=unite_tasks(one for d in digests for one in d.tasks),
@@ -216,41 +219,47 @@ def _removed(digests: Sequence[Digest]) -> tuple[str, ...]:
 def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
     """Yield the checks of each digest, marked as older if a later digest has edits."""
     for number, digest in enumerate(digests):
-        yield mark_before_edits(digest.checks) if any(d.edits for d in digests[number + 1 :]) else digest.checks
+        is_old = any(d.edits for d in digests[number + 1 :])
+        yield (replace(run, is_before_edits=True) for run in digest.checks) if is_old else digest.checks
 
 
-COMMAND_CHARS_MAX: Final = 100
+COMMAND_CHARS_SHOWN_MAX: Final = 100
 _REPOSITORY_COMMAND: Final = re.compile(
     r"(?:git add [^&]{0,300}&& )?git (?:commit|push|reset|restore)\b|gh (?:pr|issue) create\b"
 )
 
 
 def listed_commands(digest: Digest, beside: str) -> Sequence[str]:
-    """Return the checks; without any, the commands that had an effect."""
+    """Return lines on the runs of checks; without any, on the other commands with a known outcome.
+
+    Left out are commands that read or prepare, that the repository section has, or that failed before a later success.
+    A report that the text around the list has is not repeated.
+    """
     # The text of a here-document is not a command, but on one line it cannot be told apart.
     bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
     others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_left_out(one, digest))]
     others = [
         one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at + 1 :]))
     ]
-    stated = (f"[{one.state}] {shorten(one.text, COMMAND_CHARS_MAX)}" for one in others)
+    stated = (f"[{one.state}] {shorten(one.text, COMMAND_CHARS_SHOWN_MAX)}" for one in others)
     return [run.line(beside) for run in _telling_checks(digest.checks)] or list(stated)
 
 
 def _telling_checks(runs: Sequence[CheckRun]) -> Sequence[CheckRun]:
     """Return the runs, failures last; those without a known outcome only if no other of their kind has one.
 
-    Runs of a script with several arguments come before the others, except for its newest: they say least.
+    Of several runs of one script, given by its path, all but the newest come first in their state: the first lines are
+    the first to be left out.
     """
     known = {_kind(run) for run in runs if run.state != UNKNOWN}
     telling = [run for run in runs if run.state != UNKNOWN or _kind(run) not in known]
     scripts = {run.text.partition(" ")[0]: run for run in telling if "/" in run.text.partition(" ")[0]}
-    newest = [*scripts.values(), *(run for run in telling if run.text.partition(" ")[0] not in scripts)]
-    return sorted(telling, key=lambda run: ((UNKNOWN, OK, ERROR).index(run.state), run in newest))
+    last_runs = [*scripts.values(), *(run for run in telling if run.text.partition(" ")[0] not in scripts)]
+    return sorted(telling, key=lambda run: ((UNKNOWN, OK, ERROR).index(run.state), run in last_runs))
 
 
 def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
-    """Return whether a later command of the same programs succeeded, apart from those that only read, such as `cat`."""
+    """Return whether a later command succeeded that runs all programs of the failed one but readers, such as `cat`."""
     ran = {name for name in programs(failed.text) if name.partition(" ")[0] not in READERS}
     return bool(ran) and any(one.state == OK and ran <= {*programs(one.text)} for one in later)
 
@@ -303,11 +312,13 @@ def _as_json(value: Json) -> Json:
 def from_json(document: Mapping[str, Json]) -> Digest:
     """Return the digest that `to_json` wrote. Fields that an older document lacks are empty.
 
-    Raises TypeError for a document of another shape.
+    The document must be one that `to_json` wrote, of this version or an older one: the shape is not checked.
     """
     whole = complete(document)
     values: dict[str, Json] = {
-        field.name: _PARSERS[field.name](whole[field.name]) for field in fields(Digest) if field.name in whole
+        field.name: _PARSERS.get(field.name, tuple)(whole[field.name])
+        for field in fields(Digest)
+        if field.name in whole
     }
     if "checks" not in whole:
         values["checks"] = newest_runs(runs_in((one.text, one.state, one.seq) for one in values.get("commands", ())))
@@ -328,23 +339,15 @@ def _entries(shape: Callable[..., Json]) -> Callable[[Json], Json]:
 
 _PARSERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "events": int,
-    "files_read": tuple,
-    "files_modified": tuple,
-    "files_removed": tuple,
     "artifacts": _entries(Artifact),
     "outputs": lambda values: tuple(Output(**v) for v in values),
     "searches": _entries(Search),
     "commands": _entries(Command),
-    "errors": tuple,
     "hidden": _pairs,
     "identifiers": _pairs,
-    "constraints": tuple,
-    "asks": tuple,
-    "directives": tuple,
     "plan": lambda values: tuple(PlanStep(*value) for value in values),
     "tasks": lambda values: tuple(Task(*value) for value in values),
-    "requests": tuple,
     "checks": _entries(CheckRun),
-    "made": tuple,
     "edits": int,
 }
+"""The functions that parse fields, other than those that are tuples of strings."""

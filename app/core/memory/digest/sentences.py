@@ -1,4 +1,4 @@
-"""Sentences of users: constraints, rejections, and rules taken back."""
+"""The words of users and agents: own words, sentences, rules and promises; texts shortened by words or sentences."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ def is_rejected(result: Event | None) -> bool:
 
 
 def is_refused(result: Event | None) -> bool:
-    """Return whether a harness refused a call, judged by the first line as in `is_rejected`."""
+    """Return whether a harness did not execute a call because of its form or state, by the first line as above."""
     first_line = "" if result is None else result.text if result.gist is None else result.gist
     return first_line.lstrip().startswith("<tool_use_error>")
 
@@ -286,8 +286,8 @@ def shorten(text: str, chars: int) -> str:
 def abridge(text: str, chars: int) -> str:
     """Return the text, or its first words, an ellipsis and its last sentences, in at most `chars` characters.
 
-    The last sentences are those that fit in half of them. A text that begins with a quoted line ends with
-    the author's own words: of it, the last words follow the ellipsis.
+    The last sentences take at most half of `chars`. A text that begins with a quoted line, which its author then speaks
+    about, is shortened to an ellipsis and its last words.
     """
     if len(text) > chars and _QUOTES_FIRST.match(text):
         return f"…{text[1 - chars :].partition(' ')[2]}"
@@ -350,9 +350,9 @@ def _states_rule(sentence: str, in_document: bool) -> bool:
 
 
 def request_of(text: str) -> str:
-    """Return a user's message on one line, shortened: their own words, or all of it if there are none.
+    """Return a user's message on one line, shortened to REQUEST_CHARS_MAX; empty if a program wrote it.
 
-    Empty for a message that a program wrote.
+    It differs from `ask_of` for messages without own words, all of which it returns.
     """
     if is_loaded(text):
         return ""
@@ -361,7 +361,7 @@ def request_of(text: str) -> str:
 
 
 def ask_of(text: str) -> str | None:
-    """Return a user's message on one line, shortened; None if it holds no words of the user's own."""
+    """Return a user's own words on one line, shortened to ASK_CHARS_MAX; None for a message without any."""
     line = " ".join(own_words(text).split())
     if is_loaded(text) or _BRACKETED.fullmatch(line):
         return None

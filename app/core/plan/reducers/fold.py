@@ -6,7 +6,7 @@ from typing import Final
 
 from app.core.log.event import lazy
 from app.core.log.events import EventType
-from app.core.memory.cover import COVER_SHARE, Summary, clip, ends, refine, tiling
+from app.core.memory.cover import COVER_SHARE, Summary, clip, fold_ends, refine, tiling
 from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
@@ -46,7 +46,7 @@ class FoldReducer:
     @lazy
     def ends(self) -> tuple[int, ...]:
         """The seqs up to which the log can be folded."""
-        return ends(self.tree)
+        return fold_ends(self.tree)
 
     @property
     def last(self) -> int:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from app.core.memory.digest.appendix import FORMER_REQUESTS, REMOVED, REQUESTS, TAGS
-from app.core.memory.digest.calls import DELETED, OPEN, open_last, parse_tasks, unite_tasks
+from app.core.memory.digest.calls import DELETED, OPEN, by_state, parse_tasks, unite_tasks
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.files import distinct_files, is_one_of
 from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
@@ -161,7 +161,7 @@ def _united_tasks(parts: Iterable[Sequence[str]]) -> dict[str, str]:
     if not any(task.state in OPEN for task in tasks):
         return {}
     others = {line: line for line in listed[0][-1:] if len(listed) == 1 and not list(parse_tasks(line))}
-    return {task.id: task.line for task in open_last(tasks)} | others
+    return {task.id: task.line for task in by_state(tasks)} | others
 
 
 def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[str]) -> dict[str, str]:
