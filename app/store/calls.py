@@ -178,8 +178,8 @@ async def record_if_current(
 
 def _epoch_values(epoch: NewEpoch) -> dict[str, object]:
     """Return the parameters of an epoch."""
-    settings, frontier = epoch.settings, epoch.frontier
-    return parameters(epoch, "head", "settings", "target") | {
+    settings, frontier = epoch.view_row, epoch.frontier
+    return parameters(epoch, "head", "view_row", "target") | {
         "view_policy_name": settings.policy[0],
         "view_policy_version": settings.policy[1],
         "view_model": settings.model,

@@ -110,7 +110,7 @@ def _view(row: asyncpg.Record, outside_tokens: int | None) -> ViewFacts:
     return ViewFacts(
         row["view"],
         view,
-        epoch=0 if view is None or view.afresh else view.epoch,
+        epoch=0 if view is None or view.replan_cause else view.epoch,
         outside_tokens=outside_tokens,
         reported=reported(row),
         learned=calibrations.learned(row["learned"]),

@@ -32,7 +32,9 @@ class NewEpoch:
     """A new epoch; it becomes the view's current epoch if `current`.
 
     `tokens_before`, `tokens_after` and `stable_tokens` are in the provider's tokens, `target` and `carry_tokens` in our
-    own. `evicted` are the (first, last) seqs of ranges that are not shown as logged.
+    own. `carry_tokens` are the context's tokens less the log's, by which appends estimate the next context.
+    `changed_seq` is the first seq shown differently than before, 0 if all may be; `stable_tokens` are those before it.
+    `evicted` are the (first, last) seqs of ranges that are not shown as logged.
     """
 
     epoch: int
@@ -41,7 +43,7 @@ class NewEpoch:
     frontier: Frontier
     tokens_before: int
     tokens_after: int
-    settings: ViewRow
+    view_row: ViewRow
     target: int
     carry_tokens: int
     current: bool
@@ -153,11 +155,9 @@ def assemble_plan(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assemb
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch:
     """Return the epoch that a plan opens."""
-    view = inputs.loaded.view
-    number = (view.epochs if view else 0) + 1
-    loaded, planned = inputs.loaded, rendered.plan
-    shown = inputs.budget.shown
-    settings = ViewRow(inputs.settings.policy_ref, inputs.settings.model, inputs.settings.window_tokens, number, number)
+    loaded, planned, shown = inputs.loaded, rendered.plan, inputs.budget.shown
+    number = (loaded.view.epochs if loaded.view else 0) + 1
+    view_row = ViewRow(inputs.settings.policy_ref, inputs.settings.model, inputs.settings.window_tokens, number, number)
     changed_seq = 0 if inputs.from_scratch else first_changed(loaded.frontier, planned.state)
     stable = 0 if inputs.from_scratch else stable_tokens(planned.context, planned.state, loaded.frontier, changed_seq)
     return NewEpoch(
@@ -167,7 +167,7 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch:
         frontier=planned.state,
         tokens_before=shown(planned.tokens_before),
         tokens_after=shown(planned.context.tokens),
-        settings=settings,
+        view_row=view_row,
         target=max(inputs.budget.target, inputs.budget.fallback_target),
         carry_tokens=planned.context.tokens - loaded.log_tokens,
         current=inputs.request.at is None or inputs.request.at == loaded.real_head,
@@ -184,10 +184,10 @@ def _cause(inputs: ContextInputs, planned: Plan) -> str:
         return "overflow"
     if loaded.view is None:
         return "start" if planned.cause in (None, *PREFIX_CAUSES) else planned.cause
-    if inputs.from_scratch and not inputs.fresh:
-        return loaded.view.afresh or "policy"
+    if inputs.from_scratch and not inputs.ignores_epoch:
+        return loaded.view.replan_cause or "policy"
     difference = changed_setting(loaded.view, inputs.settings)
-    if inputs.fresh and difference is None:
+    if inputs.ignores_epoch and difference is None:
         # At an earlier seq the cause is a redaction: the requested epoch shows a summary of the redacted event.
         return "healed" if request.at is None else "redaction"
     return difference or planned.cause or "start"
@@ -275,8 +275,7 @@ def folds_more(assembled: Assembled) -> bool:
 
 def reason_not_shown(assembled: Assembled) -> str | None:
     """Return why a requested compaction is not shown by a context; None if it is, or if none was requested."""
-    inputs, state = assembled.inputs, assembled.rendered.plan.state
-    loaded = inputs.loaded
+    inputs, loaded, state = assembled.inputs, assembled.inputs.loaded, assembled.rendered.plan.state
     if inputs.request.at is not None:
         return None
     if loaded.requested_error is not None:

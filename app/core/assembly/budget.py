@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from app.core.assembly.inputs import BudgetFacts, ContextRequest, Injection, Retry, ViewSettings
@@ -15,7 +16,7 @@ from app.core.tokens.counter import Counter
 from app.core.tokens.learned import applied_calibration
 
 
-def injections_counted(injections: tuple[Injection, ...], counter: Counter) -> list[int]:
+def count_injections(injections: tuple[Injection, ...], counter: Counter) -> list[int]:
     """Return the tokens of each injection, by the counter's estimator."""
     drafts = (Draft(EventType.ANNOUNCE, content=enclose_injection(one.name, one.content)) for one in injections)
     return [counter.event(draft) for draft in drafts]
@@ -30,7 +31,8 @@ def injected_tokens(injections: tuple[Injection, ...], counts: Sequence[int], bu
         ceiling = min(reserve, injection.max_tokens) if injection.max_tokens is not None else reserve
         if tokens > ceiling or taken > reserve:
             raise InjectionOverReserve(
-                f"injection {injection.name!r} takes {tokens} of {ceiling} reserved tokens, all up to it {taken}",
+                f"injection {injection.name!r} takes {tokens} tokens, of {ceiling} that it may take;"
+                f" with those before it {taken}, of {reserve} reserved",
                 name=injection.name,
                 tokens=tokens,
                 reserve=ceiling,
@@ -74,7 +76,8 @@ def real_window(view: BudgetFacts, model: str | None, asked: int, now: float) ->
 def measured_from(view: BudgetFacts, request: ContextRequest, counter: Counter, *, fresh: bool) -> Reported | None:
     """Return the reported call from which the view's next budget is extrapolated; None if there is none.
 
-    It must be of the current epoch and counted by the same estimator. `fresh`: the epoch is disregarded.
+    It must be of the current epoch and counted by the same estimator. None too for a context of an earlier seq, and if
+    `fresh`: a context that is planned without the current epoch does not extend that call's.
     """
     reported, own = view.reported, view.learned
     if own is not None and own.known.estimator != counter.estimator.name:
@@ -139,11 +142,6 @@ def _retry_budget(
 
 
 def _tokens_since(events: Sequence[Event], head: int, settings: ViewSettings) -> int:
-    shows, total = settings.policy.shows, 0
-    for event in reversed(events):
-        if event.seq <= head:
-            break
-        hidden = shows.leaves_out(event.type, event.author)
-        if event.rendered and event.type not in PREFIX and not hidden:
-            total += event.tokens
-    return total
+    since, leaves_out = takewhile(lambda event: event.seq > head, reversed(events)), settings.policy.shows.leaves_out
+    rendered = (event for event in since if event.rendered and event.type not in PREFIX)
+    return sum(event.tokens for event in rendered if not leaves_out(event.type, event.author))

@@ -37,14 +37,14 @@ Usage reported for its calls is that of the requests that were sent in their pla
 HEAL_FACTOR: Final = 2
 """The growth of the folded part of the log that a heal waits for while a compaction is running."""
 HEAL_EVENTS: Final = 5_000
-"""Dropped events without a summary, from which on a heal waits so: the summaries of fewer are written soon."""
+"""The number of dropped events without a summary above which a heal waits so long: fewer are summarized soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
     """A view's settings and current epoch; `epochs` is the highest epoch number in use.
 
-    `afresh` is the cause of the next epoch if the next context must be planned from scratch, else None.
+    `replan_cause` is the cause of the next epoch if the next context must be planned from scratch, else None.
     """
 
     policy: tuple[str, int]
@@ -52,7 +52,7 @@ class ViewRow:
     window_tokens: int
     epoch: int
     epochs: int
-    afresh: str | None = None
+    replan_cause: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +77,19 @@ class LoadedView(BudgetFacts):
     log's.
 
     `head` and `version` together identify the session's state: every change other than an append raises `version`.
-    `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock.
+    `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock. `estimator` counted the
+    log, whose size is `log_tokens`. `epoch_head` is the head at which the epoch was opened, `last_breakpoints` the seqs
+    marked in its last call.
 
-    `cover` are the live summaries of every author filter, `finer` their sources (None: not read), `folded` those that
-    the frontier names. `compaction` is none, scheduled, running or failed. `requested_to` is the last seq summarized by
-    compactions that clients requested, 0 without one; `requested_error` is why the last compaction failed, if a client
-    requested it. `redactions` is the number of the session's redacted events.
+    `cover` are the session's live summaries for every filter (`ViewFilter`), `finer` their sources (None: not read),
+    `folded` those that the frontier names. `compaction` is none, scheduled, running or failed. `requested_to` is the
+    last seq summarized by compactions that clients requested, 0 without one; `requested_error` is why the last
+    compaction failed, if a client requested it. `redactions` is the number of the session's redacted events.
 
     `pinned` are the pinned seqs, `decided` the newest visibility decision on each event read, `decisions` the number of
-    all decisions. `layers` are the newest of each kind, even if their turn is over; a context of an earlier seq has
-    none. `moved_to` is the id of the line that the session's name means, None for that line and for any but the first.
+    all decisions of the session. `layers` are the newest of each kind, even if their turn is over; a context of an
+    earlier seq has none. `moved_to` is the id of the line that the session's name means, None for that line and for any
+    but the first.
     """
 
     session_id: UUID
@@ -143,9 +146,12 @@ class Retry:
 class ContextRequest:
     """A caller's request for a context; None means the view's own setting.
 
-    `served_tokens` is the window with which a server runs its models, whatever their names. `held_out` is the session's
-    group if a share of sessions is held out of reduction, None if none is. `window_max` is a limit of the window for
-    this call alone: with one, the window of the view's last call does not count.
+    `max_tokens` is the window, in the provider's tokens, `at` the seq to which the log is read, `wait_ms` the time to
+    wait for a summary. `force`: reduce even if that is not necessary. `recall`: the agent has the recall tool.
+    `cache_last`: mark the end for the next call. `served_tokens` is the window with which a server runs its models,
+    whatever their names. `held_out` is the session's group if a share of sessions is held out of reduction, None if
+    none is. `window_max` is a limit of the window for this call alone: with one, the window of the view's last call
+    does not count.
     """
 
     view: str = "main"
@@ -226,9 +232,10 @@ class LastContext:
 class ContextInputs:
     """All inputs of a context.
 
-    `fresh`: the view's epoch is disregarded. `layers` are the layers to show, which take `layer_tokens` of the target;
-    the tokens of injections have a reserve of their own and do not enter the plan. `caching`: the provider caches, as
-    far as its reports show. `keep_days` is the minimum time that the call's record is kept, None for no limit.
+    `ignores_epoch`: the plan starts from an empty frontier although the view has an epoch. `layers` are the layers to
+    show, which take `layer_tokens` of the target; the tokens of injections have a reserve of their own and do not enter
+    the plan. `caching`: the provider caches, as far as its reports show. `cache_known`: `cache` is known for this
+    model, not assumed. `keep_days` is the minimum time that the call's record is kept, None for no limit.
     `last_context` is the epoch's last context, None if it is not in memory.
     """
 
@@ -237,7 +244,7 @@ class ContextInputs:
     settings: ViewSettings
     counter: Counter
     budget: Budget
-    fresh: bool
+    ignores_epoch: bool
     request: ContextRequest
     injected_tokens: int = 0
     layers: tuple[Layer, ...] = ()
@@ -256,8 +263,8 @@ class ContextInputs:
 
     @property
     def from_scratch(self) -> bool:
-        """Whether the plan starts from an empty frontier: the epoch is disregarded, or the view has no current one."""
-        return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
+        """Whether the plan starts from an empty frontier: it ignores the view's epoch, or there is no current one."""
+        return self.ignores_epoch or (self.request.at is None and self.loaded.epoch == 0)
 
 
 def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
@@ -313,11 +320,11 @@ def _lost(inputs: ContextInputs) -> list[Drop]:
 
 
 class CoverBounds(NamedTuple):
-    """The reach of a cover's live summaries with which a view that dropped events need not be read again.
+    """The bounds of a cover within which a view that dropped events stays current.
 
-    They still end at `covered_to`, or before `lost_from`, the first dropped event. While a compaction is running, they
-    may also end before `heal_from`: a heal rewrites the whole prefix, so in a long log it waits until it doubles the
-    folded part, or leaves fewer than HEAL_EVENTS dropped.
+    It does while the live summaries end where they did (`covered_to`), or before the first dropped event (`lost_from`).
+    While a compaction is running, also while they end before `heal_from`: a heal rewrites the whole prefix, so in a
+    long log it waits until it doubles the folded part, or leaves fewer than HEAL_EVENTS dropped.
     """
 
     cover_id: UUID
@@ -382,7 +389,8 @@ def wants_more(inputs: ContextInputs) -> bool:
     """Return whether unread older events may still fit: the events read need no reduction, or include only a part of
     the newest round."""
     read, state = plan_inputs(inputs)
-    textless = replace(read, tree=tuple(replace(one, text="") for one in read.tree))  # takes less, and no time
+    # A context without these texts is a lower bound, found in no time.
+    textless = replace(read, tree=tuple(replace(one, text="") for one in read.tree))
     planned = update_context(textless, inputs.budget, inputs.settings.policy, state)
     newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)
     cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in planned.state.drops)

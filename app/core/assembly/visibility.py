@@ -1,11 +1,12 @@
 """Visibility requests: decisions to hide, show, pin or unpin events, and the reasons of refusals.
 
-Each item is decided separately: if an agent hides ten results and one must stay, the other nine are hidden. The order
-of the items does not matter: first all are unpinned, then shown, hidden and pinned.
+Each target is decided separately: if an agent hides ten results and one must stay, the other nine are hidden. The four
+lists are decided in a fixed order: unpin, show, hide, pin. In a list, earlier targets get the room first.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Final, Literal
 
 from app.core.log.event import Event, paths
@@ -195,7 +196,9 @@ class _VisibilityDecider:
         if event.seq in self._pinned:
             self._refuse("hide", target, "protected", f"event {event.seq} is pinned", event.seq)
         elif event.type is EventType.USER_MESSAGE and event.turn == self._view.context.turn:
-            self._refuse("hide", target, "protected", f"event {event.seq} is what the running turn is about", event.seq)
+            self._refuse(
+                "hide", target, "protected", f"event {event.seq} is the running turn's user message", event.seq
+            )
         elif event.reasons:
             self._refuse("hide", target, "protocol", f"event {event.seq} carries a model's reasoning", event.seq)
         else:
@@ -203,7 +206,7 @@ class _VisibilityDecider:
         return False
 
     def _may_hide_call(self, target: Target, call: Event, after: Mapping[int, NewestDecision]) -> bool:
-        """Return whether a call may be hidden, which requires a fully hidden result; record a refusal if not."""
+        """Return whether a call may be hidden, with all of its result; else record a refusal unless a path named it."""
         seq = call.seq
         if seq in self._view.context.open_calls:
             self._refuse("hide", target, "open_call", f"call {seq} has no result yet", seq)
@@ -214,7 +217,8 @@ class _VisibilityDecider:
             if result is not None and not result.replacement and seq not in self._fixed:
                 return True
             if target.path is None:
-                self._refuse("hide", target, "protocol", f"call {seq} stays while something stands for its result", seq)
+                detail = f"call {seq} must be shown as long as its result, or a text in its place, is shown"
+                self._refuse("hide", target, "protocol", detail, seq)
         return False
 
     def _allowed_by_policy(
@@ -228,22 +232,23 @@ class _VisibilityDecider:
         refused: dict[int, tuple[Reason, str]] = {}
         if rules.hide == "tail":
             early = _seqs_to_pre_tail(self._view)
-            refused |= {s: ("too_old", f"event {s} is in front of a cache breakpoint") for s in changed if s in early}
+            detail = "comes before the cache breakpoint of earlier rounds"
+            refused |= {s: ("too_old", f"event {s} {detail}") for s in changed if s in early}
         if rules.hide_tail_tokens_max is not None:
-            after = self._tokens_after()
+            items = self._view.context.items[::-1]
+            totals = accumulate((item.tokens for item in items), initial=0)
+            after = {item.event.seq: total for item, total in zip(items, totals, strict=False)}
             most = self._view.budget.own(rules.hide_tail_tokens_max)
             refused |= {
-                s: ("too_old", f"more than {rules.hide_tail_tokens_max} tokens stand behind event {s}")
+                s: ("too_old", f"more than {rules.hide_tail_tokens_max} tokens follow event {s}")
                 for s in changed
                 if after[s] > most
             }
         if rules.hide == "economic" and self._view.warm:
             start = self._first_worth_hiding(hiding, changed)
-            refused |= {
-                s: ("not_worth_it", f"hiding event {s} costs more cache than it saves: hide it when that is cold")
-                for s in changed
-                if start is None or s < start
-            }
+            detail = "now rewrites more of the cache than it saves: hide it when the cache is cold"
+            losing = [s for s in changed if start is None or s < start]
+            refused |= {s: ("not_worth_it", f"hiding event {s} {detail}") for s in losing}
         for seq, (reason, detail) in refused.items():
             self._refuse("hide", wanted[seq], reason, detail, seq)
         return {seq: decision for seq, decision in hiding.items() if seq not in refused}
@@ -254,14 +259,6 @@ class _VisibilityDecider:
         shown = {seq: stubs[seq].tokens if seq in stubs else 0 for seq in changed}
         saves = {seq: self._items[seq].tokens - shown[seq] for seq in changed}
         return payoff_seq(context, saves, self._view.cache)
-
-    def _tokens_after(self) -> dict[int, int]:
-        after: dict[int, int] = {}
-        total = 0
-        for item in reversed(self._view.context.items):
-            after[item.event.seq] = total
-            total += item.tokens
-        return after
 
     def _keep_one_replacement_per_path(self, hiding: dict[int, VisibilityDecision]) -> None:
         """Keep only the first replacement of all hidden events about one path."""
@@ -338,7 +335,7 @@ def _absence_reason(seq: int, view: VisibilityInput) -> tuple[Reason, str]:
     if any(event.seq == seq for event in view.context.prefix) or any(event.seq == seq for event in state.superseded):
         return "protocol", f"event {seq} is a system prompt or a tool list"
     if seq <= state.folded_to:
-        return "folded", f"a summary stands for event {seq}: recall it"
+        return "folded", f"event {seq} is covered by a summary: recall it"
     if any(drop.from_seq <= seq <= drop.to_seq for drop in state.drops):
         return "dropped", f"event {seq} has been left out: recall it"
     return "unknown", f"event {seq} is not in this view"

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from app.core import dataclass, replace
-from app.core.assembly.budget import budget_of, injected_tokens, injections_counted, real_window
+from app.core.assembly.budget import budget_of, count_injections, injected_tokens, real_window
 from app.core.assembly.inputs import (
     ContextInputs,
     ContextRequest,
@@ -188,7 +188,7 @@ class InputsLoader:
     ) -> ContextInputs:
         request, policy = asked.request, settings.policy
         otherwise = FORMATS[request.format].cache
-        takes = injections_counted(request.injections, counter)
+        takes = count_injections(request.injections, counter)
         budget = budget_of(loaded, settings, request, counter, events, fresh=fresh, injected=sum(takes))
         shown = tuple(one for one in visible_layers(loaded.layers, loaded.turn) if one.kind in policy.layers)
         return ContextInputs(
@@ -197,7 +197,7 @@ class InputsLoader:
             settings=settings,
             counter=counter,
             budget=budget,
-            fresh=fresh,
+            ignores_epoch=fresh,
             request=request,
             injected_tokens=injected_tokens(request.injections, takes, budget) if takes else 0,
             layers=shown,

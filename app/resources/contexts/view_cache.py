@@ -74,7 +74,7 @@ def after_context(assembled: Assembled, compaction: str, *, is_steady: bool) -> 
         events = counted if inputs.events is loaded.events else _visible_events(loaded.events, rendered.plan)
         loaded = replace(
             loaded,
-            view=new.settings,
+            view=new.view_row,
             epoch=new.epoch,
             epoch_head=new.head,
             frontier=new.frontier,
