@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from app.core.log.event import Event
 from app.core.memory.digest.appendix import Appendix, prose_measure
 from app.core.memory.digest.record import Digest
-from app.core.memory.extractive.body import SpanBody
-from app.core.memory.extractive.body import extract_prefix as extract_measured_prefix
+from app.core.memory.extractive.body import SpanBody, extract_turn_start
 from app.core.tokens.counter import Counter
 
 
@@ -22,8 +21,8 @@ def extract(
     return SpanBody(events, previous_text, digest, prose_measure(counter), focus).write(tokens)
 
 
-def extract_prefix(
+def extract_start(
     events: Sequence[Event], previous_text: str, digest: Digest, tokens: int, counter: Counter, focus: str = ""
 ) -> str:
     """Return the body of the summary of a turn's first part."""
-    return extract_measured_prefix(events, previous_text, digest, tokens, prose_measure(counter), focus)
+    return extract_turn_start(events, tokens, prose_measure(counter), focus)

@@ -299,9 +299,10 @@ def test_a_check_that_passed_is_no_finished_work(text: str) -> None:
 
 
 def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on() -> None:
-    first = "## Latest Agent Messages\n- I found the bug. The report converts each height twice. Let me fix it:"
-    second = "## Latest Agent Messages\n- I fixed the report of heights for every harbour. The estuary is next."
-    third = "## Latest Agent Messages\n- All tests of the estuary pass."
+    heading = "## Agent Messages at the End of This Part"
+    first = f"{heading}\n- I found the bug. The report converts each height twice. Let me fix it:"
+    second = f"{heading}\n- I fixed the report of heights for every harbour. The estuary is next."
+    third = f"{heading}\n- All tests of the estuary pass."
     text = extract([], f"{first}\n\n{second}\n\n{third}", Digest(), 600, COUNTER)
     assert "## Critical Context\n- Found earlier: I found the bug. The report converts each height twice." in text
     assert "### Done\n- I fixed the report of heights for every harbour." in text

@@ -3,7 +3,7 @@
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.changes import LATEST_CHARS_MAX, goals
-from app.core.memory.extractive.sections import LATEST_REQUEST, SectionLine
+from app.core.memory.extractive.sections import LATER_REQUEST, SectionLine
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract
 
@@ -44,7 +44,7 @@ def test_the_newest_request_is_given_once_and_whole_if_it_fits() -> None:
     text = extract(log.events, "", digest_of(log.events), 600, COUNTER)
     assert f"- Later request: {newest}" in text and text.count("sort the harbour table") == 1
     again = extract(
-        [], f"{text}\n\n## Goal\n- go on\n- Latest request: Draw the estuary as a map.", Digest(), 600, COUNTER
+        [], f"{text}\n\n## Goal\n- go on\n- Later request: Draw the estuary as a map.", Digest(), 600, COUNTER
     )
     assert again.startswith(
         f"## Goal\n- First request: {FIRST}\n## User Messages\n- {newest}\n- go on\n- Later request: Draw the"
@@ -116,7 +116,7 @@ def test_one_message_in_two_shortened_forms_is_given_once_in_the_longer_one() ->
 
 def test_a_request_just_above_the_limit_of_a_goal_is_given_once() -> None:
     newest = f"Sort the harbour table by name {'and the tides ' * 14}too. Why is it empty?"
-    assert LATEST_CHARS_MAX < len(newest) < LATEST_CHARS_MAX + len(LATEST_REQUEST)
+    assert LATEST_CHARS_MAX < len(newest) < LATEST_CHARS_MAX + len(LATER_REQUEST)
     log = Log()
     log.user(body={"content": FIRST})
     log.result(log.call("Write", body={"arguments": {"file_path": "/a.py", "content": "x"}}))

@@ -30,7 +30,7 @@ make lint | tail
 <identifiers>
 sort_rows port: 8700 Gauge
 </identifiers>"""
-SECOND = """## Latest Agent Messages
+SECOND = """## Agent Messages at the End of This Part
 - Sorted.
 
 <modified-files>
@@ -60,7 +60,7 @@ def test_a_file_is_marked_as_removed_if_the_newest_summary_that_lists_it_says_so
 
 def test_each_section_occurs_once_and_newer_lines_replace_older_ones() -> None:
     union = unite([FIRST, SECOND])
-    assert union.words == ("## Goal\n- Sort the gauge.", "## Latest Agent Messages\n- Sorted.")
+    assert union.words == ("## Goal\n- Sort the gauge.", "## Agent Messages at the End of This Part\n- Sorted.")
     assert union.sections == (
         "<requests>\n- Then print it.\n</requests>\n"
         "<modified-files>\nsrc/a.py\nsrc/b.py\n</modified-files>\n"

@@ -10,11 +10,11 @@ from app.core.memory.digest.calls import AnsweredCall, PlanStep, Task, answered_
 from app.core.memory.digest.commands import moved_paths, programs, removed_paths
 from app.core.memory.digest.files import (
     brings_changes,
-    commits_in,
+    changes_nothing,
     deleted_by_commit,
     files_of,
+    has_committed,
     is_temporary,
-    looks,
     repository_lines,
     single_edit,
     still_removed,
@@ -129,14 +129,14 @@ def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, .
 
 def _may_change(call: AnsweredCall) -> bool:
     """Return whether a call may have changed something: a command that does more than read, or a tool that acts."""
-    return not (looks(call.tool) or call.use.read if call.command is None else reads_only(call.command))
+    return not (changes_nothing(call.tool) or call.use.read if call.command is None else reads_only(call.command))
 
 
 def _unchanged(calls: Iterable[AnsweredCall]) -> Collection[str]:
     """Return the paths of which later edits took back all edits before they were committed."""
     changes: dict[str, list[tuple[str, str] | None]] = {}
     for call in calls:
-        if call.command and call.result is not None and commits_in(call.command, call.result.text):
+        if call.command and call.result is not None and has_committed(call.command, call.result.text):
             changes = {path: [None] if made else [] for path, made in changes.items()}
         edit = None if call.command else single_edit(call.event.arguments)
         for path in call.use.modified:
@@ -158,7 +158,7 @@ def _removed(calls: Iterable[AnsweredCall]) -> Iterable[str]:
         if call.state == OK:
             removed += removed_paths(call.command)
             removed += (source for source, _ in moved_paths(call.command))
-        if commits_in(call.command, call.result.text):
+        if has_committed(call.command, call.result.text):
             removed += deleted_by_commit(call.result.text)
     return removed
 
@@ -235,7 +235,7 @@ def _lasting_edits(calls: Iterable[AnsweredCall]) -> Iterable[int]:
     lasting: dict[tuple[tuple[str, ...], tuple[str, str] | None], int] = {}
     for call in calls:
         output = "" if call.result is None else call.result.text
-        if call.edits or (call.command and brings_changes(call.command, output)):
+        if call.edits_work or (call.command and brings_changes(call.command, output)):
             edit = None if call.command else single_edit(call.event.arguments)
             if edit is None or lasting.pop((call.use.modified, edit[::-1]), None) is None:
                 lasting[call.use.modified, edit] = call.seq

@@ -10,7 +10,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.calls import done_later, is_bare_rejection, rejection
 from app.core.memory.digest.sentences import (
-    is_rejected,
+    is_denied,
     own_messages,
     own_words,
     plain,
@@ -156,7 +156,7 @@ def _user_lines(events: Sequence[Event], said: str) -> Iterator[tuple[int, str, 
             said = event.text
         elif event.type is EventType.TOOL_CALL:
             calls[event.seq] = event
-        elif event.type is EventType.TOOL_RESULT and is_rejected(event):
+        elif event.type is EventType.TOOL_RESULT and is_denied(event):
             yield event.seq, rejection(event, calls.get(event.call_seq or 0)), ""
             said = ""
         elif event.seq in own:

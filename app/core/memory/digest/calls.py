@@ -22,7 +22,7 @@ from app.core.memory.digest.files import (
     shows_own_change,
 )
 from app.core.memory.digest.outcomes import OK, state_of
-from app.core.memory.digest.sentences import is_refused, is_rejected, shorten, words_of
+from app.core.memory.digest.sentences import is_denied, is_invalid_call, shorten, words_of
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ class AnsweredCall:
     @property
     def is_rejected(self) -> bool:
         """Whether the user did not allow the call."""
-        return is_rejected(self.result)
+        return is_denied(self.result)
 
     @property
     def is_refused(self) -> bool:
         """Whether a harness refused the call."""
-        return is_refused(self.result)
+        return is_invalid_call(self.result)
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the call failed without effect: a shell command may have written files before it failed."""
+    def failed_without_effect(self) -> bool:
+        """Whether the call failed and changed nothing: never true of a shell command, which may write files first."""
         return self.result is not None and (self.result.is_error or self.is_refused) and self.command is None
 
     @lazy
@@ -78,17 +78,17 @@ class AnsweredCall:
         if self.is_rejected:
             return FileUse()
         use = files_of(self.tool, self.event.arguments)
-        return FileUse(read=use.modified) if self.has_failed else use
+        return FileUse(read=use.modified) if self.failed_without_effect else use
 
     @property
-    def edits(self) -> bool:
+    def edits_work(self) -> bool:
         """Whether the call changed files of the work other than plain text, which checks seldom read."""
         return any(not (is_temporary(path) or is_prose_file(path)) for path in self.use.modified)
 
     @property
     def diffed(self) -> Sequence[str]:
         """The files that the result shows as modified."""
-        if self.result is None or self.result.body is None or self.has_failed:
+        if self.result is None or self.result.body is None or self.failed_without_effect:
             return ()
         diffs = tuple(diffed_paths(self.result.text))
         return diffs if diffs and shows_own_change(self.tool, self.event.arguments) else ()

@@ -120,7 +120,7 @@ def is_temporary(path: str) -> bool:
     return _TEMPORARY.match(path) is not None
 
 
-def looks(tool: str) -> bool:
+def changes_nothing(tool: str) -> bool:
     """Return whether a tool, judged by its name, changes nothing but the agent's own notes."""
     return _LOOKING.search(tool) is not None
 
@@ -338,8 +338,9 @@ def brings_changes(command: str, output: str) -> bool:
     return "git " in command and _BROUGHT.search(output) is not None
 
 
-def commits_in(command: str, output: str) -> bool:
+def has_committed(command: str, output: str) -> bool:
     """Return whether a command committed, even if it failed afterwards."""
+    # as if it had failed, so that reversals are not looked for
     return any(line.startswith(COMMITTED) for line in repository_lines(command, ERROR, output))
 
 

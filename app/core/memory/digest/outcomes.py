@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from app.core.log.event import Event
 from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is_same
 from app.core.memory.digest.commands import Step, programs, steps, written_paths
-from app.core.memory.digest.sentences import is_refused, is_rejected, shorten
+from app.core.memory.digest.sentences import is_denied, is_invalid_call, shorten
 
 OK, ERROR, REJECTED, UNKNOWN = "ok", "error", "rejected", "unknown"
 
@@ -141,11 +141,11 @@ def state_of(result: Event | None, command: str | None = None) -> str:
 
 
 def _state_of(result: Event, command: str | None) -> str:
-    if is_rejected(result):
+    if is_denied(result):
         return REJECTED
     text = result.text
     codes = _EXIT.findall(text[:300] + "\n" + text[-300:])
-    if result.is_error or is_refused(result) or (codes and codes[-1].lstrip("-").strip("0")):
+    if result.is_error or is_invalid_call(result) or (codes and codes[-1].lstrip("-").strip("0")):
         return ERROR
     if command is None:
         return OK
@@ -178,7 +178,7 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
 
 def _outcomes_of(result: Event, command: str) -> Sequence[Outcome]:
     checks = checks_of(command[:CHECK_CHARS_READ_MAX])
-    if not checks or is_refused(result):
+    if not checks or is_invalid_call(result):
         return ()
     state, text = state_of(result, command), result.text
     if state == OK and _NO_TESTS.search(text) and not _SOME_TESTS.search(text):

@@ -132,7 +132,7 @@ class Digest:
     tasks: tuple[Task, ...] = ()
 
     @property
-    def is_on_files(self) -> bool:
+    def uses_files(self) -> bool:
         """Whether the span's calls used files or a shell."""
         return bool(self.files_read or self.files_modified or self.commands)
 

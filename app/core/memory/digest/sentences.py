@@ -28,7 +28,7 @@ _REJECTED: Final = re.compile(
 _SAID: Final = re.compile(r"\bthe user said:\s{0,8}(.+)|<feedback>\s{0,8}(.+?)\s{0,8}</feedback>", re.S)
 
 
-def is_rejected(result: Event | None) -> bool:
+def is_denied(result: Event | None) -> bool:
     """Return whether the user did not allow a result's call, which therefore had no effect."""
     if result is None:
         return False
@@ -36,7 +36,7 @@ def is_rejected(result: Event | None) -> bool:
     return _REJECTED.match(result.text if result.gist is None else result.gist) is not None
 
 
-def is_refused(result: Event | None) -> bool:
+def is_invalid_call(result: Event | None) -> bool:
     """Return whether a harness did not execute a call because of its form or state, by the first line as above."""
     first_line = "" if result is None else result.text if result.gist is None else result.gist
     return first_line.lstrip().startswith("<tool_use_error>")
@@ -283,7 +283,7 @@ def shorten(text: str, chars: int) -> str:
     return f"{words.rstrip(' ,;:(-')}…"
 
 
-def abridge(text: str, chars: int) -> str:
+def abridge_message(text: str, chars: int) -> str:
     """Return the text, or its first words, an ellipsis and its last sentences, in at most `chars` characters.
 
     The last sentences take at most half of `chars`. A text that begins with a quoted line, which its author then speaks

@@ -5,10 +5,9 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.memory.digest import digest_of
 from app.core.memory.digest.appendix import Appendix, Measure, prose_measure
 from app.core.memory.digest.record import Digest
-from app.core.memory.extractive.body import SpanBody, extract_prefix
+from app.core.memory.extractive.body import SpanBody, extract_turn_start
 from app.core.tokens.counter import MESSAGE_TOKENS, Counter
 
 BODY_TOKENS: Final = 680
@@ -23,19 +22,19 @@ CASES_SHARE: Final = 0.5
 more than the names in results."""
 ROUNDS: Final = 2
 SPARE_SHARE: Final = 0.1
-"""The share of the room from which unused tokens of the appendix are given to the body, once."""
+"""The share of a summary's tokens above which unused ones go to its body, in a second round (ROUNDS)."""
 TALK_SHARE: Final = 0.9
 """The body's share in a summary of talk, where whole quoted messages are used later."""
-PREFIX_SHARE: Final = 0.25
+TURN_START_SHARE: Final = 0.25
 """The share of the body for the first part of a split turn."""
-REQUESTS_SHARE: Final = 1 / 3
-"""The maximum share of a summary that is reserved for the user's requests in its appendix."""
+APPENDIX_FOR_REQUESTS_SHARE: Final = 1 / 3
+"""The maximum share of a summary that is reserved for an appendix large enough for the user's requests."""
 SPLIT_HEADING: Final = "\n\n---\n\n**Turn Context (split turn):**\n\n"
 
 
 def write_summary(
     events: Sequence[Event],
-    late: Sequence[Event],
+    split_turn_events: Sequence[Event],
     previous: str,
     digest: Digest,
     tokens: int,
@@ -44,20 +43,20 @@ def write_summary(
 ) -> str:
     """Write a summary in at most `tokens` tokens of prose.
 
-    `late` are the first events of a split turn, which get a heading of their own. `previous` is the text of the
-    summaries that this one replaces. `digest` covers the events and these summaries.
+    `split_turn_events` are the events of a turn whose rest stays verbatim; they get a heading of their own. `previous`
+    is the text of the summaries that this one replaces. `digest` covers the events and these summaries.
     """
     measure = prose_measure(counter)
     appendix = Appendix(digest, measure)
-    tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
+    tools = any(event.type is EventType.TOOL_CALL for event in (*events, *split_turn_events)) or bool(digest.outputs)
     room = int(tokens * (CASES_SHARE if tools else TALK_SHARE))
-    if tools and digest.is_on_files:
+    if tools and digest.uses_files:
         room = min(BODY_TOKENS + max(0, tokens - NAMES_ENOUGH), int(tokens * BODY_SHARE))
     room = min(room, tokens - _least_appendix(appendix, tokens))
     split_part = ""
-    if late:
-        part_tokens = int(room * PREFIX_SHARE) if events or previous else room
-        split_part = SPLIT_HEADING + extract_prefix(late, "", digest_of(late), part_tokens, measure, focus)
+    if split_turn_events:
+        part_tokens = int(room * TURN_START_SHARE) if events or previous else room
+        split_part = SPLIT_HEADING + extract_turn_start(split_turn_events, part_tokens, measure, focus)
         room -= part_tokens
     body = SpanBody(events, previous, digest, measure, focus)
     text = ""
@@ -81,4 +80,4 @@ def with_appendix(body: str, appendix: Appendix, tokens: int, measure: Measure, 
 
 
 def _least_appendix(appendix: Appendix, tokens: int, body: str = "") -> int:
-    return min(appendix.requests_tokens(body), int(tokens * REQUESTS_SHARE))
+    return min(appendix.requests_tokens(body), int(tokens * APPENDIX_FOR_REQUESTS_SHARE))

@@ -12,13 +12,14 @@ from typing import Final
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
+from app.core.memory.digest import digest_of
 from app.core.memory.digest.answers import user_lines, with_question
 from app.core.memory.digest.appendix import Measure
 from app.core.memory.digest.calls import PENDING, is_bare_rejection
 from app.core.memory.digest.calls import RUNNING as UNDER_WAY
 from app.core.memory.digest.outcomes import is_check, reads_only
 from app.core.memory.digest.record import Digest
-from app.core.memory.digest.sentences import abridge, ask_of, own_messages, own_words
+from app.core.memory.digest.sentences import abridge_message, ask_of, own_messages, own_words
 from app.core.memory.extractive.changes import (
     commits_of,
     decisions,
@@ -27,7 +28,7 @@ from app.core.memory.extractive.changes import (
     is_later,
     is_request,
     opening,
-    ranked,
+    ranked_decisions,
     reports_of,
     requests_in,
     without_discarded,
@@ -52,18 +53,17 @@ from app.core.memory.extractive.sections import (
     EARLY,
     GOAL,
     HEADINGS,
+    LATER_REQUEST,
     LATEST,
-    LATEST_REQUEST,
-    MARKED_BEFORE_LAST,
     NEXT,
     NOT_STARTED,
     NOTHING,
     PAST,
-    PREFIX_HEADINGS,
     REQUEST,
     RUNNING,
     STATES,
     SUFFIX,
+    TURN_START_HEADINGS,
     UNDECIDED,
     UNRESOLVED,
     USERS,
@@ -137,9 +137,9 @@ class SpanBody:
         self._events, self._measure = events, measure
         previous = parse_sections(previous_text)
         self._messages = messages = _Messages(events, focus, previous)
-        self._shares = _TALK if messages.is_talk else _WORK if digest.is_on_files else _CASES
+        self._shares = _TALK if messages.is_talk else _WORK if digest.uses_files else _CASES
         earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
-        begins = any(not is_later(line.text) for line in earlier[GOAL]) if previous_text else not messages.is_later
+        begins = any(not is_later(line.text) for line in earlier[GOAL]) if previous_text else not messages.begins_later
         earlier[GOAL], earlier[USERS] = requests_in(earlier[GOAL], earlier[USERS])
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
@@ -149,14 +149,14 @@ class SpanBody:
         before = {heading: [] if events else earlier[heading] for heading in STATES}
         earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
         # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
-        told = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
-        past = [(line.seq, MARKED_BEFORE_LAST.sub("", line.text)) for line in told]
+        past_lines = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
+        past = [(line.seq, line.text.removeprefix(BEFORE_LAST)) for line in past_lines]
         reported = interleave(messages.done(), [*earlier[DONE], *finished_work(past)])
-        finished = [*reported, *work.done()] if digest.is_on_files else interleave(work.done(), reported)
+        finished = [*reported, *work.done()] if digest.uses_files else interleave(work.done(), reported)
         new, old = messages.decisions(), decisions(past, ())
-        decided = interleave(new, ranked([*earlier[DECISIONS], *old]))
-        told_of = [] if messages.is_talk else [one for one in interleave(new, old) if one.seq not in messages.commits]
-        observed = [one for one in told_of if is_observation(one.text)]
+        decided = interleave(new, ranked_decisions([*earlier[DECISIONS], *old]))
+        findings = [] if messages.is_talk else [one for one in interleave(new, old) if one.seq not in messages.commits]
+        observed = [one for one in findings if is_observation(one.text)]
         planned = {
             state: _lines((step.text for step in digest.plan if step.state == state), 0)
             for state in (PENDING, UNDER_WAY)
@@ -165,11 +165,8 @@ class SpanBody:
         users = sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq)
         said = messages.said([SectionLine(_ANSWER.sub("", line.text), line.seq) for line in users])
         self._said = [*said, *([] if said else asks)]
-        goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
-        if goal and not begins:  # a mere answer stands among the users' messages
-            later = is_request(goal[0].text)
-            goal = [SectionLine(LATEST_REQUEST + goal[0].text, goal[0].seq), *goal[1:]] if later else []
-        asked = {line.text.removeprefix(LATEST_REQUEST) for line in goal}
+        goal = _goal(earlier[GOAL], messages, asks, begins=begins)
+        asked = {line.text.removeprefix(LATER_REQUEST) for line in goal}
         answered = [*messages.answered(), *(line for line in reversed(users) if _ANSWER.search(line.text))]
         self._answered = [line for line in answered if _ANSWER.sub("", line.text) not in asked]
         # In the order in which the sections choose: a sentence goes to the first section that takes it.
@@ -211,6 +208,17 @@ class SpanBody:
         return only_called if text == NOTHING and self._events and self._measure(only_called) <= max_tokens else text
 
 
+def _goal(
+    earlier: Sequence[SectionLine], messages: "_Messages", asks: Sequence[SectionLine], *, begins: bool
+) -> Sequence[SectionLine]:
+    """Return the first request and the newest one; none of an answer, which is listed under the users' messages."""
+    goal = goals(earlier, messages.said([])) or asks[:1]
+    if not goal or begins:
+        return goal
+    later = is_request(goal[0].text)  # an answer is no goal
+    return [SectionLine(LATER_REQUEST + goal[0].text, goal[0].seq), *goal[1:]] if later else []
+
+
 def _has_effect(digest: Digest) -> bool:
     return any(not (reads_only(one.text) or is_check(one.text)) for one in digest.commands)
 
@@ -221,27 +229,18 @@ def _tools(events: Sequence[Event]) -> str:
     return ", ".join(f"{tool} x{count}" for tool, count in counts.items()) or "no tool"
 
 
-def extract_prefix(
-    events: Sequence[Event], previous_text: str, digest: Digest, max_tokens: int, measure: Measure, focus: str = ""
-) -> str:
-    """Write the body, under PREFIX_HEADINGS, for the first part of a turn whose rest stays verbatim; see `SpanBody`."""
-    previous = parse_sections(previous_text)
-    messages = _Messages(events, focus, previous)
+def extract_turn_start(events: Sequence[Event], max_tokens: int, measure: Measure, focus: str = "") -> str:
+    """Write the body for the first part of a turn whose rest stays verbatim, under TURN_START_HEADINGS."""
+    digest, messages = digest_of(events), _Messages(events, focus, {})
     request = next((SectionLine(ask, e.seq) for e in messages.users if (ask := ask_of(e.text))), None)
-    requests = [request] if request else previous.get(REQUEST, [])[:1] or _lines(digest.asks[-1:], 0)
+    requests = [request] if request else _lines(digest.asks[-1:], 0)
     next_steps, work = messages.next_steps(), SpanWork(events, files=(*digest.files_modified, *digest.files_read))
     done = [*interleave(work.done(), messages.done()), *messages.ranked]
-    early = [line for line in done if line not in next_steps] + previous.get(EARLY, [])
-    suffix = [
-        *next_steps,
-        *failed_checks(digest.checks),
-        *work.failing(),
-        *messages.open_calls,
-        *messages.newest(),
-        *previous.get(SUFFIX, []),
-    ]
+    early = [line for line in done if line not in next_steps]
+    failed = [*failed_checks(digest.checks), *work.failing()]
+    suffix = [*next_steps, *failed, *messages.open_calls, *messages.newest()]
     sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
-    return fill_sections(PREFIX_HEADINGS, sections, measure, max_tokens, spare=EARLY)
+    return fill_sections(TURN_START_HEADINGS, sections, measure, max_tokens, spare=EARLY)
 
 
 class _Messages:
@@ -255,8 +254,8 @@ class _Messages:
         self.users = list(own_messages(events))
         self.last_seq = events[-1].seq if events else 0
         first = next((event for event in events if event.type in _ACTS), None)
-        self.is_later = first is not None and first.turn > int(first.type is not EventType.TOOL_CALL)
-        """Whether a request came before the span."""
+        self.begins_later = first is not None and first.turn > int(first.type is not EventType.TOOL_CALL)
+        """Whether a turn began before the span: it begins with a call, or with a message of a turn after the first."""
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
         self._reports, refuted = reports_of(events)
         self._commits = commits_of(events)
@@ -374,14 +373,14 @@ def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
 
 
 def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[SectionLine]:
-    """Return the lines, the newest first, without overlong ones; then all lines, long ones shortened.
+    """Return the lines, the newest first, that are not overlong; then all in short form, skipped if chosen already.
 
     Rejections without words come after the messages.
     """
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
     newest = sorted(reversed(lines), key=lambda line: is_bare_rejection(line.text))
     whole = [line for line in newest if len(line.text) <= max(longest, LONG_CHARS)]
-    return [*whole, *(SectionLine(abridge(line.text, LONG_CHARS), line.seq) for line in newest)]
+    return [*whole, *(SectionLine(abridge_message(line.text, LONG_CHARS), line.seq) for line in newest)]
 
 
 def _lines(texts: Iterable[str], seq: int) -> list[SectionLine]:

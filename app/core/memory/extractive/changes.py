@@ -13,11 +13,11 @@ from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.memory.digest.answers import INTERRUPTED
 from app.core.memory.digest.calls import answered_calls
-from app.core.memory.digest.files import commits_in, edits_in, undone_changes
+from app.core.memory.digest.files import edits_in, has_committed, undone_changes
 from app.core.memory.digest.outcomes import OK
-from app.core.memory.digest.sentences import abridge, own_words
+from app.core.memory.digest.sentences import abridge_message, own_words
 from app.core.memory.extractive.quotes import TELLING_WORDS, Sentence, distinct
-from app.core.memory.extractive.sections import EARLIER_MARK, FIRST_REQUEST, LATEST_REQUEST, SectionLine
+from app.core.memory.extractive.sections import FIRST_REQUEST, LATER_REQUEST, SectionLine
 from app.core.memory.extractive.statements import findings, finished_statements, is_diagnosis, refutes, worth_of
 
 NAMES_MAX: Final = 4
@@ -26,7 +26,9 @@ ADDED, REMOVED, EDITED = "added", "removed", "edited"
 MORE: Final = ", etc"
 """The end of a line whose names are not all that was changed."""
 
-TOLD: Final = re.compile(r"^- (Changed|Wrote|Deleted) ([^\s,:]{1,200}?)(?: x(\d{1,6}))?(?:: ([^\n]{1,600}))?\.$", re.M)
+FILE_LINE: Final = re.compile(
+    r"^- (Changed|Wrote|Deleted) ([^\s,:]{1,200}?)(?: x(\d{1,6}))?(?:: ([^\n]{1,600}))?\.$", re.M
+)
 """A line on the changes of a file: the verb, the file's name, the number of changes and the names in it."""
 BY_COMMANDS: Final = re.compile(r"^- Changed by commands: ([^\n]{1,2000})\.$", re.M)
 """The line on the files that shell commands changed, each with the number of these commands."""
@@ -126,7 +128,7 @@ def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
         for number, one in enumerate(listed.split(", ")):
             name, _, times = one.partition(" x")
             yield name, FileChange(seq=number - len(text), commands=int(times or 1))
-    for number, (verb, name, times, listed) in enumerate(TOLD.findall(text)):
+    for number, (verb, name, times, listed) in enumerate(FILE_LINE.findall(text)):
         if verb == "Deleted":
             yield name, FileChange(seq=number - len(text), is_gone=True)
             continue
@@ -236,7 +238,7 @@ def without_discarded(
             if not (back.paths or back.keeps_changes):
                 since, until = max(commits, default=0), max((seq for seq in turns if seq < call.seq), default=0)
                 gone.update(seq for seq, _ in texts if since < seq < until)
-        if commits_in(call.command, call.result.text):
+        if has_committed(call.command, call.result.text):
             commits.append(call.seq)
     return [one for one in texts if one[0] not in gone]
 
@@ -286,7 +288,7 @@ def finished_work(texts: Sequence[tuple[int, str]], reports: Collection[int] = (
     return _distinct_lines([*filter(None, chain.from_iterable(by_rank)), *others])
 
 
-def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
+def ranked_decisions(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """Return the decisions of earlier summaries, the best first; of equals the newest first."""
     return sorted(lines, key=lambda line: (-worth_of(line.text), -line.seq))
 
@@ -305,7 +307,7 @@ CORRECTED: Final = 0.6
 
 _ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(reject(?:ing|ed): |^Rejected\b|^/|^(?:[A-H]|\d{1,2})[.)]")
 """Marks of a reply, of a rejected call, of a command, and of one entry of a list."""
-_MARK: Final = re.compile(f"^(?:{FIRST_REQUEST}|{LATEST_REQUEST}|{EARLIER_MARK})")
+_MARK: Final = re.compile(f"^(?:{FIRST_REQUEST}|{LATER_REQUEST})")
 _REJECTED: Final = re.compile(r"\(reject(?:ing|ed): |^Rejected\b.{0,20}: ")
 _WONDERS: Final = re.compile(
     r"[-=+>~|<{[]|(?:(?:and|but|also|so|ok|okay|hmm+|q:?|question:?|wondering:?)\b[ ,:]{0,3})*"
@@ -323,11 +325,11 @@ def requests_in(
 
     A later request that stands under a goal follows the messages of its own summary.
     """
-    requests = [line for line in messages if line.text.startswith(LATEST_REQUEST)]
+    requests = [line for line in messages if line.text.startswith(LATER_REQUEST)]
     numbers = {line.seq for line in (*goals, *messages)}
     for goal in goals:
-        heading = _end_of(goal.seq, numbers)
-        end = _end_of(heading + 1, numbers)
+        heading = _number_after(goal.seq, numbers)
+        end = _number_after(heading + 1, numbers)
         # A heading ends the messages, so no other line has this number.
         requests.append(SectionLine(goal.text, end) if is_later(goal.text) and end > heading + 1 else goal)
     bare = [SectionLine(_MARK.sub("", one.text), one.seq) for one in requests]
@@ -336,11 +338,11 @@ def requests_in(
 
 def is_later(goal: str) -> bool:
     """Return whether a goal of an earlier summary is marked as a request that came after another."""
-    return goal.startswith((LATEST_REQUEST, EARLIER_MARK))
+    return goal.startswith(LATER_REQUEST)
 
 
-def _end_of(number: int, numbers: Collection[int]) -> int:
-    """Return the first number from `number` on that is not among the numbers of lines."""
+def _number_after(number: int, numbers: Collection[int]) -> int:
+    """Return the first number from `number` on that no line has: that of a heading or blank line."""
     return next(after for after in count(number) if after not in numbers)
 
 
@@ -358,7 +360,7 @@ def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequen
     latest = next((line for line in reversed(requests) if not _WONDERS.match(line.text)), first)
     if latest.text == first.text or latest.seq < first.seq:
         return [first]
-    return [first, SectionLine(LATEST_REQUEST + abridge(latest.text, LATEST_CHARS_MAX), latest.seq)]
+    return [first, SectionLine(LATER_REQUEST + abridge_message(latest.text, LATEST_CHARS_MAX), latest.seq)]
 
 
 def is_request(text: str) -> bool:

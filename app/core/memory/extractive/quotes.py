@@ -214,7 +214,7 @@ def condense(text: str, chars: int, *, is_first: bool = True) -> str:
     kept: set[int] = set()
     room, at, end = chars, 0, len(units)
     while at < end:
-        take_last = (end - len(units)) * -2 < at
+        take_last = 2 * (len(units) - end) < at
         end, at = (end - 1, at) if take_last else (end, at + 1)
         number = end if take_last else at - 1
         added = {number - 1, number} if number and points_back(units[number].text) else {number}

@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from app.core.memory.digest.appendix import Measure
-from app.core.memory.digest.sentences import abridge, shorten
+from app.core.memory.digest.sentences import abridge_message, shorten
 from app.core.memory.extractive.statements import names_cause
 
 NONE: Final = "(none)"
@@ -17,24 +17,20 @@ GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Pro
 DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
 USERS, LATEST = "## User Messages", "## Agent Messages at the End of This Part"
-_EARLIER_LATEST: Final = frozenset(
-    {"## Latest Agent Messages", "## Closing Agent Messages", "## Agent Messages at the End"}
-)
-"""LATEST in older summaries."""
 PAST: Final = "## Past Agent Messages"
 """The heading under which `parse_sections` returns the latest messages of all summaries but the last."""
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
 HEADINGS: Final = (
     *(GOAL, USERS, CONSTRAINTS, PROGRESS, DONE, RUNNING, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT, LATEST),
 )
-PREFIX_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
+TURN_START_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
 PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
 STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
 """Headings of sections that describe the state at a summary's end."""
 NOTHING: Final = "Nothing was decided or changed."
 UNDECIDED: Final = "Nothing was decided"
-NOTHINGS: Final = (UNDECIDED, "Nothing was said or changed")
-"""The beginnings of a summary without sections, in older ones too."""
+NOTHINGS: Final = (UNDECIDED, "Nothing was said or done")
+"""The beginnings of a summary without sections, the second one in summaries of 0.3."""
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
 COUNTED: Final = re.compile(r"(?:Changed|Wrote|Deleted|Ran|Called) .*\.$|`[^`]+` failed ")
@@ -47,20 +43,14 @@ LATEST_SHARE: Final = 0.12
 SHORTENED: Final = frozenset({GOAL, USERS, LATEST, REQUEST, EARLY, SUFFIX})
 """Headings whose first line is shortened rather than left out, as is that of the section that takes the spare room."""
 GOALS: Final = 2
-LATEST_REQUEST: Final = "Later request: "
-"""The mark of the newest request, which stays true when another summary follows."""
+LATER_REQUEST: Final = "Later request: "
+"""The mark of the newest request; it stays true when another summary follows."""
 FIRST_REQUEST: Final = "First request: "
 """The mark of a goal that a later request follows."""
-EARLIER_MARK: Final = "Latest request: "
-"""LATEST_REQUEST in older summaries."""
 _MARKS: Final = ('(asked: "', '(about: "', '(answered: "', '(then reported: "')
 """The beginnings of notes after a user's words."""
 BEFORE_LAST: Final = "Earlier in this part: "
 """The mark of an agent's message that is not about the user's last message in its part."""
-MARKED_BEFORE_LAST: Final = re.compile(
-    f"^(?:{BEFORE_LAST}|Before its last user message: |Before the user's last message: )"
-)
-"""That mark, also in older summaries."""
 FOUND_BEFORE: Final = "Found earlier: "
 """The mark of an agent's finding after which the agent changed something."""
 UNRESOLVED: Final = "Not resolved when this part ended: "
@@ -77,7 +67,11 @@ _SAME_CHARS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class SectionLine:
-    """A line of a section, and the seq of its event; lines of earlier summaries have negative ones, in their order."""
+    """A line of a section, and the seq of its event.
+
+    A line of earlier summaries has its line number less the number of lines, so adjacent lines have adjacent numbers
+    and a gap is a heading.
+    """
 
     text: str
     seq: int
@@ -87,14 +81,14 @@ class SectionLine:
 class Section:
     """A heading with its candidate lines, the best first, and the share of the room that it may take at first.
 
-    `late` are candidates for the room that all sections leave; then `longer` returns longer forms of the section's
+    `fillers` are candidates for the room that all sections leave; then `longer` returns longer forms of the section's
     lines, of at most as many tokens as it is given. `chosen` are the lines taken so far.
     """
 
     heading: str
     candidates: Sequence[SectionLine]
     share: float
-    late: Sequence[SectionLine] = ()
+    fillers: Sequence[SectionLine] = ()
     longer: Callable[[int], Sequence[SectionLine]] | None = None
     chosen: list[SectionLine] = field(default_factory=list)
 
@@ -102,16 +96,17 @@ class Section:
 def parse_sections(text: str) -> dict[str, list[SectionLine]]:
     """Return the lines under each heading of earlier summaries, oldest first, without the tagged appendix.
 
-    Headings in STATES are filled by the last summary only. The latest messages of the others are under PAST.
+    A heading at or before the place of the last one in HEADINGS begins the next summary. Headings in STATES are filled
+    by the last summary only. The latest messages of the others are under PAST.
     """
     found: dict[str, list[SectionLine]] = {}
     heading = ""
     lines = text.split("\n")
     for number, raw in enumerate(lines):
-        line = LATEST if (bare := raw.strip()) in _EARLIER_LATEST else bare
+        line = raw.strip()
         if line.startswith("<"):
             heading = ""
-        elif line in HEADINGS or line in PREFIX_HEADINGS:
+        elif line in HEADINGS or line in TURN_START_HEADINGS:
             if line in HEADINGS and (heading not in HEADINGS or HEADINGS.index(line) <= HEADINGS.index(heading)):
                 past = [*found.get(PAST, ()), *found.get(LATEST, ())]
                 found = {name: without_counts(some) for name, some in found.items() if name not in STATES} | {
@@ -124,7 +119,7 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
 
 
 def dated(observations: Sequence[SectionLine], changed: int) -> Sequence[SectionLine]:
-    """Return the observations that no change may have outdated, and causes found before it, marked FOUND_BEFORE.
+    """Return the observations made since the newest change, and of earlier ones those that name a cause, marked.
 
     `changed` is the seq of the newest change; an observation of an earlier summary counts as before it.
     """
@@ -136,7 +131,7 @@ def dated(observations: Sequence[SectionLine], changed: int) -> Sequence[Section
 
 
 def done_lines(text: str) -> str:
-    """Return the lines of earlier summaries on finished work; users' and agents' words may look like them."""
+    """Return the lines under DONE and EARLY in earlier summaries; lines elsewhere may look alike, but are quotes."""
     kept: list[str] = []
     heading = ""
     for line in text.split("\n"):
@@ -169,7 +164,7 @@ def fill_sections(
     """
     known = {section.heading: [section.candidates[0].text] for section in sections if section.candidates}
     goals = (line for section in sections for line in section.candidates[:GOALS])
-    marks = [FIRST_REQUEST for line in goals if line.text.startswith(LATEST_REQUEST)]
+    marks = [FIRST_REQUEST for line in goals if line.text.startswith(LATER_REQUEST)]
     frame = "\n".join([*_headings(headings, known), *marks]) + "\n"
     room = max_tokens - measure(frame) - 1
     if not known or room < 0:
@@ -184,7 +179,7 @@ def fill_sections(
     for section in sorted(sections, key=lambda section: section.heading != spare):
         room -= _fill(section, sections, room, measure, spare)
     for section in sections:
-        section.candidates = section.late
+        section.candidates = section.fillers
         room -= _fill(section, sections, room, measure, spare)
     if room > whole * SPARE_SHARE:
         _lengthen(sections, room, measure)
@@ -204,9 +199,11 @@ def _share(section: Section, whole: int, measure: Measure) -> int:
 
 
 def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure, spare: str) -> int:
-    """Add the candidates that fit and return the tokens they take; a first line that is too long may be shortened.
+    """Add the candidates that fit and return the tokens they take.
 
-    A line whose words are in a chosen line is left out; chosen lines whose words it contains are removed.
+    A line that does not fit loses its details; if it is the section's first, it is shortened. A line whose words are in
+    a chosen line is left out; chosen lines whose words it contains are removed. A longer form of a shortened goal
+    replaces it.
     """
     taken = 0
     for line in section.candidates:
@@ -218,7 +215,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             text = f"{shorter[0]}."
             cost = measure(f"- {text}\n")
         first = not section.chosen and section.heading in (*SHORTENED, spare)
-        if cost > room - taken and (first or text.startswith(LATEST_REQUEST)):
+        if cost > room - taken and (first or text.startswith(LATER_REQUEST)):
             others = section.candidates[1:GOALS] if first and section.heading == GOAL else ()
             kept = sum(measure(f"- {one.text}\n") for one in others)
             chars = len(text) * (room - taken - kept) // cost - 8
@@ -227,7 +224,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
         goal = next((one for one in sections if one.heading == GOAL), None)
         at = _find_shortened_goal(text, goal.chosen) if goal and section.heading in MESSAGES else None
         if goal is not None and at is not None:
-            mark = LATEST_REQUEST if goal.chosen[at].text.startswith(LATEST_REQUEST) else ""
+            mark = LATER_REQUEST if goal.chosen[at].text.startswith(LATER_REQUEST) else ""
             cost += measure(mark) - measure(f"- {goal.chosen[at].text}\n")
             if cost <= room - taken:
                 goal.chosen[at] = SectionLine(mark + text.removeprefix(mark), line.seq)
@@ -261,8 +258,8 @@ def _shortened(text: str, chars: int, heading: str) -> str:
     """Return a line shortened to at most `chars` characters; a user's message keeps its mark and its last sentence."""
     if heading not in MESSAGES:
         return shorten(text, chars)
-    mark = LATEST_REQUEST if text.startswith(LATEST_REQUEST) else ""
-    return mark + abridge(text.removeprefix(mark), chars - len(mark))
+    mark = LATER_REQUEST if text.startswith(LATER_REQUEST) else ""
+    return mark + abridge_message(text.removeprefix(mark), chars - len(mark))
 
 
 def _find_shortened_goal(text: str, chosen: Sequence[SectionLine]) -> int | None:
@@ -283,7 +280,7 @@ def _is_longer_form(text: str, shortened: str) -> bool:
     """
     if "…" not in shortened:
         return False
-    messages = [one.removeprefix(FIRST_REQUEST).removeprefix(LATEST_REQUEST) for one in (text, shortened)]
+    messages = [one.removeprefix(FIRST_REQUEST).removeprefix(LATER_REQUEST) for one in (text, shortened)]
     if len(messages[0]) < len(messages[1]):
         return False
     least, most = sorted((one.partition("…")[0] for one in messages), key=len)
@@ -329,17 +326,14 @@ def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
 @lru_cache(maxsize=4_096)
 def _normal(text: str) -> str:
     """Return the words of a line for comparison, without case, emphasis and an ellipsis."""
-    words = (
-        MARKED_BEFORE_LAST.sub("", text.removeprefix(LATEST_REQUEST).removeprefix(FOUND_BEFORE))
-        .replace("*", "")
-        .replace("`", "")
-    )
+    bare = text.removeprefix(LATER_REQUEST).removeprefix(FOUND_BEFORE).removeprefix(BEFORE_LAST)
+    words = bare.replace("*", "").replace("`", "")
     return " ".join(words.lower().rstrip("… .?").split())
 
 
 def _in_place(chosen: Mapping[str, Sequence[SectionLine]]) -> Mapping[str, Sequence[SectionLine]]:
     """Return the lines by heading, with a later request in its place among the users' messages if there are any."""
-    later = [line for line in chosen.get(GOAL, ()) if line.text.startswith(LATEST_REQUEST)]
+    later = [line for line in chosen.get(GOAL, ()) if line.text.startswith(LATER_REQUEST)]
     if not later:
         return chosen
     first = [SectionLine(FIRST_REQUEST + line.text, line.seq) for line in chosen[GOAL] if line not in later]

@@ -18,11 +18,11 @@ from app.core.memory.digest.calls import AnsweredCall, answered_calls
 from app.core.memory.digest.commands import programs, removed_paths, replaced_paths, written_paths
 from app.core.memory.digest.files import (
     Undone,
-    commits_in,
+    changes_nothing,
     distinct_files,
     files_of,
+    has_committed,
     is_temporary,
-    looks,
     single_edit,
     undone_changes,
     writes_whole,
@@ -38,14 +38,9 @@ from app.core.memory.digest.outcomes import (
     is_check,
     is_idle,
 )
+from app.core.memory.digest.record import COMMAND_CHARS_SHOWN_MAX
 from app.core.memory.digest.sentences import shorten
-from app.core.memory.extractive.changes import (
-    TOLD,
-    FileChange,
-    by_commands,
-    definitions,
-    parse_changes,
-)
+from app.core.memory.extractive.changes import FILE_LINE, FileChange, by_commands, definitions, parse_changes
 from app.core.memory.extractive.sections import SectionLine, done_lines
 
 ARGUMENTS_CHARS_MAX: Final = 120
@@ -54,11 +49,11 @@ LINE_CHARS_MAX: Final = 240
 """The length of all arguments in a line, from which on those of the oldest calls are left out."""
 OMITTED: Final = "…"
 
-_TOLD: Final = re.compile(r"^- Called ([^\s,:]{1,200})(?: x(\d{1,6}))?(?:: ([^\n]{1,1000}))?\.$", re.M)
+_CALL_LINE: Final = re.compile(r"^- Called ([^\s,:]{1,200})(?: x(\d{1,6}))?(?:: ([^\n]{1,1000}))?\.$", re.M)
 _EARLIER: Final = re.compile(r"^- Called ([^\s,:]{1,200}) with ([^\n]{1,200})\.$", re.M)
-"""One call in older summaries."""
+"""One call in summaries of 0.3."""
 _EARLIER_SUM: Final = re.compile(r"^- Called ([^\n:]{1,800}, [^\n:]{1,800}?)(?: and \d{1,6} more)?\.$", re.M)
-"""The numbers of all calls of several tools in older summaries, which follow the newest ones."""
+"""The numbers of all calls of several tools in summaries of 0.3, which follow the newest ones."""
 _NUMBERED: Final = re.compile(r"(|.*?[^\d.,:/])(\d{1,15})(?: to (\d{1,15}))?")
 """Arguments that end with a whole number, or with the first and the last of successive ones."""
 
@@ -102,7 +97,7 @@ def parse_calls(text: str) -> Iterator[tuple[str, int, int, str]]:
 
     A line yields each of its arguments once; the first has the number of all its calls.
     """
-    told = sorted((one for form in (_TOLD, _EARLIER, _EARLIER_SUM) for one in form.finditer(text)), key=_start)
+    told = sorted((one for form in (_CALL_LINE, _EARLIER, _EARLIER_SUM) for one in form.finditer(text)), key=_start)
     listed: Counter[str] = Counter()
     for match in told:
         seq = _start(match) - len(text)
@@ -141,7 +136,6 @@ def _join(last: str, following: str) -> str | None:
     return f"{ours[1]}{ours[2]} to {theirs[3] or theirs[2]}"
 
 
-COMMAND_CHARS_MAX: Final = 100
 _CONFLICTING: Final = ("git merge", "git rebase", "git pull", "git cherry-pick", "git revert")
 """Commands whose conflicts are resolved by the next commit."""
 
@@ -154,19 +148,19 @@ _UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
 
 
 @dataclass(slots=True)
-class _Attempts:
-    """The attempts at one thing: the outcome of each, and the seq of the newest."""
+class _Attempt:
+    """The last attempt at one thing: its outcome and its seq."""
 
-    states: list[str] = field(default_factory=list)
-    seq: int = 0
-
-    def add(self, state: str, seq: int) -> None:
-        self.states.append(state)
-        self.seq = seq
+    state: str
+    seq: int
 
 
 class SpanWork:
-    """The calls of a span that did more than look, with their outcomes: file changes, commands and other calls."""
+    """The calls of a span that did more than look, with their outcomes: file changes, commands and other calls.
+
+    Changes are kept by the file's name as it is shown, edits by path, commands and their errors by `bare_command`,
+    programs with the outcome of their last run, single edits by (path, old text, new text).
+    """
 
     def __init__(self, events: Sequence[Event], previous_text: str = "", files: Sequence[str] = ()) -> None:
         """Count the calls of the events, together with those and the changes in earlier summaries.
@@ -177,18 +171,18 @@ class SpanWork:
         # An earlier summary may have had no room for the line on a file.
         self._counts_all = not previous_text
         self._changes: dict[str, FileChange] = {}
-        self._edits: dict[str, _Attempts] = {}
+        self._edits: dict[str, _Attempt] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
         self._committed: list[list[tuple[str, FileChange]]] = []
         self._read: set[str] = set()
         self._replaced: dict[tuple[str, str, str], FileChange] = {}
         self._paths: dict[str, set[str]] = {}
-        self._commands: dict[str, tuple[str, _Attempts]] = {}
+        self._commands: dict[str, tuple[str, _Attempt]] = {}
         self._errors: dict[str, str] = {}
         self._programs: dict[str, str] = {}
-        self._tools: dict[str, _Attempts] = {}
+        self._tools: dict[str, _Attempt] = {}
         self._called: dict[str, ToolCalls] = {}
-        earlier = "\n".join(map(self._told, _END_OF_FILES.split(previous_text)))
+        earlier = "\n".join(map(self._done_lines_of, _END_OF_FILES.split(previous_text)))
         for name, change in parse_changes(earlier):
             self._change(name, change)
         for told in parse_calls(earlier):
@@ -208,7 +202,7 @@ class SpanWork:
         use = files_of(call.tool, arguments)
         for path in use.modified:
             if not (call.is_refused and _UNREAD.search(output)):
-                self._edits.setdefault(path, _Attempts()).add(state, call.seq)
+                self._edits[path] = _Attempt(state, call.seq)
             if state == OK and not self._takes_back(path, arguments):
                 change = FileChange(is_new=writes_whole(arguments) and path not in self._read)
                 change.add(1, call.seq, definitions(arguments))
@@ -219,8 +213,8 @@ class SpanWork:
                 if edit := single_edit(arguments):
                     self._replaced[path, *edit] = change
         self._read.update(use.read)
-        if not (use.modified or use.read or looks(tool)):
-            self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
+        if not (use.modified or use.read or changes_nothing(tool)):
+            self._tools[tool] = _Attempt(state, call.seq)
             if state != ERROR:
                 self._call(tool, 1, call.seq, plain_arguments(arguments))
 
@@ -234,7 +228,7 @@ class SpanWork:
         self._changes[self._name(path)].take_back(earlier)
         return True
 
-    def _told(self, previous: str) -> str:
+    def _done_lines_of(self, previous: str) -> str:
         """Return the lines on finished work in one earlier summary, with its files named as in this one."""
         listed = previous.partition("<modified-files>\n")[2].replace(f"{REMOVED}\n", "\n").splitlines()
 
@@ -243,7 +237,7 @@ class SpanWork:
             start, end = (place - told.start() for place in told.span(2))
             return f"{told[0][:start]}{self._name(found[0])}{told[0][end:]}" if len(found) == 1 else told[0]
 
-        return TOLD.sub(renamed, done_lines(previous))
+        return FILE_LINE.sub(renamed, done_lines(previous))
 
     def _name(self, path: str) -> str:
         """Return a file's own name, with the folders that tell it from other known files of this name."""
@@ -275,7 +269,7 @@ class SpanWork:
             self._programs[program] = state
         if not is_check(command):
             bare = bare_command(command)
-            self._commands.setdefault(bare, (command, _Attempts()))[1].add(state, seq)
+            self._commands[bare] = (self._commands.get(bare, (command,))[0], _Attempt(state, seq))
             self._errors[bare] = error_in(output)
         taken_back = list(undone_changes(command, state))
         for back in taken_back:
@@ -284,7 +278,7 @@ class SpanWork:
             self._add_written(command, seq)
         for gone in removed_paths(command) if state == OK else ():
             self._remove(gone, seq)
-        if commits_in(command, output):
+        if has_committed(command, output):
             self._programs.update(dict.fromkeys(_CONFLICTING, OK))
             self._committed.append(self._uncommitted)
             self._uncommitted = []
@@ -326,7 +320,10 @@ class SpanWork:
                 self._paths.setdefault(self._name(path), set()).add(path)
 
     def done(self) -> Sequence[SectionLine]:
-        """Return lines on files changed, those with the most changes that are not committed first, and tools called."""
+        """Return lines on changed files, on files that commands changed, and on the tools called.
+
+        Uncommitted files come first, then those with more changes.
+        """
         counted = self._counts_all
         changes = {name: change for name, change in self._changes.items() if change.times > 0 or change.is_gone}
         uncommitted = {self._name(path) for path, _ in self._uncommitted}
@@ -345,22 +342,22 @@ class SpanWork:
     def failing(self) -> Sequence[SectionLine]:
         """Return lines on commands, edits and tools that failed when last tried, without checks, the newest first.
 
-        A command counts only if no later run of one of its programs succeeded, and if it did not print its own status.
+        A command counts only if the last run of each of its programs failed, and if it did not print its own status.
         """
         lines = [
-            SectionLine(_failed(bare, self._errors[bare]), attempts.seq)
-            for bare, (command, attempts) in self._commands.items()
-            if attempts.states[-1] == ERROR
+            SectionLine(_failed(bare, self._errors[bare]), attempt.seq)
+            for bare, (command, attempt) in self._commands.items()
+            if attempt.state == ERROR
             and not is_idle(command)
             and "$?" not in command
             and all(self._programs[program] == ERROR for program in programs(command))
         ]
-        for path, attempts in self._edits.items():
-            if attempts.states[-1] == ERROR:
-                lines.append(SectionLine(f"The last attempt to change {path} in this part failed.", attempts.seq))
-        for tool, attempts in self._tools.items():
-            if attempts.states[-1] == ERROR:
-                lines.append(SectionLine(f"{tool} failed when it was last called in this part.", attempts.seq))
+        for path, attempt in self._edits.items():
+            if attempt.state == ERROR:
+                lines.append(SectionLine(f"The last attempt to change {path} in this part failed.", attempt.seq))
+        for tool, attempt in self._tools.items():
+            if attempt.state == ERROR:
+                lines.append(SectionLine(f"{tool} failed when it was last called in this part.", attempt.seq))
         return sorted(lines, key=lambda line: -line.seq)
 
 
@@ -374,7 +371,7 @@ def _may_settle(call: AnsweredCall) -> bool:
         return False
     if call.command is not None:
         return not is_idle(call.command)
-    return bool(call.use.modified) or not (call.use.read or looks(call.tool))
+    return bool(call.use.modified) or not (call.use.read or changes_nothing(call.tool))
 
 
 def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
@@ -386,7 +383,7 @@ def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
 def _failed(command: str, report: str, *, is_old: bool = False) -> str:
     when = f", {BEFORE_EDITS}" if is_old else ""
     why = f": {report.rstrip('.')}" if report else ""
-    return f"`{shorten(command, COMMAND_CHARS_MAX)}` failed when it was last run in this part{when}{why}."
+    return f"`{shorten(command, COMMAND_CHARS_SHOWN_MAX)}` failed when it was last run in this part{when}{why}."
 
 
 def _names(path: str, named: str) -> bool:

@@ -338,7 +338,7 @@ def _cut(fold: Fold, summary: Summary, tokens: int, counter: Counter) -> Fold:
     """Return the fold with at most `tokens` tokens of its summary shown; not shown if nothing fits."""
     chars = fold.chars or len(summary.text)
     while chars > 0:
-        taken = counter.message(wording.abridge(summary.text, chars, ordered=True))
+        taken = counter.message(wording.abridge_summary(summary.text, chars, ordered=True))
         if taken <= tokens:
             saved = max(0, summary.source_tokens - taken)
             return replace(fold, chars=chars, ordered=True, tokens=taken, saved=saved)

@@ -112,7 +112,7 @@ def count_summaries(counter: Counter, blocks: Sequence[Block], folds: Sequence[F
 def _as_shown(summary: Summary, fold: Fold) -> Summary:
     if not fold.chars:
         return summary
-    return replace(summary, text=wording.abridge(summary.text, fold.chars, ordered=fold.ordered))
+    return replace(summary, text=wording.abridge_summary(summary.text, fold.chars, ordered=fold.ordered))
 
 
 def _clipped(cover: Sequence[Summary], shown: Collection[str]) -> Clipped:

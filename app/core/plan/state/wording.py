@@ -194,7 +194,7 @@ def summary(summary: Summary, *, recall: bool = True) -> str:
     )
 
 
-def abridge(text: str, chars: int, *, ordered: bool) -> str:
+def abridge_summary(text: str, chars: int, *, ordered: bool) -> str:
     """Return the first `chars` characters of a summary, up to the end of a word, and the number of missing ones.
 
     If `ordered`, the sections that must not be lost come first. A section that is cut open is closed.
