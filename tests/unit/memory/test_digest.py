@@ -689,3 +689,10 @@ def test_a_file_whose_edits_were_taken_back_before_a_commit_counts_as_read(
     digest = digest_of(log.events)
     assert digest.files_modified == modified
     assert "gauge.py" in (*digest.files_read, *digest.files_modified)
+
+
+def test_names_stand_in_halves_by_worth_and_sorted_within_them() -> None:
+    best = ("tide.Print", "src/gauge.py", "harbourMap", "tide.Close", "src/estuary.py", "ebbOf")
+    digest = Digest(identifiers=tuple((name, 9.0 - number) for number, name in enumerate(best)))
+    names = appendix(digest, COUNTER, 200).removeprefix("<identifiers>\n").removesuffix("\n</identifiers>")
+    assert names.split() == ["src/gauge.py", "harbourMap", "tide.Print", "src/estuary.py", "ebbOf", "tide.Close"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 from app.core.memory.digest.calls import by_state, next_open_last
@@ -332,6 +332,16 @@ def _search(search: Search) -> str:
     return f"{search.tool} {search.query}: {search.hits} lines{found}"
 
 
+def _in_order(names: Sequence[str]) -> Sequence[str]:
+    """Sort names, given the best first, for a reader: paths first, related names next to each other.
+
+    The better half comes before the other, since a context that lacks room cuts the end.
+    """
+    half = (len(names) + 1) // 2
+    halves = (sorted(some, key=lambda name: ("/" not in name, name.lower())) for some in (names[:half], names[half:]))
+    return list(chain.from_iterable(halves))
+
+
 class _Names:
     """The names of a digest with their worth, and the packings of those that a page lacks."""
 
@@ -364,7 +374,7 @@ class _Names:
                 break
             chosen = packing.best(chars)
             files = sorted(name for name in chosen if name in self._read)
-            others = " ".join(name for name in chosen if name not in self._read)
+            others = " ".join(_in_order([name for name in chosen if name not in self._read]))
             sections = {"read-files": files, "identifiers": [others] if others else []}
             texts = {tag: _section(tag, lines) for tag, lines in sections.items() if lines}
             taken = page.measure("".join(texts.values()))
