@@ -813,6 +813,22 @@ def test_a_request_within_the_work_on_another_is_marked_as_later() -> None:
     ]
 
 
+def test_a_question_is_no_later_request() -> None:
+    log = Log()
+    log.user(body={"content": "Sort the gauge by harbour."})
+    add_edit(log, "a", "b")
+    before = len(log.events)
+    log.user(body={"content": "is the harbour of the estuary sorted as well?"})
+    add_edit(log, "b", "c")
+    rest = log.events[before:]
+    assert "Later request" not in (text := extract(rest, "", digest_of(rest), 400, COUNTER))
+    assert section(text, "## User Messages") == ["is the harbour of the estuary sorted as well?"]
+    log.user(body={"content": "Now print the report of the estuary."})
+    rest = log.events[before:]
+    text = extract(rest, "", digest_of(rest), 400, COUNTER)
+    assert section(text, "## User Messages")[-1] == "Later request: Now print the report of the estuary."
+
+
 def test_a_request_that_follows_other_words_keeps_its_place_in_a_later_part() -> None:
     log = Log()
     log.user(body={"content": "Sort the gauge by harbour."})

@@ -26,7 +26,7 @@ from app.core.memory.extractive.changes import (
     finished_work,
     goals,
     is_later,
-    is_request,
+    is_task,
     opening,
     ranked_decisions,
     reports_of,
@@ -211,12 +211,12 @@ class SpanBody:
 def _goal(
     earlier: Sequence[SectionLine], messages: "_Messages", asks: Sequence[SectionLine], *, begins: bool
 ) -> Sequence[SectionLine]:
-    """Return the first request and the newest one; none of an answer, which is listed under the users' messages."""
+    """Return the first request and the newest one, of a later part neither answers nor questions."""
     goal = goals(earlier, messages.said([])) or asks[:1]
     if not goal or begins:
         return goal
-    later = is_request(goal[0].text)  # an answer is no goal
-    return [SectionLine(LATER_REQUEST + goal[0].text, goal[0].seq), *goal[1:]] if later else []
+    first = [SectionLine(LATER_REQUEST + goal[0].text, goal[0].seq)] if is_task(goal[0].text) else []
+    return [*first, *goal[1:]]
 
 
 def _has_effect(digest: Digest) -> bool:

@@ -357,7 +357,7 @@ def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequen
     first = requests[0]
     if len(requests) > 1 and _corrects(requests[1].text, first.text):
         first = requests[1]
-    latest = next((line for line in reversed(requests) if not _WONDERS.match(line.text)), first)
+    latest = next((line for line in reversed(requests) if is_task(line.text)), first)
     if latest.text == first.text or latest.seq < first.seq:
         return [first]
     return [first, SectionLine(LATER_REQUEST + abridge_message(latest.text, LATEST_CHARS_MAX), latest.seq)]
@@ -366,6 +366,11 @@ def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequen
 def is_request(text: str) -> bool:
     """Return whether a user's message asks for work, and is no answer, command or entry of a list."""
     return not _ASIDE.search(text) and len(content_words(text)) >= REQUEST_WORDS
+
+
+def is_task(text: str) -> bool:
+    """Return whether a user's message is a request, and more than a question."""
+    return is_request(text) and _WONDERS.match(text) is None
 
 
 def _corrects(later: str, text: str) -> bool:
