@@ -284,7 +284,16 @@ def test_a_grown_context_equals_a_new_projection(
             grown = planned(read, target_of(raw, share), policy, step.before)
             assert isinstance(grown, Plan)
             assert grown == step.plan
-            names = ("units", "rounds", "pinned_stubs", "open_calls", "item_tokens", "by_source", "answers", "repeats")
+            names = (
+                "units",
+                "rounds",
+                "pinned_stubs",
+                "open_calls",
+                "item_tokens",
+                "by_source",
+                "paired_results",
+                "repeats",
+            )
             for name in (*names, "worked_files"):
                 assert getattr(grown.context, name) == getattr(step.plan.context, name)
             begun = begin(read, budget_of(target_of(raw, share), policy), policy, step.before)

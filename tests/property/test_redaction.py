@@ -45,7 +45,8 @@ def test_no_way_to_write_a_key_leaves_it_readable(key: str, way: str, before: st
     pieces = {kept[start : start + LEFT_MAX * 6] for start in range(len(kept) - LEFT_MAX * 6 + 1)}
     if way not in ("escapes", "bytes", "percent", "json in json", "hex in pairs"):
         pieces = {kept[start : start + LEFT_MAX] for start in range(len(kept) - LEFT_MAX + 1)}
-    assert not [piece for piece in pieces if piece in text], text
+    without_key = WAYS[way]("")  # such as a scheme before it, which is no secret
+    assert not [piece for piece in pieces if piece in text and piece not in without_key], text
     assert REDACTED in text or cut
 
 

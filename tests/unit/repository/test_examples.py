@@ -18,7 +18,7 @@ def test_a_property_that_names_no_number_has_that_of_the_profile(profile: str, n
 
 
 def test_the_suite_of_examples_has_every_property() -> None:
-    command = ["make", "--dry-run", "test-more", "NAME=examples"]
+    command = ["make", "--dry-run", "--no-print-directory", "test-more", "NAME=examples"]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
     assert "--hypothesis-profile=all" in shown
     named = [ROOT / word for word in shown.split() if word.startswith("tests/")]
