@@ -206,3 +206,19 @@ def test_a_request_is_told_with_what_was_reported_done_if_there_is_room() -> Non
     merged = extract([], text, Digest(), 400, COUNTER)
     assert reported in merged and merged.count("Print the harbours") == 1
     assert "- Print the harbours under the map.\n" in extract([], text, Digest(), 110, COUNTER)
+
+
+@pytest.mark.parametrize(("command", "stands"), [("git reset --hard", False), ("git status", True)])
+def test_a_request_stands_without_a_report_on_work_that_was_thrown_away(command: str, stands: bool) -> None:
+    log = Log()
+    log.user(body={"content": "Draw the estuary as a map of its tides."})
+    log.result(log.call("Read", body={"arguments": {"path": "estuary.py"}}), body={"content": "tides"})
+    log.user(body={"content": "Print the harbours under the map."})
+    log.assistant(body={"content": "I moved the harbours below the map."})
+    log.user(body={"content": "Start again with the tree."})
+    log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": "HEAD is now at 1a2b3c4"})
+    for number in range(4):
+        log.user(body={"content": f"Print gauge {number} of the estuary."})
+        log.assistant(body={"content": f"The gauge has the number {number}."})
+    text = extract(log.events, "", digest_of(log.events), 400, COUNTER)
+    assert ("(then reported: " in text) == stands

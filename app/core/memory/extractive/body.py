@@ -288,7 +288,7 @@ class _Messages:
 
         The newest texts of the span are left out, since they are quoted.
         """
-        reports = {at: text for at, text in self._unrefuted[:-NEWEST_TEXTS] if at in self._reports}
+        reports = {at: text for at, text in self._stands[:-NEWEST_TEXTS] if at in self._reports}
         found: list[SectionLine] = []
         for (seq, words, asked), (end, _, _) in pairwise([*self._user_lines, (self.last_seq, "", "")]):
             report = next((reports[at] for at in range(end - 1, seq, -1) if at in reports), "")
