@@ -1,13 +1,18 @@
 """S0.2, S4.16: a requested compaction shows in the next context, or the response says why it does not."""
 
+import asyncio
+
+import asyncpg
 import httpx
 import pytest
 
 from app.core.policy.policy import PRESETS
+from app.store.dsn import for_asyncpg
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs
 from tests.conformance.conftest import check_coverage, compact, preset, runs
 from tests.support.queue import worker_queue
 from tests.support.summarizers import Summarizers, empty
+from tests.support.waiting import count_waiting
 
 TEXT = "word " * 80
 WINDOW = 12_000
@@ -96,6 +101,27 @@ async def test_s0_02_force_without_a_summary_schedules_one(
         await done()
     assert is_folded(before, await agent.context())
     assert [run["reason"] for run in await runs(client)] == ["requested"]
+
+
+async def test_s0_02_no_forced_run_is_there_before_the_call_that_forced_it(
+    client: httpx.AsyncClient, database_url: str
+) -> None:
+    """The call says for which window a worker summarizes."""
+    agent = await begin_session(client, "default")
+    forced = "SELECT reason FROM compactions"
+    blocking, watching = [await asyncpg.connect(for_asyncpg(database_url)) for _ in range(2)]
+    try:
+        async with asyncio.timeout(WAIT_MS / 1000), blocking.transaction():
+            await blocking.execute("LOCK TABLE model_calls IN EXCLUSIVE MODE")
+            asking = asyncio.create_task(agent.context(force=True))
+            while not await count_waiting(watching):  # noqa: ASYNC110 - Postgres announces no waiting
+                await asyncio.sleep(0)
+            assert await watching.fetch(forced) == []
+        assert (await asking)["compaction"] == {"state": "scheduled", "reason": None}
+        assert [row["reason"] for row in await watching.fetch(forced)] == ["requested"]
+    finally:
+        await blocking.close()
+        await watching.close()
 
 
 async def test_s0_02_force_twice_schedules_once(client: httpx.AsyncClient) -> None:

@@ -7,6 +7,7 @@ epoch meanwhile, the view is read and planned again.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -227,9 +228,12 @@ class Assembly:
                 asked, held = replace(asked, request=replace(asked.request, at=asked.head)), None
                 inputs = await self._loader.load(connection, asked)
             loaded, assembled = inputs.loaded, await self._plan(inputs)
-            answer = await self._answer(asked, assembled, reason)
-            if not await calls.record(connection, asked.tenant_id, assembled, await _new_answer(asked, answer)):
-                continue
+            # A worker must not begin a forced run before the call is there, which says for which window.
+            async with self._database.transaction() if asked.request.force else nullcontext() as tx:
+                answer = await self._answer(tx, asked, assembled, reason)
+                new = await _new_answer(asked, answer)
+                if not await calls.record(tx or connection, asked.tenant_id, assembled, new):
+                    continue
             planned = assembled.rendered.plan
             pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
             if pressed and inputs.settings.policy.summarize.enabled:
@@ -260,12 +264,15 @@ class Assembly:
         asked = Asked(tenant_id, external_id, request, given)
         return await self._loader.load(self._database, asked, self.held(asked) if from_memory else None)
 
-    async def _answer(self, asked: Asked, assembled: Assembled, reason: str | None) -> ContextAnswer:
+    async def _answer(
+        self, tx: Connection | None, asked: Asked, assembled: Assembled, reason: str | None
+    ) -> ContextAnswer:
+        """Return the answer; a run that the request forces is scheduled in `tx`, which only such a request has."""
         request, state = asked.request, assembled.inputs.loaded.compaction
-        if not request.force or request.at is not None:
+        if tx is None or request.at is not None:
             reason = reason_not_shown(assembled)
         elif request.wait_ms is None:
-            state, reason = await self._summaries.force(asked.tenant_id, assembled)
+            state, reason = await self._summaries.force(tx, asked.tenant_id, assembled)
         elif folds_more(assembled):
             reason = None
         return ContextAnswer(asked.row_name, assembled, state, reason)

@@ -30,7 +30,7 @@ from app.resources.policies.service import Policies
 from app.resources.summaries.service import Compaction
 from app.store import audit, compactions, event_log, sessions, summaries, views
 from app.store.compactions import REQUESTED, CompactionRow, WaitingContext
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, new_id, overflow_run
 from app.store.spans import MAIN
 from app.store.views import CurrentEpoch
@@ -140,7 +140,7 @@ class SummaryRequests:
             run = await self._runs.wait_for(ref.session_id, id, 0)
         return None if run.summaries else run.error
 
-    async def force(self, tenant_id: UUID, assembled: Assembled) -> tuple[str, str | None]:
+    async def force(self, tx: Connection, tenant_id: UUID, assembled: Assembled) -> tuple[str, str | None]:
         """Schedule a compaction for a forced context that had no new summary to show.
 
         Returns the state of compaction and, if there is nothing to summarize, why.
@@ -152,8 +152,7 @@ class SummaryRequests:
         why = await asyncio.to_thread(nothing_to_summarize, plan.context, plan.state, inputs.budget, policy)
         if why is not None:
             return loaded.compaction, why
-        async with self._database.transaction() as tx:
-            await compactions.schedule_requested(tx, SessionRef(loaded.session_id, tenant_id), new_id())
+        await compactions.schedule_requested(tx, SessionRef(loaded.session_id, tenant_id), new_id())
         return "scheduled", None
 
 
