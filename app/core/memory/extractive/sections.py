@@ -159,7 +159,7 @@ def fill_sections(
 
     Each section first gets the best lines that its share holds, where shares above the whole are reduced alike; then
     every section without a line gets LEAST_SHARE; then the rest of the room is filled, the section `spare` first; then
-    late candidates; and if SPARE_SHARE of the room is left, longer forms of lines. A section without candidates is left
+    the fillers; and if SPARE_SHARE of the room is left, longer forms of lines. A section without candidates is left
     out; if none has any, the text is NOTHING. If not even the headings fit, the text is cut off at its end.
     """
     known = {section.heading: [section.candidates[0].text] for section in sections if section.candidates}
