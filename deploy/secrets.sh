@@ -6,6 +6,9 @@ folder=${1:-secrets}
 mkdir -p "$folder"
 chmod 700 "$folder" # nobody else on this machine; the files themselves are read by the containers' own users
 for name in api_key postgres_password; do
-  [ -s "$folder/$name" ] || printf 'pal_%s\n' "$(openssl rand -hex 32)" >"$folder/$name"
+  if ! [ -s "$folder/$name" ]; then
+    secret=$(openssl rand -hex 32) # in an argument its failure would not end the script
+    printf 'pal_%s\n' "$secret" >"$folder/$name"
+  fi
   chmod 644 "$folder/$name"
 done

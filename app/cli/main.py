@@ -136,9 +136,8 @@ _OPERATION: Final = "Operation"
 _LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
 """A line break inside a paragraph, which Typer keeps in all paragraphs of a help but the first."""
 _TOOLS: Final = frozenset({*_PANELS["Agents"], *_PANELS["Sessions"], *_PANELS["Recordings"], "verify"})
-"""The commands of palimpsest-context-tools."""
-EXTRA: Final = "palimpsest-context[tools]"
-"""The distribution with the extra that installs these commands, too."""
+TOOLS: Final = "palimpsest-context-tools"
+"""The distribution of these commands."""
 
 
 class _Commands(TyperGroup):
@@ -173,7 +172,7 @@ class _Commands(TyperGroup):
             single.command(cmd_name)(found.load())
             return typer.main.get_command(single)
         if cmd_name in _TOOLS:
-            stop(f"{cmd_name} is not installed; it comes with {EXTRA}: uvx '{EXTRA}' {cmd_name}")
+            stop(f"{cmd_name} is not installed: it is in {TOOLS} (in a clone: .venv/bin/palimpsest {cmd_name})")
         return None
 
 

@@ -97,8 +97,9 @@ class KernelSettings(BaseSettings):
     api_key: Annotated[str | None, SENSITIVE] = Field(
         None,
         min_length=16,
-        description="Key with all scopes for the default tenant, in addition to the keys in the database. Commands that"
-        " call a running server send it (`--key`).",
+        description="For a server: a key with all scopes for the default tenant, in addition to the keys in the"
+        " database. For commands and clients: the key that they send (`--key`). Do not start a server in a shell that"
+        " has an agent's key in it.",
     )
     processes: int = Field(
         1,
@@ -310,8 +311,8 @@ def data_dir_line(settings: Settings, flags: frozenset[str]) -> str:
     source = origin("data_dir", flags)
     why = {"flag": "--data-dir", "environment": "PALIMPSEST_DATA_DIR"}.get(source)
     if why is None:
-        other = "PALIMPSEST_DATA_DIR names another folder"
-        why = f"root's folder, regardless of HOME; {other}" if os.geteuid() == 0 else other
+        why = "set PALIMPSEST_DATA_DIR for another folder"
+        why = f"root's default, regardless of HOME; {why}" if os.geteuid() == 0 else why
     return f"data in {settings.data_dir} ({why})"
 
 

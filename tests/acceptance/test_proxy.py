@@ -111,6 +111,7 @@ async def test_a_context_comes_through(proxy: Proxy) -> None:
         answer = await http.get("/v1/sessions/s/context")
         assert (answer.status_code, "hello" in answer.text) == (200, True)
         assert "Caddy" in answer.headers["server"]
+        assert (await http.get("/metrics")).status_code == 404
 
 
 @pytest.mark.wing("stream")

@@ -24,7 +24,7 @@ from tests.support.folders import data_folder
 DOCS: Final = Path(__file__).parents[2] / "docs" / "operations"
 SECONDS_MAX: Final = 120
 _STEP: Final = re.compile(r"<!-- step: (\w+) -->\n```sh\n(.*?)```", re.DOTALL)
-_ASSIGNED: Final = re.compile(r"^((?:export )?(\w+)=)\S+", re.MULTILINE)
+_ASSIGNED: Final = re.compile(r"^((?:export )?(\w+)=).+", re.MULTILINE)
 
 
 def free_port() -> int:

@@ -83,8 +83,8 @@ def test_a_command_that_is_not_installed_says_how_it_is(monkeypatch: pytest.Monk
     done = CliRunner().invoke(cli.app, ["replay", "x.json"])
     assert (done.exit_code, done.output) == (
         1,
-        "palimpsest: replay is not installed; it comes with palimpsest-context[tools]:"
-        " uvx 'palimpsest-context[tools]' replay\n",
+        "palimpsest: replay is not installed: it is in palimpsest-context-tools"
+        " (in a clone: .venv/bin/palimpsest replay)\n",
     )
     assert "The extra `tools` of palimpsest-context adds bench, calls" in CliRunner().invoke(cli.app, ["--help"]).output
     assert CliRunner().invoke(cli.app, ["no-such-command"]).exit_code == 2

@@ -3,6 +3,8 @@
 import copy
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,20 @@ def check(compose: dict[str, Any]) -> None:
 @pytest.fixture
 def compose() -> dict[str, Any]:
     return read("docker-compose.yml")
+
+
+def test_no_secret_is_made_without_openssl(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("mkdir", "chmod"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    script = [str(shutil.which("sh")), str(ROOT / "deploy/secrets.sh"), str(tmp_path / "secrets")]
+    assert subprocess.run(script, env={"PATH": str(programs)}, capture_output=True).returncode != 0
+    assert list((tmp_path / "secrets").iterdir()) == []
+    subprocess.run(script, check=True)
+    made = {file.name: file.read_text() for file in (tmp_path / "secrets").iterdir()}
+    assert set(made) == {"api_key", "postgres_password"}
+    assert all(re.fullmatch(r"pal_[0-9a-f]{64}\n", secret) for secret in made.values())
 
 
 class Loader(yaml.SafeLoader):

@@ -262,7 +262,9 @@ def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_start_names_the_data_folder_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     as_root = data_dir_line(Settings(), frozenset())
-    assert as_root.startswith("data in /var/lib/palimpsest (root's folder, regardless of HOME; PALIMPSEST_DATA_DIR")
+    assert as_root.startswith(
+        "data in /var/lib/palimpsest (root's default, regardless of HOME; set PALIMPSEST_DATA_DIR"
+    )
     assert data_dir_line(Settings(data_dir=Path("/x")), frozenset({"data_dir"})) == "data in /x (--data-dir)"
     monkeypatch.setenv("PALIMPSEST_DATA_DIR", "/y")
     assert data_dir_line(Settings(), frozenset()) == "data in /y (PALIMPSEST_DATA_DIR)"
