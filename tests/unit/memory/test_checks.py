@@ -124,8 +124,8 @@ def test_a_check_older_than_the_last_edits_says_so_and_names_what_failed() -> No
     seen = len(log.events)
     add_edit(log)
     old = [
-        "[ok] mise run lint # before the last edits",
-        "[error] go test ./... # failed: TestTide; before the last edits",
+        "[ok] mise run lint # before the code last changed",
+        "[error] go test ./... # failed: TestTide; before the code last changed",
     ]
     assert commands(digest_of(log.events)) == old
     after = digest_of(log.events[seen:])
@@ -200,7 +200,7 @@ def test_an_edit_that_was_taken_back_leaves_checks_as_new_as_they_were() -> None
     log = Log()
     add_run(log, "go test ./...", "ok  \ttide\t0.2s")
     add_edit(log)
-    assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the last edits"]
+    assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the code last changed"]
     add_edit(log, old="b", new="a")
     assert commands(digest_of(log.events)) == ["[ok] go test ./..."]
 
@@ -211,7 +211,7 @@ def test_a_check_is_as_new_as_before_a_change_of_settings_in_a_hidden_folder() -
     add_run(log, "rm -f .gauge/settings.json /srv/.vscode/launch.json", "")
     assert commands(digest_of(log.events)) == ["[ok] go test ./..."]
     add_run(log, "rm -f .worktrees/3/tide/settings.json", "")
-    assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the last edits"]
+    assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the code last changed"]
 
 
 def test_of_a_scripts_runs_with_several_arguments_only_the_newest_outranks_other_checks() -> None:
@@ -228,7 +228,7 @@ def test_a_check_is_older_than_the_changes_that_git_brought_in() -> None:
     add_run(log, "git pull --rebase", "Current branch main is up to date.")
     assert commands(digest_of(log.events)) == ["[ok] go test ./..."]
     add_run(log, "git pull --rebase", "Successfully rebased and updated refs/heads/main.")
-    assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the last edits"]
+    assert commands(digest_of(log.events)) == ["[ok] go test ./... # before the code last changed"]
 
 
 def test_a_command_with_a_long_argument_is_left_out_once_it_succeeded() -> None:

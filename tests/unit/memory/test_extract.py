@@ -891,3 +891,20 @@ def test_an_earlier_summary_without_content_adds_no_line(nothing: str) -> None:
     """The last form is that of 0.3, which may follow another summary's sections."""
     found = parse_sections(f"## Goal\n- Port the gauge.\n\n{nothing}")
     assert [line.text for lines in found.values() for line in lines] == ["Port the gauge."]
+
+
+def test_messages_of_the_user_that_have_no_room_are_counted_also_once_merged() -> None:
+    log = Log()
+    for number in range(40):
+        log.user(body={"content": f"Now print gauge {number} of the estuary, with two decimals and its unit in front."})
+        log.result(log.call("read", body={"arguments": {"path": f"tide/gauge{number}.py"}}))
+    text = body(log, 500)
+    shown = [line for line in section(text, "## User Messages") if "gauge" in line]
+    goals = section(text, "## Goal")
+    assert section(text, "## User Messages")[-1] == f"({40 - len(shown) - len(goals)} other messages left out)"
+    merged = extract([], f"{text}\n\n{text}", Digest(), 500, COUNTER)
+    shown_again = {line for line in merged.split("\n") if "gauge" in line}
+    left_out = 2 * (40 - len(shown) - len(goals)) + len({*shown, *goals}) - len(shown_again)
+    assert section(merged, "## User Messages")[-1].startswith("(")
+    assert int(section(merged, "## User Messages")[-1].split()[0][1:]) >= left_out
+    assert "left out" not in body(work())

@@ -158,7 +158,9 @@ def test_a_check_that_ran_before_later_edits_says_so() -> None:
     assert unite([ran, EDITED]).sections == dated
     assert unite([ran, EDITED, ""]).sections == dated
     assert unite([EDITED, ran]).sections == ran
-    assert unite([dated, EDITED]).sections == dated
+    for mark in ("before the last edits", "before the code last changed"):
+        marked = f"<commands>\n[ok] make lint # {mark}\n</commands>"
+        assert unite([marked, EDITED]).sections == marked
 
 
 def test_a_heading_without_its_lines_is_removed() -> None:

@@ -227,7 +227,7 @@ def _checks(calls: Sequence[AnsweredCall]) -> Iterator[CheckRun]:
     for call in calls:
         if call.command and not call.is_rejected:
             for check, state, report in outcomes_of(call.command, call.result):
-                yield CheckRun(check.text, state, report, check.folder, call.seq, is_before_edits=call.seq < edited)
+                yield CheckRun(check.text, state, report, check.folder, call.seq, is_before_changes=call.seq < edited)
 
 
 def _lasting_edits(calls: Iterable[AnsweredCall]) -> Iterable[int]:

@@ -333,7 +333,8 @@ def bare_command(command: str) -> str:
 
 
 CHECKS_MAX: Final = 30
-BEFORE_EDITS: Final = "before the last edits"
+BEFORE_CHANGES: Final = "before the code last changed"
+"""The mark of a check after which code was edited, or brought in by a pull or a rebase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +342,7 @@ class CheckRun:
     """The newest run of a check; `state` is `ok`, `error` or `unknown`.
 
     `told` is its report: the failed tests, the first error line, or the counts of passes. `folder` is the folder it ran
-    in if the command names it, `seq` is its call's. `is_before_edits`: files were modified after it.
+    in if the command names it, `seq` is its call's. `is_before_changes`: the code changed after it.
     """
 
     text: str
@@ -349,7 +350,7 @@ class CheckRun:
     told: str = ""
     folder: str = ""
     seq: int = 0
-    is_before_edits: bool = False
+    is_before_changes: bool = False
 
     def line(self, body: str = "") -> str:
         """Return the run as a line of a list of commands, with details as a shell comment.
@@ -359,7 +360,7 @@ class CheckRun:
         told = self.told if self.told not in body else ""
         about = [
             *([f"failed: {told}" if self.state == ERROR else told] if told else []),
-            *([BEFORE_EDITS] if self.is_before_edits and self.state != UNKNOWN else []),
+            *([BEFORE_CHANGES] if self.is_before_changes and self.state != UNKNOWN else []),
         ]
         stated = "" if self.state == UNKNOWN else f"[{self.state}] "
         return f"{stated}{self.text}{' # ' if about else ''}{'; '.join(about)}"

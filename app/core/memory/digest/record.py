@@ -220,7 +220,7 @@ def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
     """Yield the checks of each digest, marked as older if a later digest has edits."""
     for number, digest in enumerate(digests):
         is_old = any(d.edits for d in digests[number + 1 :])
-        yield (replace(run, is_before_edits=True) for run in digest.checks) if is_old else digest.checks
+        yield (replace(run, is_before_changes=True) for run in digest.checks) if is_old else digest.checks
 
 
 COMMAND_CHARS_SHOWN_MAX: Final = 100

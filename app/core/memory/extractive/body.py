@@ -73,6 +73,7 @@ from app.core.memory.extractive.sections import (
     fill_sections,
     interleave,
     parse_sections,
+    split_left_out,
     without_counts,
 )
 from app.core.memory.extractive.statements import (
@@ -140,7 +141,8 @@ class SpanBody:
         self._shares = _TALK if messages.is_talk else _WORK if digest.uses_files else _CASES
         earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
         begins = any(not is_later(line.text) for line in earlier[GOAL]) if previous_text else not messages.begins_later
-        earlier[GOAL], earlier[USERS] = requests_in(earlier[GOAL], earlier[USERS])
+        earlier[GOAL], users_before = requests_in(earlier[GOAL], earlier[USERS])
+        earlier[USERS], self._left_out = split_left_out(users_before)
         notes = messages.notes
         rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
         work = SpanWork(events, previous_text, (*digest.files_modified, *digest.files_read))
@@ -202,6 +204,7 @@ class SpanBody:
             Section(heading, lines, shares[heading], late.get(heading, ()), longer.get(heading))
             for heading, lines in candidates.items()
         ]
+        next(section for section in sections if section.heading == USERS).left_out = self._left_out
         spare = CONTEXT if messages.is_talk else USERS
         text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
         only_called = f"{self._nothing}; called {_tools(self._events)}."

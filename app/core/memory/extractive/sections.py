@@ -1,6 +1,7 @@
 """The sections of a summary's body: their headings, parsing an earlier summary's, and filling new ones."""
 
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -61,6 +62,12 @@ SPARE_SHARE: Final = 0.1
 """The share of the room from which lines are replaced by longer forms."""
 MESSAGES: Final = frozenset({GOAL, USERS})
 """Headings over the user's own words."""
+LEFT_OUT: Final = re.compile(r"\((\d+) other messages? left out\)")
+"""The last line of the users' messages if it does not hold all."""
+LEFT_OUT_TOKENS, LEFT_OUT_SHARE = 10, 0.03
+"""The tokens kept free for that line, if they are at most this share of the room."""
+_LAST: Final = sys.maxsize
+"""The seq of a line that follows all others of its section."""
 _SAME_CHARS: Final = 40
 """The number of common characters from which two lines, one of them shortened, may be the same message."""
 
@@ -82,7 +89,8 @@ class Section:
     """A heading with its candidate lines, the best first, and the share of the room that it may take at first.
 
     `fillers` are candidates for the room that all sections leave; then `longer` returns longer forms of the section's
-    lines, of at most as many tokens as it is given. `chosen` are the lines taken so far.
+    lines, of at most as many tokens as it is given. `chosen` are the lines taken so far. `left_out` is the number of
+    users' messages that earlier summaries left out.
     """
 
     heading: str
@@ -90,6 +98,7 @@ class Section:
     share: float
     fillers: Sequence[SectionLine] = ()
     longer: Callable[[int], Sequence[SectionLine]] | None = None
+    left_out: int = 0
     chosen: list[SectionLine] = field(default_factory=list)
 
 
@@ -147,6 +156,12 @@ def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequen
     return [line for line in chain.from_iterable(zip_longest(new, old)) if line is not None]
 
 
+def split_left_out(lines: Sequence[SectionLine]) -> tuple[list[SectionLine], int]:
+    """Return users' messages of earlier summaries, and the number of those that these left out."""
+    numbers = [int(found[1]) for line in lines if (found := LEFT_OUT.fullmatch(line.text))]
+    return [line for line in lines if not LEFT_OUT.fullmatch(line.text)], sum(numbers)
+
+
 def without_counts(lines: Sequence[SectionLine]) -> list[SectionLine]:
     """Return the lines without those on runs and changes, which a later summary counts again."""
     return [line for line in lines if not COUNTED.match(line.text)]
@@ -169,6 +184,10 @@ def fill_sections(
     room = max_tokens - measure(frame) - 1
     if not known or room < 0:
         return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
+    counts_left_out = room * LEFT_OUT_SHARE >= LEFT_OUT_TOKENS
+    users = [section for section in sections if section.heading == USERS and section.candidates and counts_left_out]
+    said = [line for section in users for line in section.candidates]
+    room -= LEFT_OUT_TOKENS * len(users)
     whole = room
     shares = max(1.0, sum(section.share for section in sections if section.candidates))
     for section in sections:
@@ -183,9 +202,19 @@ def fill_sections(
         room -= _fill(section, sections, room, measure, spare)
     if room > whole * SPARE_SHARE:
         _lengthen(sections, room, measure)
+    for section in users:
+        section.chosen += _left_out_line(said, section.left_out, sections)
     chosen = {section.heading: section.chosen for section in sections if section.chosen}
     text = _text(headings, {heading: _ordered(heading, lines) for heading, lines in _in_place(chosen).items()})
     return text if measure(text) <= max_tokens else _cut(text, measure, max_tokens)
+
+
+def _left_out_line(said: Sequence[SectionLine], before: int, sections: Sequence[Section]) -> Sequence[SectionLine]:
+    """Return a line with the number of users' messages, `before` of them in earlier summaries, that no section has."""
+    chosen = {line.seq for section in sections if section.heading in MESSAGES for line in section.chosen}
+    missing = {line.seq for line in said if line.seq not in chosen and not _is_covered(line.text, sections)}
+    number = before + len(missing)
+    return [SectionLine(f"({number} other message{'s' * (number > 1)} left out)", _LAST)] if number else []
 
 
 def _share(section: Section, whole: int, measure: Measure) -> int:

@@ -28,7 +28,7 @@ from app.core.memory.digest.files import (
     writes_whole,
 )
 from app.core.memory.digest.outcomes import (
-    BEFORE_EDITS,
+    BEFORE_CHANGES,
     ERROR,
     OK,
     REJECTED,
@@ -377,11 +377,11 @@ def _may_settle(call: AnsweredCall) -> bool:
 def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
     """Return lines on the checks that failed when they were last run, the newest first."""
     failed = (run for run in reversed(runs) if run.state == ERROR)
-    return [SectionLine(_failed(run.text, run.told, is_old=run.is_before_edits), run.seq) for run in failed]
+    return [SectionLine(_failed(run.text, run.told, is_old=run.is_before_changes), run.seq) for run in failed]
 
 
 def _failed(command: str, report: str, *, is_old: bool = False) -> str:
-    when = f", {BEFORE_EDITS}" if is_old else ""
+    when = f", {BEFORE_CHANGES}" if is_old else ""
     why = f": {report.rstrip('.')}" if report else ""
     return f"`{shorten(command, COMMAND_CHARS_SHOWN_MAX)}` failed when it was last run in this part{when}{why}."
 

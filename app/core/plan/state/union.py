@@ -15,7 +15,7 @@ from app.core.memory.digest.appendix import FORMER_REQUESTS, REMOVED, REQUESTS, 
 from app.core.memory.digest.calls import DELETED, OPEN, by_state, parse_tasks, unite_tasks
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.files import distinct_files, is_one_of
-from app.core.memory.digest.outcomes import BEFORE_EDITS, bare_command
+from app.core.memory.digest.outcomes import BEFORE_CHANGES, bare_command
 from app.core.plan.state.settled import EDITED, FAILED_CHANGE, FAILED_COMMAND, STATE_MARK, UNRESOLVED_LINE
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
@@ -26,6 +26,9 @@ _NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
 _TOKEN: Final = re.compile(r"[\w./@~:-]*\w")
 _END: Final = re.compile(r"[./](?=(.*))")
 _PASSED, _FAILED = "[ok] ", "[error] "
+_BEFORE_EDITS: Final = "before the last edits"
+_OLD: Final = re.compile(f"{_BEFORE_EDITS}|{BEFORE_CHANGES}")
+"""The mark of a check of an older part, which summaries of 0.3 have too, and that of newer summaries."""
 _PLANNED: Final = re.compile(r"#(?<=^#)#(?:# In Progress|# Not Started| Next Steps)\n(?:- [^\n]*(?:\n|\Z))+", re.M)
 _NOTHING_BLOCKED: Final = re.compile(r"#(?<=^#)## Blocked\n(?=#|\Z)", re.M)
 _NO_PROGRESS: Final = re.compile(r"#(?<=^#)# Progress\n(?=## |\Z)", re.M)
@@ -88,7 +91,7 @@ def _unite(texts: tuple[str, ...]) -> Union:
                 found[tag].pop(key, None)
                 line = _mark_old(line) if is_old and tag == "commands" else line
                 # A later part need not list its run of a check that failed before the edits.
-                if not (is_old and line.startswith(_FAILED) and BEFORE_EDITS in line):
+                if not (is_old and line.startswith(_FAILED) and _OLD.search(line)):
                     found[tag][key] = line
     for path in found["modified-files"]:
         found["read-files"].pop(path, None)
@@ -194,9 +197,9 @@ def _drop_passed_failures(lines: Mapping[str, str]) -> dict[str, str]:
 def _mark_old(line: str) -> str:
     """Return the line of a check, marked as run before later edits."""
     bare = STATE_MARK.sub("", line)
-    if bare == line or BEFORE_EDITS in line or not checks_of(bare):
+    if bare == line or _OLD.search(line) or not checks_of(bare):
         return line
-    return f"{line}{';' if ' # ' in line else ' #'} {BEFORE_EDITS}"
+    return f"{line}{';' if ' # ' in line else ' #'} {_BEFORE_EDITS}"
 
 
 def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
