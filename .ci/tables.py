@@ -6,9 +6,11 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from app.core.policy.knobs import Knob, knobs_of
 from app.core.policy.policy import Policy
-from app.runtime import settings
+from app.runtime.settings import Settings, secret_settings, variable
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,6 +49,22 @@ def knobs(group: type[Any], path: str = "") -> Iterator[tuple[str, Knob, Any]]:
             yield where, knob, None if own.default is MISSING else own.default
 
 
+def settings_table() -> str:
+    """Return the settings as a Markdown table."""
+    rows = ["| variable | default | description |", "|---|---|---|"]
+    secrets = secret_settings()
+    for name, info in Settings.model_fields.items():
+        also = f" `{variable(name)}_FILE` may name a file with the value instead." if name in secrets else ""
+        rows.append(f"| `{variable(name)}` | {_default(name, info)} | {info.description}{also} |")
+    return "\n".join(rows)
+
+
+def _default(name: str, info: FieldInfo) -> str:
+    if name == "tiktoken_cache_dir":
+        return "in the wheel, or in the virtual environment of a clone"
+    return "" if info.default in (None, ()) or info.default_factory else f"`{str(info.default).lower()}`"
+
+
 if __name__ == "__main__":
     write(ROOT / "docs" / "policies.md", "knobs", knob_table())
-    write(ROOT / "docs" / "settings.md", "settings", settings.settings_table())
+    write(ROOT / "docs" / "settings.md", "settings", settings_table())

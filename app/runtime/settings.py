@@ -316,22 +316,6 @@ def data_dir_line(settings: Settings, flags: frozenset[str]) -> str:
     return f"data in {settings.data_dir} ({why})"
 
 
-def settings_table() -> str:
-    """Return the settings as a Markdown table."""
-    rows = ["| variable | default | description |", "|---|---|---|"]
-    secrets = secret_settings()
-    for name, info in Settings.model_fields.items():
-        also = f" `{variable(name)}_FILE` may name a file with the value instead." if name in secrets else ""
-        rows.append(f"| `{variable(name)}` | {_default(name, info)} | {info.description}{also} |")
-    return "\n".join(rows)
-
-
-def _default(name: str, info: FieldInfo) -> str:
-    if name == "tiktoken_cache_dir":
-        return "in the wheel, or in the virtual environment of a clone"
-    return "" if info.default in (None, ()) or info.default_factory else f"`{str(info.default).lower()}`"
-
-
 def _masked_value(name: str, value: Any) -> Any:
     if isinstance(value, SecretStr) or (name == "api_key" and value is not None):
         return MASK

@@ -46,6 +46,12 @@ def test_the_policy_page_has_every_knob_and_every_preset() -> None:
     assert all(f"| `{name}` |" in page for name in PRESETS)
 
 
+def test_the_settings_page_has_every_setting() -> None:
+    table = runpy.run_path(str(DOCS.parent / ".ci" / "tables.py"))["settings_table"]()
+    assert all(f"| `PALIMPSEST_{name.upper()}` |" in table for name in Settings.model_fields)
+    assert table in (DOCS / "settings.md").read_text(encoding="utf-8"), "run `make tables`"
+
+
 def test_the_conformance_page_names_tests_that_exist() -> None:
     root = DOCS.parent / "tests"
     sources = "\n".join(file.read_text(encoding="utf-8") for file in root.rglob("test_*.py"))
