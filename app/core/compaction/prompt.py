@@ -69,22 +69,10 @@ class Style:
         return f"{self.name}.{self.version}"
 
 
-STRUCTURED: Final = Style(
-    "structured",
-    PROMPT_VERSION,
-    (
-        "Goal",
-        "Constraints & Preferences",
-        "Progress",
-        "Done",
-        "In Progress",
-        "Blocked",
-        "Key Decisions",
-        "Next Steps",
-        "Critical Context",
-    ),
-)
-PLANNED: Final = Style("planned", PROMPT_VERSION, (*STRUCTURED.sections[:5], "Not Started", *STRUCTURED.sections[5:]))
+_FIRST_SECTIONS: Final = ("Goal", "Constraints & Preferences", "Progress", "Done", "In Progress")
+_LAST_SECTIONS: Final = ("Blocked", "Key Decisions", "Next Steps", "Critical Context")
+STRUCTURED: Final = Style("structured", PROMPT_VERSION, (*_FIRST_SECTIONS, *_LAST_SECTIONS))
+PLANNED: Final = Style("planned", PROMPT_VERSION, (*_FIRST_SECTIONS, "Not Started", *_LAST_SECTIONS))
 NARRATIVE: Final = Style("narrative", PROMPT_VERSION, ())
 TURN_START: Final = Style(
     "prefix", "v2", ("Original Request", "Early Progress", "Context for Suffix"), "this beginning of a turn"

@@ -140,19 +140,8 @@ REQUESTS: Final = "earlier-requests"
 FORMER_REQUESTS: Final = "requests"
 """The name of that section in summaries of commits between 0.3.0 and 0.4.0, which stored calls still show."""
 TAGS: Final = (
-    FORMER_REQUESTS,
-    REQUESTS,
-    "constraints",
-    "tasks",
-    "modified-files",
-    "read-files",
-    "artifacts",
-    "hidden",
-    "searches",
-    "repository",
-    "commands",
-    "errors",
-    "identifiers",
+    *(FORMER_REQUESTS, REQUESTS, "constraints", "tasks", "modified-files", "read-files", "artifacts", "hidden"),
+    *("searches", "repository", "commands", "errors", "identifiers"),
 )
 """The sections of an appendix, in their order."""
 

@@ -96,19 +96,8 @@ LONG_CHARS: Final = 240
 """The length to which a user's message is shortened."""
 CHARS_PER_TOKEN: Final = 3.4
 
-_WORK: Final = {
-    GOAL: 0.1,
-    USERS: 0.52,
-    CONSTRAINTS: 0.04,
-    BLOCKED: 0.05,
-    NOT_STARTED: 0.03,
-    RUNNING: 0.03,
-    LATEST: 0.25,
-    DONE: 0.07,
-    DECISIONS: 0.0,
-    NEXT: 0.03,
-    CONTEXT: 0.0,
-}
+_SMALL: Final = {NOT_STARTED: 0.03, RUNNING: 0.03, NEXT: 0.03, DECISIONS: 0.0, CONTEXT: 0.0}
+_WORK: Final = _SMALL | {GOAL: 0.1, USERS: 0.52, CONSTRAINTS: 0.04, BLOCKED: 0.05, LATEST: 0.25, DONE: 0.07}
 _CASES: Final = _WORK | {USERS: 0.33, LATEST: 0.15, DONE: 0.26, DECISIONS: 0.04, CONTEXT: 0.04}
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
 """The initial share of the room for each section: in a span with work on files, with other tool calls, and in talk
