@@ -14,7 +14,7 @@ from app.runtime import wiring
 from app.runtime.settings import Settings
 from app.store.engine import Database, acting_for
 from app.tenants import DEFAULT_TENANT, Tenants
-from app.wings.retention.service import RetentionRules
+from app.wings.retention.service import DataRetention
 from tests.conftest import serving
 from tests.support.clusters import Page
 from tests.support.processes import outcome, palimpsest
@@ -57,7 +57,7 @@ async def test_the_page_erases_the_sessions_it_names(
         assert [one["id"] for one in told["items"]] == ["bob-1"]
         assert printed[0].startswith("age  1  from ") and printed[-1].startswith("session bob-1  age  created ")
         with acting_for(DEFAULT_TENANT):
-            assert await RetentionRules(application).apply(DEFAULT_TENANT) == {"age": 1}
+            assert await DataRetention(application).apply(DEFAULT_TENANT) == {"age": 1}
 
         assert json.loads(await page.run("preview_erasure", us=True))["sessions"] == 2
         begun = json.loads(await page.run("erase", us=True))

@@ -13,7 +13,7 @@ from app.store import dsn
 if TYPE_CHECKING:
     from app.runtime.wiring import Services
 
-READS_SHARE: Final = 4
+READS_DIVISOR: Final = 4
 """Reads of the past may use the primary's connections divided by this number."""
 
 
@@ -52,7 +52,7 @@ def _services(settings: ReplicaSettings, kernel: "Services") -> Iterable[object]
     connections = kernel.database.pool().limit
     copy = Database(settings.read_database_url, pool_size=connections, find_placement=find_placement)
     replica = Replica(kernel.database, copy, settings.read_behind_seconds_max)
-    yield ReplicaReader(replica, max(1, connections // READS_SHARE), kernel.observers.replica_read)
+    yield ReplicaReader(replica, max(1, connections // READS_DIVISOR), kernel.observers.replica_read)
 
 
 @asynccontextmanager

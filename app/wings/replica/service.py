@@ -2,9 +2,9 @@
 
 The primary serves reads that the replica cannot, but only a few at a time, so that agents are not slowed down either.
 
-Once a second the primary's position in its log is recorded. The newest recorded position that the replica has replayed
-bounds the age of the data it returns. So a replica that has lost its primary ages, and one whose primary writes nothing
-does not.
+Once a second the primary's position in its write-ahead log is recorded. The newest recorded position that the replica
+has replayed bounds the age of the data it returns. So a replica that has lost its primary ages, and one whose primary
+writes nothing does not.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ POSITIONS_MAX: Final = 1_000
 WAIT_SECONDS: Final = 10.0
 """Seconds for which a read waits for one of the primary's slots."""
 
+TOO_MANY: Final = "the primary already serves as many reads of the past as it may; try again later"
 TOO_SLOW: Final = (TimeoutError, asyncpg.QueryCanceledError)
 """Errors of a statement that took too long."""
 
 ReplicaState: TypeAlias = Literal["ready", "behind", "away", "other"]
-"""`behind`: it lags more than is allowed. `away`: it does not answer. `other`: it is no standby of this database."""
+"""`behind`: it lags too far. `away`: it does not answer. `other`: it is not known to be a standby of this database."""
 
 ReadOutcome: TypeAlias = Literal["replica", "primary_asked", "primary_missing", "primary_away", "refused"]
-"""The primary answers because the caller asked for it, because the replica lacks the data, or because it is
-unavailable, lags too far, or failed; `refused`: neither answered."""
+"""`primary_…`: the primary served the read, because the caller asked for it (`asked`), the replica lacked the data
+(`missing`), or the replica was unavailable, too far behind, or failed (`away`). `refused`: neither served it."""
 
 Answer = TypeVar("Answer")
-
 
 _POSITION: Final = """
 SELECT ({position} - '0/0'::pg_lsn)::bigint AS position, system_identifier || '/' || current_database() AS identity
@@ -50,8 +50,8 @@ _FAILURES: Final = (StoreUnavailable, TimeoutError, asyncpg.PostgresError)
 
 
 class Replica:
-    """The standby as `watch` finds it. `database` is its pool, with the primary's tenant isolation; `lost` is set while
-    it does not answer."""
+    """The standby as `watch` finds it. `database` is a pool of connections to it, where row-level security applies as
+    on the primary; `lost` is set while it does not answer."""
 
     def __init__(self, primary: Database, database: Database, lag_seconds_max: float) -> None:
         self.database = database
@@ -188,7 +188,7 @@ class ReplicaReader(PastReader):
                 await self._primary_slots.acquire()
         except TimeoutError:
             self._on_answer("refused")
-            raise StoreUnavailable("the replica cannot answer this, and the primary has too many such reads") from None
+            raise StoreUnavailable(TOO_MANY) from None
         try:
             return await operation()
         finally:

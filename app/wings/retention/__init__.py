@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 def _services(_: object, kernel: "Services") -> Iterable[object]:
     from app.wings.retention.erasures import Erasures
-    from app.wings.retention.service import RetentionRules
+    from app.wings.retention.service import DataRetention
 
-    yield RetentionRules(kernel.database)
+    yield DataRetention(kernel.database)
     yield Erasures(kernel.database)
 
 

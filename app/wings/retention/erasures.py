@@ -5,6 +5,7 @@ transaction that erases it, and a worker that resumes finds the rest.
 """
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,7 +22,7 @@ from app.core.log.segments import session_of
 from app.resources.sessions.service import check_metadata
 from app.store import deletion, jobs, sessions
 from app.store.engine import Database
-from app.store.ids import new_id, session_key, session_ref
+from app.store.ids import session_key, session_ref
 from app.store.jobs import WorkDone
 from app.store.session_filter import ListPosition, SessionFilter
 from app.wings.retention import store
@@ -50,7 +51,7 @@ class ErasureRequest:
     expected: int | None = None
 
     @property
-    def text(self) -> str:
+    def filter_text(self) -> str:
         """The stated conditions as JSON text, whose hash is in the receipt: keys sorted, no whitespace."""
         stated = ((name, getattr(self, name)) for name in ("metadata", "model", "since", "until"))
         return json.dumps(
@@ -89,15 +90,15 @@ class Erasures:
         self._database = database
 
     async def preview(
-        self, tenant_id: UUID, asked: ErasureRequest, limit: int, after: ListPosition | None = None
+        self, tenant_id: UUID, request: ErasureRequest, limit: int, after: ListPosition | None = None
     ) -> Forecast:
         """Return the sessions to be erased after `after`, newest first. Changes nothing. Raises InvalidRequest."""
-        _check(asked)
+        _check(request)
         found: list[tuple[MatchedSession, ListPosition]] = []
         erasable: set[str] = set()
-        rest: ListPosition | None = None
-        async for matches, names, place in self._pages(tenant_id, asked, after):
-            rest = place
+        next_position: ListPosition | None = None
+        async for matches, names, position in self._pages(tenant_id, request, after):
+            next_position = position
             found += matches
             erasable |= names
             if len(found) >= PREVIEWED_MAX:
@@ -106,70 +107,65 @@ class Erasures:
         return Forecast(
             len(erasable),
             sum(one.kept for one, _ in found),
-            rest is not None,
+            next_position is not None,
             [one for one, _ in shown],
-            shown[-1][1] if len(found) > limit else rest,
+            shown[-1][1] if len(found) > limit else next_position,
         )
 
     async def _pages(
-        self, tenant_id: UUID, asked: ErasureRequest, after: ListPosition | None
+        self, tenant_id: UUID, request: ErasureRequest, after: ListPosition | None
     ) -> AsyncIterator[tuple[list[tuple[MatchedSession, ListPosition]], set[str], ListPosition | None]]:
-        """Yield pages of matching sessions, newest first: the sessions, the names to be erased, and the next place.
-
-        The place is None after the last page. A name may be in several pages, since its relatives may be.
-        """
-        async for places, rest in self._matching(tenant_id, _filter(asked), after):
-            shared = await find_families(self._database, tenant_id, list(places))
-            all_names = frozenset().union(*shared.values())
-            matches = await store.matching(self._database, tenant_id, all_names, _filter(asked))
-            kept = {name for name in places if not asked.forks and not shared[name] <= matches}
-            erasable = {one for name in places if name not in kept for one in shared[name]}
-            found = [(MatchedSession(name, place[0], name in kept), place) for name, place in places.items()]
-            yield found, erasable, rest
+        """Yield pages of matching sessions, newest first: each with its position, the names to be erased, and the next
+        page's position, None after the last one. A name may be in several pages, since its relatives may be."""
+        async for positions, next_position in self._matching(tenant_id, _filter(request), after):
+            families = await find_families(self._database, tenant_id, list(positions))
+            all_names = frozenset().union(*families.values())
+            matching_names = await store.matching(self._database, tenant_id, all_names, _filter(request))
+            kept = {name for name in positions if not request.forks and not families[name] <= matching_names}
+            erasable = {one for name in positions if name not in kept for one in families[name]}
+            found = [(MatchedSession(name, at[0], name in kept), at) for name, at in positions.items()]
+            yield found, erasable, next_position
 
     async def _matching(
         self, tenant_id: UUID, filters: SessionFilter, after: ListPosition | None
     ) -> AsyncIterator[tuple[dict[str, ListPosition], ListPosition | None]]:
-        """Yield pages of matching sessions, newest first: the place of each by name, and the next place, if any."""
-        rest = after
+        """Yield pages of matching sessions, newest first: the position of each by name, and the next page's, if any."""
+        next_position = after
         while True:
-            rows, rest = await sessions.page(self._database, tenant_id, PAGE, rest, filters)
+            rows, next_position = await sessions.page(self._database, tenant_id, PAGE, next_position, filters)
             names = {session_of(row.external_id): row.created_at for row in rows}
-            places = {name: (created_at, session_key(tenant_id, name)) for name, created_at in names.items()}
-            if rest is None and len(rows) == PAGE:
-                rest = list(places.values())[-1]
-            yield places, rest
-            if rest is None:
+            positions = {name: (created_at, session_key(tenant_id, name)) for name, created_at in names.items()}
+            if len(rows) == PAGE:  # sessions.page returns a position only with an incomplete page
+                next_position = list(positions.values())[-1]
+            yield positions, next_position
+            if next_position is None:
                 return
 
     async def create(
-        self, tenant_id: UUID, asked: ErasureRequest, key_id: UUID | None, key: str | None
+        self, tenant_id: UUID, request: ErasureRequest, api_key_id: UUID | None, idempotency_key: str | None
     ) -> tuple[ErasureRow, bool]:
-        """Start an erasure; return it and True, or the one started under this idempotency `key` and False.
+        """Start an erasure, or find the one that this idempotency key started; return it and whether it is new.
 
         Raises InvalidRequest, ErasureCountConflict if it would erase another number of sessions than expected, or
         IdempotencyConflict if the key was used with another request.
         """
-        _check(asked)
-        known = None if key is None else await store.find_by_key(self._database, tenant_id, key)
-        if known is None:
-            await self._check_expected(tenant_id, asked)
+        _check(request)
+        if idempotency_key is None or await store.find_by_key(self._database, tenant_id, idempotency_key) is None:
+            await self._check_expected(tenant_id, request)
         async with self._database.transaction() as tx:
-            row, new = await store.add(
-                tx, tenant_id, new_id(), key_id=key_id, key=key, text=asked.text, forks=asked.forks
-            )
+            row, new = await store.add(tx, tenant_id, api_key_id, idempotency_key, request.filter_text, request.forks)
             if new:
                 await jobs.enqueue(tx, "erase", row.id, f"{tenant_id} {row.id}")
-        if (row.filter_sha256, row.forks) != (store.text_sha256(asked.text), asked.forks):
-            raise IdempotencyConflict.of_key(key)
+        if (row.filter_sha256, row.forks) != (store.text_sha256(request.filter_text), request.forks):
+            raise IdempotencyConflict.of_key(idempotency_key)
         return await self._add_session_count(row), new
 
-    async def _check_expected(self, tenant_id: UUID, asked: ErasureRequest) -> None:
+    async def _check_expected(self, tenant_id: UUID, request: ErasureRequest) -> None:
         erasable: set[str] = set()
-        async for _, names, _ in self._pages(tenant_id, asked, None):  # to the end: an erasure has no limit
+        async for _, names, _ in self._pages(tenant_id, request, None):  # to the end: an erasure has no limit
             erasable |= names
-        if len(erasable) != asked.expected and (asked.expected is not None or len(erasable) > UNEXPECTED_MAX):
-            raise ErasureCountConflict(len(erasable), asked.expected)
+        if len(erasable) != request.expected and (request.expected is not None or len(erasable) > UNEXPECTED_MAX):
+            raise ErasureCountConflict(len(erasable), request.expected)
 
     async def get(self, tenant_id: UUID, id: UUID) -> ErasureRow:
         """Return an erasure. Raises NotFound."""
@@ -201,12 +197,11 @@ class Erasures:
         row = await store.find(self._database, tenant_id, id)
         if row is None or row.filter is None:
             return
-        asked = _read(row.filter, forks=row.forks)
-        within = _filter(asked, made_before=row.created_at)
+        filters = _filter(_read(row.filter, forks=row.forks), made_before=row.created_at)
         kept, erased = 0, 0
-        async for places, _ in self._matching(tenant_id, within, None):
-            for name in places:
-                number = await self._erase(row, within, name)
+        async for positions, _ in self._matching(tenant_id, filters, None):
+            for name in positions:
+                number = await self._erase(row, filters, name)
                 kept += number is None
                 erased += number or 0
         if erased:
@@ -216,35 +211,33 @@ class Erasures:
                 "erasure done", erasure=str(id), tenant=str(tenant_id), erased=erased, kept=kept
             )
 
-    async def _erase(self, row: ErasureRow, asked: SessionFilter, name: str) -> int | None:
+    async def _erase(self, row: ErasureRow, filters: SessionFilter, name: str) -> int | None:
         """Erase a session with its forks; return the number of erased sessions, None if it stays."""
         async with self._database.transaction() as tx:
             rows = await deletion.lock_family(tx, row.tenant_id, name, lines=True)
             names = list(dict.fromkeys(map(session_of, rows)))
-            matches = await store.matching(tx, row.tenant_id, names, asked)
-            if name not in matches:  # it is gone, replaced by another of this name, or its metadata was changed
+            matching_names = await store.matching(tx, row.tenant_id, names, filters)
+            if name not in matching_names:  # it is gone, replaced by another of this name, or its metadata was changed
                 return 0
-            if not row.forks and not matches.issuperset(names):
+            if not row.forks and not matching_names.issuperset(names):
                 return None
-            counts: dict[str, dict[str, int]] = {one: {} for one in names}
+            counts: dict[str, Counter[str]] = {one: Counter() for one in names}
             for one in rows:
-                own = counts[session_of(one)]
-                found = await store.counts(tx, session_ref(row.tenant_id, one))
-                own |= {table: own.get(table, 0) + number for table, number in found.items()}
+                counts[session_of(one)].update(await store.counts(tx, session_ref(row.tenant_id, one)))
             await deletion.delete(tx, row.tenant_id, rows)
             for one, own in counts.items():
                 await store.record_erased(tx, session_ref(row.tenant_id, one), row.id, own)
         return len(names)
 
 
-def _check(asked: ErasureRequest) -> None:
-    check_metadata(asked.metadata)
-    check_names_values(asked.metadata)
+def _check(request: ErasureRequest) -> None:
+    check_metadata(request.metadata)
+    check_names_values(request.metadata)
 
 
-def _filter(asked: ErasureRequest, made_before: datetime | None = None) -> SessionFilter:
-    until = min((one for one in (asked.until, made_before) if one is not None), default=None)
-    return SessionFilter(since=asked.since, until=until, model=asked.model, metadata=asked.metadata, exact=True)
+def _filter(request: ErasureRequest, made_before: datetime | None = None) -> SessionFilter:
+    until = min((one for one in (request.until, made_before) if one is not None), default=None)
+    return SessionFilter(since=request.since, until=until, model=request.model, metadata=request.metadata, exact=True)
 
 
 def _read(text: str, *, forks: bool) -> ErasureRequest:

@@ -9,7 +9,7 @@ from pgqueuer.models import Job, Schedule
 from app.store.engine import Database, acting_for
 from app.wings.retention import store
 from app.wings.retention.erasures import Erasures
-from app.wings.retention.service import RetentionRules
+from app.wings.retention.service import DataRetention
 from app.worker import FORGOTTEN_CRON, returned_to_queue
 
 RETENTION_CRON: Final = "17 * * * *"
@@ -47,4 +47,4 @@ async def apply_all(database: Database) -> None:
     """Erase every tenant's data that is due."""
     for tenant_id in await store.tenants_with_rules(database):
         with acting_for(tenant_id):
-            await RetentionRules(database).apply(tenant_id)
+            await DataRetention(database).apply(tenant_id)

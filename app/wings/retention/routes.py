@@ -15,8 +15,8 @@ from app.http.fields import CreatedAt, Cursor, Id, Limit, Moment, NextCursor, Se
 from app.http.openapi import examples
 from app.http.operation import Key, Resource, Who, service
 from app.wings.retention.erasures import UNEXPECTED_MAX, ErasureRequest, Erasures
-from app.wings.retention.rules import DAYS_MAX, DELIVERY_DAYS_MAX, Lifetimes
-from app.wings.retention.service import RetentionRules
+from app.wings.retention.rules import DAYS_MAX, DELIVERY_DAYS_MAX, RetentionDays
+from app.wings.retention.service import DataRetention
 from app.wings.retention.store import ErasureRow, RetentionRow
 
 SESSION_DAYS = "Days after its creation at which a session is erased, used or not; null or 0: never."
@@ -185,7 +185,7 @@ ErasedSessionPage = paging.page_of(
 
 router = Resource("retention", scope="admin", access=PrefixAccess.TENANT)
 
-RulesService = Annotated[RetentionRules, Depends(service(RetentionRules))]
+RulesService = Annotated[DataRetention, Depends(service(DataRetention))]
 ErasuresService = Annotated[Erasures, Depends(service(Erasures))]
 ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
 
@@ -193,7 +193,7 @@ ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
 @router.operation("PUT", "/v1/retention")
 async def put_retention(body: RetentionIn, who: Who, retention: RulesService) -> RetentionOut:
     """Set how many days the tenant's data is kept. A worker erases older data once an hour."""
-    return _out(await retention.put(who.tenant_id, Lifetimes(**body.model_dump())))
+    return _out(await retention.put(who.tenant_id, RetentionDays(**body.model_dump())))
 
 
 @router.operation("GET", "/v1/retention")

@@ -1,4 +1,4 @@
-"""The rules for how long data is kept, and the sessions that are past their time."""
+"""The rules for how long data is kept, and the sessions that are due."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ RECORD_RULES: Final[tuple[RecordRule, ...]] = get_args(RecordRule)
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetimes:
+class RetentionDays:
     """The days for which data is kept; None: without limit.
 
     `session_days` counts from a session's creation, `idle_days` from its last use. The others apply to records about
@@ -42,12 +42,12 @@ class Lifetimes:
         return {rule: number for rule, number in days.items() if number is not None}
 
     def created_before(self, now: datetime) -> datetime | None:
-        """Return the creation time before which sessions may be past their time; None if sessions have no limit."""
+        """Return the creation time before which sessions may be expired; None if sessions have no limit."""
         days = self.session_rules().values()
         return now - timedelta(days=min(days)) if days else None
 
     def expired_rule(self, life: "Life", now: datetime) -> SessionRule | None:
-        """Return the rule by which a session is past its time; None if it is not."""
+        """Return the rule by which a session is expired; None if it is not."""
         if self.session_days is not None and life.created_at < now - timedelta(days=self.session_days):
             return "age"
         if (
@@ -70,7 +70,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class DueSession:
-    """A session past its time, and the rule that applies."""
+    """A session that is due, and the rule by which it is expired."""
 
     id: str
     rule: SessionRule
@@ -78,26 +78,37 @@ class DueSession:
     used_at: datetime
 
 
-def validate(asked: Lifetimes) -> Lifetimes:
+@dataclass(frozen=True, slots=True)
+class RuleDue:
+    """The data due by a rule: the number of items, a lower bound if `more`, and their oldest and newest times."""
+
+    rule: SessionRule | RecordRule
+    count: int
+    more: bool
+    oldest: datetime | None
+    newest: datetime | None
+
+
+def validate(rules: RetentionDays) -> RetentionDays:
     """Return the rules with None in place of 0, which means the same. Raises InvalidRequest for days out of range."""
     values: dict[str, int | None] = {}
-    for one in fields(asked):
-        days = getattr(asked, one.name)
+    for one in fields(rules):
+        days = getattr(rules, one.name)
         most = DELIVERY_DAYS_MAX if one.name == "delivery_days" else DAYS_MAX
         if days is not None and not 0 <= days <= most:
             raise InvalidRequest(f"{one.name} must be from 0 to {most}; 0 keeps for ever", field=one.name)
         values[one.name] = days or None
-    return Lifetimes(**values)
+    return RetentionDays(**values)
 
 
 def due_sessions(
-    rules: Lifetimes, now: datetime, lives: Mapping[str, Life], families: Mapping[str, Collection[str]]
+    rules: RetentionDays, now: datetime, lives: Mapping[str, Life], families: Mapping[str, Collection[str]]
 ) -> list[DueSession]:
-    """Return the sessions past their time whose whole family, which shares their events, is past its time too."""
-    over = {name: rules.expired_rule(life, now) for name, life in lives.items()}
+    """Return the expired sessions whose forks, which share their events, are all expired too."""
+    rule_of = {name: rules.expired_rule(life, now) for name, life in lives.items()}
     found = []
     for name, family in families.items():
-        rule = over.get(name)
-        if rule is not None and all(over.get(one) for one in family):
+        rule = rule_of.get(name)
+        if rule is not None and all(rule_of.get(one) for one in family):
             found.append(DueSession(name, rule, lives[name].created_at, lives[name].used_at))
     return found

@@ -15,23 +15,12 @@ from app.store.ids import session_key
 from app.store.jobs import WorkDone
 from app.store.session_filter import ListPosition
 from app.wings.retention import store
-from app.wings.retention.rules import DueSession, Life, Lifetimes, RecordRule, SessionRule, due_sessions, validate
-from app.wings.retention.store import COUNTED_MAX, RetentionRow
+from app.wings.retention.rules import DueSession, Life, RetentionDays, RuleDue, SessionRule, due_sessions, validate
+from app.wings.retention.store import RetentionRow
 
 PAGE: Final = 200
 EXAMINED_MAX: Final = 20_000
 """Number of sessions after which a preview stops examining."""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleDue:
-    """The data due by a rule: the number of items, a lower bound if `more`, and their oldest and newest times."""
-
-    rule: SessionRule | RecordRule
-    count: int
-    more: bool
-    oldest: datetime | None
-    newest: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +41,7 @@ class _ExaminedPage:
     number: int
 
 
-class RetentionRules:
+class DataRetention:
     """Stores, previews and applies the retention rules of tenants."""
 
     def __init__(self, database: Database, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -63,7 +52,7 @@ class RetentionRules:
         """Return a tenant's rules."""
         return await store.get_rules(self._database, tenant_id)
 
-    async def put(self, tenant_id: UUID, rules: Lifetimes) -> RetentionRow:
+    async def put(self, tenant_id: UUID, rules: RetentionDays) -> RetentionRow:
         """Replace a tenant's rules. Raises InvalidRequest."""
         await store.put_rules(self._database, tenant_id, validate(rules))
         return await store.get_rules(self._database, tenant_id)
@@ -85,35 +74,31 @@ class RetentionRules:
             for rule in rules.session_rules()
         ]
         of_records = [
-            await self._records(tenant_id, rule, now - timedelta(days=days))
+            await store.count_records(self._database, tenant_id, rule, now - timedelta(days=days))
             for rule, days in rules.record_rules().items()
         ]
         place = shown[-1][1] if len(found) > limit else ended
         return DueNow([*of_sessions, *of_records], [one for one, _ in shown], place)
 
-    async def _records(self, tenant_id: UUID, rule: RecordRule, before: datetime) -> RuleDue:
-        counted = await store.count_records(self._database, tenant_id, rule, before)
-        return RuleDue(rule, counted.number, counted.number == COUNTED_MAX, counted.oldest, counted.newest)
-
     async def apply(self, tenant_id: UUID) -> Mapping[str, int]:
         """Erase a tenant's data that is due; return the number of erased items by rule. Each session is erased in its
-        own transaction, with its forks, if under their locks all of them are still due."""
+        own transaction, with its forks, if under their locks all of them are still expired."""
         rules, now = (await self.get(tenant_id)).rules, self._clock()
         erased: dict[str, int] = {}
         async for page in self._examine(tenant_id, rules, now, None):
             for one, _ in page.due:
-                for over in await self._erase(tenant_id, rules, now, one.id):
-                    erased[over] = erased.get(over, 0) + 1
-        for rule, days in rules.record_rules().items():
-            if number := await store.purge_records(self._database, tenant_id, rule, now - timedelta(days=days)):
-                erased[rule] = number
+                for rule in await self._erase(tenant_id, rules, now, one.id):
+                    erased[rule] = erased.get(rule, 0) + 1
+        for kind, days in rules.record_rules().items():
+            if number := await store.purge_records(self._database, tenant_id, kind, now - timedelta(days=days)):
+                erased[kind] = number
         for name, number in erased.items():
             await jobs.count_work(self._database, WorkDone("retention", name, "erased"), number)
             structlog.get_logger().info("retention", tenant=str(tenant_id), rule=name, erased=number)
         return erased
 
     async def _examine(
-        self, tenant_id: UUID, rules: Lifetimes, now: datetime, after: ListPosition | None
+        self, tenant_id: UUID, rules: RetentionDays, now: datetime, after: ListPosition | None
     ) -> AsyncIterator[_ExaminedPage]:
         """Yield the sessions that may be due, page by page, oldest first."""
         before = rules.created_before(now)
@@ -131,27 +116,26 @@ class RetentionRules:
             if len(page) < PAGE:
                 return
 
-    async def _erase(self, tenant_id: UUID, rules: Lifetimes, now: datetime, name: str) -> list[SessionRule]:
-        """Erase a session with its forks; return the rule for each, none if one of them is no longer due."""
+    async def _erase(self, tenant_id: UUID, rules: RetentionDays, now: datetime, name: str) -> list[SessionRule]:
+        """Erase a session with its forks; return the rule for each, none if one of them is no longer expired."""
         async with self._database.transaction() as tx:
             rows = await deletion.lock_family(tx, tenant_id, name, lines=True)
             names = dict.fromkeys(map(session_of, rows))
             lives = await _lives(tx, tenant_id, names, rules, now)
-            over = [rules.expired_rule(lives[one], now) for one in names]
-            found = [rule for rule in over if rule is not None]
-            if len(found) < len(over):
+            found = [rule for one in names if (rule := rules.expired_rule(lives[one], now)) is not None]
+            if len(found) < len(names):
                 return []
             await deletion.delete(tx, tenant_id, rows)
         return found
 
 
 async def _lives(
-    reader: Executor, tenant_id: UUID, names: Collection[str], rules: Lifetimes, now: datetime
+    reader: Executor, tenant_id: UUID, names: Collection[str], rules: RetentionDays, now: datetime
 ) -> Mapping[str, Life]:
-    """Return the lives of sessions. Records of calls, which may be many, are read only for sessions otherwise due."""
+    """Return the lives of sessions. Records of calls, which may be many, are read only for those expired otherwise."""
     known = await last_uses(reader, tenant_id, names)
-    over = {name: life for name, life in known.items() if rules.expired_rule(life, now)}
-    return {**known, **await add_calls(reader, tenant_id, over)} if over else known
+    expired = {name: life for name, life in known.items() if rules.expired_rule(life, now)}
+    return {**known, **await add_activity(reader, tenant_id, expired)} if expired else known
 
 
 def _rule(rule: SessionRule, times: Sequence[datetime], more: bool) -> RuleDue:
@@ -178,7 +162,7 @@ async def oldest_sessions(
 
 
 async def find_families(reader: Executor, tenant_id: UUID, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
-    """Return for each session the names of itself, its forks, and their forks."""
+    """Return for each session its name and the names of all sessions forked from it, directly or not."""
     forks: dict[str, set[str]] = {}
     rest = set(names)
     while rest:
@@ -216,8 +200,8 @@ def _descendants(name: str, forks: Mapping[str, Collection[str]]) -> set[str]:
 
 
 async def last_uses(reader: Executor, tenant_id: UUID, names: Collection[str]) -> dict[str, Life]:
-    """Return by name when sessions were created and last used, without the uses in records of calls, which `add_calls`
-    adds; calls whose records were deleted are included. Missing sessions are left out."""
+    """Return the life of each existing session by name. Calls that are still recorded, and open compactions, are added
+    by `add_activity`; deleted calls count through `called_at`."""
     rows = await reader.fetch(
         "SELECT external_id, created_at, greatest(updated_at, streamed_until, called_at) AS used_at "
         "FROM sessions WHERE session_id = ANY(:keys::uuid[]) AND tenant_id = :tenant_id",
@@ -232,7 +216,7 @@ async def last_uses(reader: Executor, tenant_id: UUID, names: Collection[str]) -
     return found
 
 
-async def add_calls(reader: Executor, tenant_id: UUID, known: Mapping[str, Life]) -> dict[str, Life]:
+async def add_activity(reader: Executor, tenant_id: UUID, known: Mapping[str, Life]) -> dict[str, Life]:
     """Return `known` with the uses that calls and outcomes record, and whether a compaction is open."""
     keys = await _keys(reader, tenant_id, known)
     calls = await reader.fetch(

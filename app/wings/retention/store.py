@@ -5,7 +5,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -15,48 +15,60 @@ from app.runtime.wing import installed
 from app.store import jobs
 from app.store.deletion import ROWS_PER_STATEMENT, WITHOUT_KEYS, ExpiredCall, delete_calls
 from app.store.engine import Connection, Database, Executor
-from app.store.ids import SessionRef, session_key
+from app.store.ids import SessionRef, new_id, session_key
 from app.store.rows import columns, decode, parameters
 from app.store.session_filter import SessionFilter, conditions, scan_conditions
-from app.wings.retention.rules import Lifetimes, RecordRule
+from app.wings.retention.rules import RecordRule, RetentionDays, RuleDue
 
 COUNTED_MAX: Final = 100_000
 """Number of records of one kind at which a preview stops counting."""
 
-_RECORDS: Final[dict[RecordRule, tuple[str, str, str, str, str]]] = {
-    "calls": ("model_calls", "call_id", "uuid", "created_at", "TRUE"),
-    "compactions": ("compactions", "id", "uuid", "finished_at", "state IN ('succeeded', 'skipped', 'failed')"),
-    "changes": ("changes", "number", "bigint", "created_at", "TRUE"),
-    "deliveries": ("deliveries", "id", "uuid", "finished_at", "state <> 'pending'"),
+
+class _Records(NamedTuple):
+    """A kind of record: its table, its key within the session and its type, the time that counts, and a condition."""
+
+    table: str
+    key: str
+    key_type: str
+    time: str
+    condition: str
+
+
+_RECORDS: Final[dict[RecordRule, _Records]] = {
+    "calls": _Records("model_calls", "call_id", "uuid", "created_at", "TRUE"),
+    "compactions": _Records("compactions", "id", "uuid", "finished_at", "state IN ('succeeded', 'skipped', 'failed')"),
+    "changes": _Records("changes", "number", "bigint", "created_at", "TRUE"),
+    "deliveries": _Records("deliveries", "id", "uuid", "finished_at", "state <> 'pending'"),
 }
-"""For each kind of record: its table, its key within the session and its type, the time that counts, a condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRow:
     """A tenant's rules, and the time at which they were last set; None if they never were."""
 
-    rules: Lifetimes
+    rules: RetentionDays
     updated_at: datetime | None
 
 
 async def get_rules(database: Database, tenant_id: UUID) -> RetentionRow:
     """Return a tenant's rules; rules that keep everything if none were given."""
     row = await database.fetchrow(
-        f"SELECT {columns(Lifetimes)}, updated_at FROM retention WHERE tenant_id = :tenant_id", tenant_id=tenant_id
+        f"SELECT {columns(RetentionDays)}, updated_at FROM retention WHERE tenant_id = :tenant_id", tenant_id=tenant_id
     )
-    return RetentionRow(Lifetimes(), None) if row is None else RetentionRow(decode(Lifetimes, row), row["updated_at"])
+    if row is None:
+        return RetentionRow(RetentionDays(), None)
+    return RetentionRow(decode(RetentionDays, row), row["updated_at"])
 
 
 _PUT: Final = (
-    f"INSERT INTO retention (tenant_id, {columns(Lifetimes)}) "
-    f"VALUES (:tenant_id, {', '.join(f':{one.name}' for one in fields(Lifetimes))}) "
+    f"INSERT INTO retention (tenant_id, {columns(RetentionDays)}) "
+    f"VALUES (:tenant_id, {', '.join(f':{one.name}' for one in fields(RetentionDays))}) "
     "ON CONFLICT (tenant_id) DO UPDATE SET updated_at = excluded.updated_at, "
-    + ", ".join(f"{one.name} = excluded.{one.name}" for one in fields(Lifetimes))
+    + ", ".join(f"{one.name} = excluded.{one.name}" for one in fields(RetentionDays))
 )
 
 
-async def put_rules(database: Database, tenant_id: UUID, rules: Lifetimes) -> None:
+async def put_rules(database: Database, tenant_id: UUID, rules: RetentionDays) -> None:
     """Store a tenant's rules, replacing the earlier ones."""
     await database.execute(_PUT, tenant_id=tenant_id, **parameters(rules))
 
@@ -71,37 +83,29 @@ async def tenants(database: Database) -> dict[str, UUID]:
     return {row["name"]: row["tenant_id"] for row in await database.fetch("SELECT tenant_id, name FROM tenants")}
 
 
-@dataclass(frozen=True, slots=True)
-class RecordCount:
-    """The number of records that a rule would delete, up to COUNTED_MAX, and the oldest and newest of their times."""
-
-    number: int
-    oldest: datetime | None
-    newest: datetime | None
-
-
-async def count_records(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> RecordCount:
-    """Count a tenant's records from before a time."""
-    table, _, _, time, which = _RECORDS[rule]
+async def count_records(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> RuleDue:
+    """Count the records of a tenant that a rule would delete, those from before a time, up to COUNTED_MAX."""
+    kind = _RECORDS[rule]
     row = await database.fetchrow(
-        f"SELECT count(*) AS number, min(at) AS oldest, max(at) AS newest FROM (SELECT {time} AS at FROM {table} "
-        f"WHERE tenant_id = :tenant_id AND {which} AND {time} < :before ORDER BY {time} LIMIT :limit) t",
+        "SELECT count(*), count(*) = :limit AS more, min(at) AS oldest, max(at) AS newest "
+        f"FROM (SELECT {kind.time} AS at FROM {kind.table} WHERE tenant_id = :tenant_id AND {kind.condition} "
+        f"AND {kind.time} < :before ORDER BY {kind.time} LIMIT :limit) t",
         tenant_id=tenant_id,
         before=before,
         limit=COUNTED_MAX,
     )
-    return RecordCount(0, None, None) if row is None else decode(RecordCount, row)
+    return RuleDue(rule, 0, False, None, None) if row is None else decode(RuleDue, row, rule=rule)
 
 
 async def purge_records(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> int:
     """Delete a tenant's records from before a time, oldest first; return the number deleted."""
-    table, key, _, time, which = _RECORDS[rule]
-    used_at = "greatest(created_at, reported_at)" if rule == "calls" else time
+    kind = _RECORDS[rule]
+    used_at = "greatest(created_at, reported_at)" if rule == "calls" else kind.time
     purged = 0
     while True:
         rows = await database.fetch(
-            f"SELECT session_id, {key} AS id, {used_at} AS used_at FROM {table} "
-            f"WHERE tenant_id = :tenant_id AND {which} AND {time} < :before ORDER BY {time} LIMIT :limit",
+            f"SELECT session_id, {kind.key} AS id, {used_at} AS used_at FROM {kind.table} WHERE tenant_id = :tenant_id "
+            f"AND {kind.condition} AND {kind.time} < :before ORDER BY {kind.time} LIMIT :limit",
             tenant_id=tenant_id,
             before=before,
             limit=ROWS_PER_STATEMENT,
@@ -109,18 +113,18 @@ async def purge_records(database: Database, tenant_id: UUID, rule: RecordRule, b
         if rule == "calls":
             purged += await delete_calls(database, tenant_id, [decode(ExpiredCall, row) for row in rows])
         else:
-            purged += await _delete(database, tenant_id, rule, rows)
+            purged += await _delete(database, tenant_id, kind, rows)
         if len(rows) < ROWS_PER_STATEMENT:
             return purged
 
 
-async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records: Sequence[asyncpg.Record]) -> int:
+async def _delete(database: Database, tenant_id: UUID, kind: _Records, records: Sequence[asyncpg.Record]) -> int:
     """Delete records by their keys; return the number deleted."""
-    table, key, kind, _, which = _RECORDS[rule]
+    table, key, key_type, _, condition = kind
     async with database.transaction() as tx:
         rows = await tx.fetch(
-            f"DELETE FROM {table} t USING unnest(:session_ids::uuid[], :ids::{kind}[]) AS o(session_id, id) "
-            f"WHERE t.session_id = o.session_id AND t.{key} = o.id AND t.tenant_id = :tenant_id AND {which} "
+            f"DELETE FROM {table} t USING unnest(:session_ids::uuid[], :ids::{key_type}[]) AS o(session_id, id) "
+            f"WHERE t.session_id = o.session_id AND t.{key} = o.id AND t.tenant_id = :tenant_id AND {condition} "
             "RETURNING t.session_id",
             session_ids=[one["session_id"] for one in records],
             ids=[one["id"] for one in records],
@@ -134,7 +138,7 @@ TABLES: Final = (
     *("views", "visibility", *WITHOUT_KEYS),
     *(table for wing in installed() for table in wing.tables),
 )
-"""All tables of a session's data: the kernel's, and those that wings state."""
+"""All tables of a session's data: the kernel's, and those that wings declare."""
 _COUNT: Final = "SELECT " + ", ".join(
     f"(SELECT count(*) FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id) AS {table}"
     for table in TABLES
@@ -183,36 +187,35 @@ def text_sha256(text: str) -> bytes:
 
 
 async def add(
-    tx: Connection, tenant_id: UUID, id: UUID, *, key_id: UUID | None, key: str | None, text: str, forks: bool
+    tx: Connection, tenant_id: UUID, api_key_id: UUID | None, idempotency_key: str | None, filter_text: str, forks: bool
 ) -> tuple[ErasureRow, bool]:
-    """Store an erasure with the `text` of its filter; return it and True, or the one already stored under this
-    idempotency `key` and False."""
+    """Store an erasure, or find the one that this idempotency key stored; return it and whether it is new."""
     row = await tx.fetchrow(
         "INSERT INTO erasures (tenant_id, id, key_id, idempotency_sha256, filter, filter_sha256, forks) "
         "VALUES (:tenant_id, :id, :key_id, :hashed, :filter, :filter_sha256, :forks) "
         f"ON CONFLICT (tenant_id, idempotency_sha256) DO NOTHING RETURNING {_COLUMNS}",
         tenant_id=tenant_id,
-        id=id,
-        key_id=key_id,
-        hashed=None if key is None else text_sha256(key),
-        filter=text,
-        filter_sha256=text_sha256(text),
+        id=new_id(),
+        key_id=api_key_id,
+        hashed=None if idempotency_key is None else text_sha256(idempotency_key),
+        filter=filter_text,
+        filter_sha256=text_sha256(filter_text),
         forks=forks,
     )
     if row is not None:
         return _row(row), True
-    stored = None if key is None else await find_by_key(tx, tenant_id, key)
+    stored = None if idempotency_key is None else await find_by_key(tx, tenant_id, idempotency_key)
     if stored is None:
         raise RuntimeError("an erasure was not stored, and no other has its key")
     return stored, False
 
 
-async def find_by_key(reader: Executor, tenant_id: UUID, key: str) -> ErasureRow | None:
+async def find_by_key(reader: Executor, tenant_id: UUID, idempotency_key: str) -> ErasureRow | None:
     """Return the erasure that was stored under an idempotency key; None if there is none."""
     row = await reader.fetchrow(
         f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND idempotency_sha256 = :hashed",
         tenant_id=tenant_id,
-        hashed=text_sha256(key),
+        hashed=text_sha256(idempotency_key),
     )
     return None if row is None else _row(row)
 
@@ -285,7 +288,7 @@ async def record_erased(tx: Connection, ref: SessionRef, erasure_id: UUID, count
     )
 
 
-_FILTERED: Final = (
+_BY_KEY: Final = (
     "SELECT s.session_id, s.external_id, s.line, s.model, s.metadata FROM sessions s "
     "WHERE s.session_id = ANY(:keys::uuid[]) AND s.tenant_id = :tenant_id"
 )
@@ -296,12 +299,12 @@ async def matching(reader: Executor, tenant_id: UUID, names: Collection[str], fi
     sql, values = conditions(filters, None)
     more, others = scan_conditions(filters, None)
     keys = [session_key(tenant_id, name) for name in names]
-    found = await reader.fetch(f"{_FILTERED} AND {sql}{more}", keys=keys, tenant_id=tenant_id, **values, **others)
+    found = await reader.fetch(f"{_BY_KEY} AND {sql}{more}", keys=keys, tenant_id=tenant_id, **values, **others)
     lines = [session_key(tenant_id, row["line"]) for row in found if row["line"] is not None]
-    current = await reader.fetch(_FILTERED, keys=lines, tenant_id=tenant_id) if lines else []
+    current = await reader.fetch(_BY_KEY, keys=lines, tenant_id=tenant_id) if lines else []
     by_key = {row["session_id"]: row for row in current}
 
-    def holds(row: asyncpg.Record) -> bool:
+    def holds(row: asyncpg.Record) -> bool:  # metadata may be on the session's own row or on that of its current line
         now = row if row["line"] is None else by_key.get(session_key(tenant_id, row["line"]), row)
         return filters.holds(now["model"], *(json.loads(one["metadata"]) for one in (now, row)))
 

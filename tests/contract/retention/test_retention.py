@@ -9,12 +9,14 @@ from uuid import UUID
 import httpx
 import pytest
 
+from app.core.errors import InvalidRequest
 from app.store import deletion, jobs
 from app.store.engine import Database, acting_for
 from app.store.ids import session_key
 from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
+from app.wings.retention.commands import set_and_report
 from app.wings.retention.jobs import apply_all
-from app.wings.retention.service import RetentionRules
+from app.wings.retention.service import DataRetention
 from tests.contract.contexts.test_context import append, rounds
 from tests.support.backdating import moved_back
 from tests.support.wings import PROBES
@@ -62,7 +64,13 @@ async def make_older(database: Database, days: float, *names: str) -> None:
 async def apply_rules(application: Database, days: float = 0) -> dict[str, int]:
     """Apply the rules as of some days from now; return the number of erased rows by rule."""
     with acting_for(DEFAULT_TENANT):
-        return dict(await RetentionRules(application, lambda: after(days)).apply(DEFAULT_TENANT))
+        return dict(await DataRetention(application, lambda: after(days)).apply(DEFAULT_TENANT))
+
+
+async def test_a_dry_run_sets_no_rule(client: httpx.AsyncClient, database: Database) -> None:
+    with pytest.raises(InvalidRequest, match="exclude each other"):
+        assert [line async for line in set_and_report(database, "default", ["idle_days=1"], 20)]
+    assert (await client.get("/v1/retention")).json() == {**NO_RULES, "updated_at": None}
 
 
 async def get_preview(client: httpx.AsyncClient, **params: Any) -> dict[str, Any]:

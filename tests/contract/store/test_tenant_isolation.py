@@ -39,7 +39,7 @@ from app.wings.replica.service import Replica
 from app.wings.retention import jobs as worker_retention
 from app.wings.retention import store as erasures
 from app.wings.retention.erasures import ErasureRequest, Erasures
-from app.wings.retention.service import RetentionRules
+from app.wings.retention.service import DataRetention
 from app.wings.sealing import service as content_keys
 from app.wings.warmings import routes as warmings
 from app.wings.webhooks import store as webhooks
@@ -322,11 +322,11 @@ async def retain(application: Database, database: Database, tenant_id: UUID) -> 
             moved = ", ".join(moved_back(one, "interval '9 days'") for one in columns)
             await tx.execute(f"UPDATE {table} SET {moved} WHERE session_id = ANY(:keys::uuid[])", keys=keys)
     with acting_for(tenant_id):
-        assert len((await RetentionRules(application).preview(tenant_id, 10)).items) == 2
+        assert len((await DataRetention(application).preview(tenant_id, 10)).items) == 2
     await worker_retention.apply_all(application)
     await erasures.enqueue_unfinished(application)
     with acting_for(tenant_id):  # for what is left
-        later = RetentionRules(application, lambda: datetime.now(UTC) + timedelta(days=30))
+        later = DataRetention(application, lambda: datetime.now(UTC) + timedelta(days=30))
         assert (await later.preview(tenant_id, 10)).items
         assert (await Erasures(application).preview(tenant_id, ErasureRequest({"about": SECRET_WORD}), 10)).items
         own = session_ref(tenant_id, "s")
