@@ -11,8 +11,8 @@ from rank_bm25 import BM25Okapi
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
 from app.wings.recall.search import (
+    ASKS_MARK,
     NEARBY,
-    QUESTION_MARK,
     Corpus,
     Hit,
     IndexEntry,
@@ -71,7 +71,7 @@ class Index:
         pairs = zip(self._entries, counts, strict=True)
         speakers = list(author_marks(words))
         hits = [
-            Hit(one.seq, one.length, row, QUESTION_MARK in one.terms, any(mark in one.terms for mark in speakers))
+            Hit(one.seq, one.length, row, ASKS_MARK in one.terms, any(mark in one.terms for mark in speakers))
             for one, row in pairs
             if any(row)
         ]

@@ -17,13 +17,13 @@ from app.wings.recall.answer import (
     SHORT_SHARE,
     SHORT_TOKENS,
     SeenCall,
+    best_position,
     excerpt,
     fill,
-    matching,
     pick,
     portions,
     short_ones,
-    visible,
+    verbatim_seqs,
 )
 from app.wings.recall.search import Corpus, Hit, entry, query_terms, rank
 from tests.property.builders import COUNTER, words
@@ -138,7 +138,7 @@ def test_a_question_ranks_last_and_lends_its_score_to_nothing(data: Any) -> None
     )
     question = data.draw(st.sets(st.integers(1, 20), max_size=2))
     corpus = Corpus(20, 1_000, [sum(hit.counts[n] > 0 for hit in hits) for n in range(2)])
-    ranked = rank(hits, corpus, question=question)
+    ranked = rank(hits, corpus, current=question)
     others = [one for one in ranked if one.seq not in question]
     assert ranked[: len(others)] == others
     without = rank([hit for hit in hits if hit.seq not in question], corpus)
@@ -159,9 +159,9 @@ def test_a_text_is_found_by_any_of_its_terms(text: str) -> None:
 def test_the_matching_place_lies_in_the_text(events: list[Event], query: str) -> None:
     weights = dict.fromkeys(query_terms(query), 1.0)
     for event in events:
-        assert 0 <= matching(event.text, weights) <= len(event.text)
+        assert 0 <= best_position(event.text, weights) <= len(event.text)
 
 
 @given(logs, st.integers(0, 12))
 def test_nothing_after_a_calls_head_is_visible(events: list[Event], head: int) -> None:
-    assert visible(events, SeenCall(head), COUNTER) == {event.seq for event in events if event.seq <= head}
+    assert verbatim_seqs(events, SeenCall(head), COUNTER) == {event.seq for event in events if event.seq <= head}

@@ -45,7 +45,7 @@ class SeenCall:
     shows: ViewFilter = SHOW_ALL
 
 
-def visible(events: Sequence[Event], seen: SeenCall, counter: Counter) -> frozenset[int]:
+def verbatim_seqs(events: Sequence[Event], seen: SeenCall, counter: Counter) -> frozenset[int]:
     """Return the seqs of the events that the call showed verbatim. A result's call must be among the events."""
     before = [event for event in events if event.seq <= seen.head]
     context = project(before, seen.frontier, counter, turn=0, shows=seen.shows)
@@ -53,17 +53,17 @@ def visible(events: Sequence[Event], seen: SeenCall, counter: Counter) -> frozen
     return frozenset(seq for seq, disposition in disposition_of.items() if disposition == "verbatim")
 
 
-def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
-    """Return the first `limit` seqs that are not shown, then the shown ones among them, also at most `limit`."""
+def pick(seqs: Iterable[int], verbatim: Collection[int], limit: int) -> list[int]:
+    """Return the first `limit` seqs that are not verbatim, then at most `limit` verbatim ones that precede these."""
     picked: list[int] = []
     room = {True: limit, False: limit}
     for seq in seqs:
         if not room[False]:
             break
-        if room[seq in shown]:
-            room[seq in shown] -= 1
+        if room[seq in verbatim]:
+            room[seq in verbatim] -= 1
             picked.append(seq)
-    return sorted(picked, key=lambda seq: seq in shown)
+    return sorted(picked, key=lambda seq: seq in verbatim)
 
 
 def short_ones(
@@ -71,7 +71,7 @@ def short_ones(
 ) -> list[int]:
     """Return the seqs of short events beyond LIMIT, for a search without an explicit limit.
 
-    `taken` are the seqs already chosen; their sizes count if they are in `sizes`, which has only events not shown.
+    `taken` are the seqs already chosen; their sizes count if they are in `sizes`, which has no verbatim events.
     """
     floor = SHORT_SCORE * max(scores.values(), default=0.0)
     left = int(SHORT_SHARE * room) - sum(sizes.get(seq, 0) for seq in taken)
@@ -139,7 +139,7 @@ def excerpt(text: str, start: int, tokens: int, count: Count) -> Excerpt:
     return Excerpt(text[start:end], start, end)
 
 
-def matching(text: str, weights: Mapping[str, float]) -> int:
+def best_position(text: str, weights: Mapping[str, float]) -> int:
     """Return the position of the part of a line with the greatest weight of terms; the first of several."""
     best, place, at = 0.0, 0, 0
     for line in text.splitlines(keepends=True):
@@ -199,36 +199,36 @@ class RecallAnswer:
 
 def fill(
     events: Sequence[Event],
-    shown: Collection[int],
+    without_content: Collection[int],
     weights: Mapping[str, float],
     room: int,
     counter: Counter,
     start: int = 0,
 ) -> RecallAnswer:
-    """Return the events in order within `room` tokens: visible ones without content, long ones cut.
+    """Return the events in order within `room` tokens: those in `without_content` at most quoted, long ones cut.
 
     A cut event is shown from `start`; if that is 0 and the best match is after the cut, from there.
     """
     spent = 0
     hints: dict[int, str] = {}
-    places = {e.seq: matching(e.text, weights) for e in events} if weights else {}
+    places = {e.seq: best_position(e.text, weights) for e in events} if weights else {}
     for event in events:
-        if event.seq in shown and weights:
+        if event.seq in without_content and weights:
             hint = snippet(event.text, places[event.seq])
             cost = counter.estimator.count(hint, TextKind.PROSE)
             if spent + cost <= room // 4:
                 hints[event.seq] = hint
                 spent += cost
-    hidden = [event for event in events if event.seq not in shown]
-    costs = [counter.estimator.count(event.text[start:], kind_of(event)) for event in hidden]
+    others = [event for event in events if event.seq not in without_content]
+    costs = [counter.estimator.count(event.text[start:], kind_of(event)) for event in others]
     allotments = portions(costs, room - spent)
     given: dict[int, RecallPart] = {}
-    for event, cost, allotment in zip(hidden, costs, allotments, strict=False):
+    for event, cost, allotment in zip(others, costs, allotments, strict=False):
         part = _cut(event, start, cost, allotment, places.get(event.seq, 0), counter)
         given[event.seq] = part
         spent += counter.estimator.count(part.content or "", kind_of(event))
-    given |= {e.seq: RecallPart(e, True, snippet=hints.get(e.seq)) for e in events if e.seq in shown}
-    return RecallAnswer(tuple(given[e.seq] for e in events if e.seq in given), spent, len(hidden) - len(allotments))
+    given |= {e.seq: RecallPart(e, True, snippet=hints.get(e.seq)) for e in events if e.seq in without_content}
+    return RecallAnswer(tuple(given[e.seq] for e in events if e.seq in given), spent, len(others) - len(allotments))
 
 
 def _cut(event: Event, start: int, cost: int, allotment: int, match_at: int, counter: Counter) -> RecallPart:

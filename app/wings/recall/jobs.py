@@ -1,4 +1,4 @@
-"""The job that indexes the rest of a long session whose search has begun to index it."""
+"""The job that indexes the events that a search left unindexed."""
 
 from uuid import UUID
 

@@ -26,7 +26,7 @@ from app.wings.recall.service import Recall
 
 CALLER: Final = "caller"
 BOUND: Final = "bound_session"
-"""The keys in the state of an MCP request of its caller, and of the session that its client is bound to, if any."""
+"""Keys in the state of an MCP request: its caller, and the session that its client is bound to, if any."""
 
 router = Resource("recall", scope="read")
 

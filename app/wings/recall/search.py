@@ -29,12 +29,12 @@ NEARBY: Final = (0.5, 0.3, 0.2, 0.2, 0.1, 0.1)
 found by its question, a result by its call."""
 REPEATED: Final = 0.75
 """The factor on that gain for a term that the event itself holds: nearby events mainly add missing terms."""
+ANSWERS: Final = 2.0
+"""The factor on the gain from the event just before (see NEARBY) if it is a question, which this probably answers."""
 AROUND: Final = 0.5
 FADING: Final = 0.95
-"""The share of the best score around an event that it gains, times FADING for each seq between them: more of the answer
-is likely near events about its subject."""
-ANSWERS: Final = 2.0
-"""The factor on that gain from a question immediately before the event, which probably answers it."""
+"""An event gains AROUND times the best score near it, its own included, where a score fades by FADING per seq of
+distance: events about one subject stand together."""
 ASKS: Final = 0.8
 SPEAKS: Final = 1.25
 """The factors on an event's score if it is a question, and if the query names its author."""
@@ -43,7 +43,7 @@ TERMS_VERSION: Final = 3
 QUERY_TERMS_MAX: Final = 64
 EVENT_TERMS_MAX: Final = 20_000
 COUNT_MAX: Final = 32_767
-QUESTION_MARK: Final = "asks a question"
+ASKS_MARK: Final = "asks a question"
 """The mark of an event that ends with a question."""
 ENDING_CHARS: Final = 400
 
@@ -109,7 +109,7 @@ def _marks(event: Event) -> Iterable[str]:
     if event.type not in DIALOGUE:
         return
     if _QUESTION.search(event.text[-ENDING_CHARS:]):
-        yield QUESTION_MARK
+        yield ASKS_MARK
     speaker = _SPEAKER.match(event.text)
     yield from author_marks(terms(event.author or (speaker[1] if speaker else "")))
 
@@ -178,17 +178,17 @@ def _salted_hash(salt: bytes) -> hashlib.blake2b:
 
 
 def rank(
-    hits: Sequence[Hit], corpus: Corpus, nearby: Sequence[float] = NEARBY, question: Collection[int] = ()
+    hits: Sequence[Hit], corpus: Corpus, nearby: Sequence[float] = NEARBY, current: Collection[int] = ()
 ) -> list[Ranked]:
-    """Rank the hits and the seqs near them, the best first; of equals the newer first.
+    """Rank the events that match and those near them, best first, newer first among equals.
 
-    Hits in `question`, the events that the query was made from, come last, and no event gains from them. The caller
-    must leave out near seqs that are not indexed or do not exist. Each hit is ranked alone if `nearby` is empty.
+    Events in `current`, which belong to the running turn, come last and give nothing to others. The result may contain
+    seqs that are not indexed or do not exist; the caller removes them. Without `nearby`, no event gains from others.
     """
     weights = [math.log1p(max(0.0, corpus.entries - n + 0.5) / (n + 0.5)) for n in corpus.holding]
     mean = max(SHORT, corpus.length / max(1, corpus.entries))
     base = {hit.seq: _scores(hit, weights, mean) for hit in hits}
-    own = {seq: math.fsum(base.pop(seq, ())) for seq in question}
+    own = {seq: math.fsum(base.pop(seq, ())) for seq in current}
     asking = frozenset(hit.seq for hit in hits if hit.asks)
     factors = {hit.seq: (ASKS if hit.asks else 1.0) * (SPEAKS if hit.speaks else 1.0) for hit in hits}
     scores = dict.fromkeys(own, 0.0)

@@ -37,14 +37,14 @@ LOOKED_AT: Final = 200
 @dataclass(frozen=True, slots=True)
 class _Found:
     """Seqs in order of preference, their scores, the number of matches, the query's terms by weight, the paths without
-    events, and the seqs of the question itself."""
+    events, and the running turn's seqs, from which the query was made."""
 
     seqs: Sequence[int] = ()
     scores: Mapping[int, float] = field(default_factory=dict)
     matched: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)
-    without: tuple[str, ...] = ()
-    question: frozenset[int] = frozenset()
+    paths_without_events: tuple[str, ...] = ()
+    current: frozenset[int] = frozenset()
 
 
 class Recall:
@@ -56,39 +56,29 @@ class Recall:
         self._policies = policies
         self._indexing = Indexing(database)
 
-    async def find(self, tenant_id: UUID, external_id: str, asked: RecallIn) -> RecallOut:
+    async def find(self, tenant_id: UUID, external_id: str, request: RecallIn) -> RecallOut:
         """Return the recalled events. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        call_id, seen = await self._find_seen_call(session, asked.call_id)
+        call_id, seen = await self._find_seen_call(session, request.call_id)
         counter = self._counting.session_counter(session.estimator, session.model)
         found, unsearched = _Found(), 0
-        if asked.query or asked.paths:
+        if request.query or request.paths:
             unsearched = await self._index(session)
-            found = await self._search(session, asked)
-        wanted = tuple(dict.fromkeys((*asked.seqs, *found.seqs)))
+            found = await self._search(session, request)
+        wanted = tuple(dict.fromkeys((*request.seqs, *found.seqs)))
         outline = await event_log.with_calls(self._database, session.log, wanted, bodies=False)
-        shown = answer.visible(outline, seen, counter)
-        known_seqs = {event.seq for event in outline}
-        direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in known_seqs]
-        others = [seq for seq in found.seqs if seq in known_seqs and seq not in direct]
-        picked = answer.pick(others, shown, asked.limit or answer.LIMIT)
-        if asked.limit is None and asked.query:
-            sizes = {event.seq: event.tokens for event in outline if event.seq not in shown | found.question}
-            taken = [*direct, *picked]
-            picked += answer.short_ones(others, found.scores, sizes, taken, asked.max_tokens)
-        chosen = direct + sorted(picked, key=lambda seq: (seq in found.question, seq in shown))
+        verbatim = answer.verbatim_seqs(outline, seen, counter)
+        chosen = _choose(request, found, outline, verbatim)
         events = await event_log.with_calls(self._database, session.log, chosen, bodies=True)
-        bounded, items = await self._give(events, chosen, shown, found, asked, counter)
-        missing = [RecallItem(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in known_seqs]
-        missing += [RecallItem(path=path, missing=True) for path in found.without]
-        reported = sum(one.event.seq not in direct for one in bounded.given)
-        lost_direct = len(direct) - (len(bounded.given) - reported)
-        omitted = max(0, found.matched - reported) + lost_direct
+        by_seq = {event.seq: event for event in events}
+        filled = await _fill([by_seq[seq] for seq in chosen], verbatim, found.weights, request, counter)
+        missing = [RecallItem(seq=seq, missing=True) for seq in dict.fromkeys(request.seqs) if seq not in chosen]
+        missing += [RecallItem(path=path, missing=True) for path in found.paths_without_events]
         return RecallOut(
-            items=[*items, *missing],
-            omitted=omitted,
+            items=[*(_item(one, by_seq, found.scores) for one in filled.given), *missing],
+            omitted=_count_omitted(frozenset(request.seqs), chosen, found.matched, filled),
             unsearched=unsearched or None,
-            tokens=bounded.tokens,
+            tokens=filled.tokens,
             call_id=call_id,
         )
 
@@ -120,35 +110,35 @@ class Recall:
             unsearched += left
         return unsearched
 
-    async def _question(self, session: SessionRow) -> frozenset[int]:
+    async def _current(self, session: SessionRow) -> frozenset[int]:
         """Return the seqs of the running turn's user messages and of the calls without a result.
 
         A query made from them would find them first, although they answer nothing.
         """
         state = session.state
         marks = await event_log.turn_marks(self._database, session.log, state.turns, state.turns, state.head)
-        asked = {mark.seq for mark in marks.get(state.turns, ()) if mark.type is EventType.USER_MESSAGE}
-        return frozenset(asked | {call.seq for call in state.open_calls.values()})
+        user_seqs = {mark.seq for mark in marks.get(state.turns, ()) if mark.type is EventType.USER_MESSAGE}
+        return frozenset(user_seqs | {call.seq for call in state.open_calls.values()})
 
-    async def _search(self, session: SessionRow, asked: RecallIn) -> _Found:
+    async def _search(self, session: SessionRow, request: RecallIn) -> _Found:
         log = session.log
         about: set[int] = set()
-        without = []
-        most = LOOKED_AT + 4 * (asked.limit or answer.LIMIT)
-        for path in dict.fromkeys(asked.paths):
+        without_events: tuple[str, ...] = ()
+        most = LOOKED_AT + 4 * (request.limit or answer.LIMIT)
+        for path in dict.fromkeys(request.paths):
             seqs = await store.seqs_with_terms(self._database, log, (path_term(path),))
             about |= seqs
-            without += [] if seqs else [path]
-        if asked.query is None:
-            return _Found(sorted(about, reverse=True)[:most], matched=len(about), without=tuple(without))
-        words = query_terms(asked.query)
+            without_events += () if seqs else (path,)
+        if request.query is None:
+            return _Found(sorted(about, reverse=True)[:most], matched=len(about), paths_without_events=without_events)
+        words = query_terms(request.query)
         if not words:
-            return _Found(without=tuple(without))
+            return _Found(paths_without_events=without_events)
         matches = await store.find(self._database, log, words)
-        question = await self._question(session)
-        ranked = await asyncio.to_thread(rank, matches.hits, matches.corpus, question=question)
+        current = await self._current(session)
+        ranked = await asyncio.to_thread(rank, matches.hits, matches.corpus, current=current)
         matched = matches.matches
-        if asked.paths:
+        if request.paths:
             ranked = [one for one in ranked if one.seq in about]
             matched = sum(hit.seq in about for hit in matches.hits)
         ranked = ranked[:most]
@@ -158,30 +148,40 @@ class Recall:
             [one.seq for one in ranked],
             {one.seq: one.score for one in ranked},
             matched,
-            answer.weights_of(asked.query, matches.corpus.holding),
-            tuple(without),
-            question,
+            answer.weights_of(request.query, matches.corpus.holding),
+            without_events,
+            current,
         )
 
-    async def _give(
-        self,
-        events: Sequence[Event],
-        chosen: Sequence[int],
-        shown: frozenset[int],
-        found: _Found,
-        asked: RecallIn,
-        counter: Counter,
-    ) -> tuple[answer.RecallAnswer, list[RecallItem]]:
-        by_seq = {event.seq: event for event in events}
-        wanted = [by_seq[seq] for seq in chosen]
-        bare = frozenset(seq for seq in shown if not _is_redacted(by_seq.get(seq)))
-        fill = partial(answer.fill, wanted, bare, found.weights, asked.max_tokens, counter, asked.offset)
-        bounded = await off_loop(fill, bytes_of(wanted))
-        return bounded, [_item(one, by_seq, found.scores) for one in bounded.given]
+
+def _choose(request: RecallIn, found: _Found, outline: Sequence[Event], verbatim: frozenset[int]) -> list[int]:
+    """Return the existing requested seqs, then the best of those found: verbatim ones and the running turn's last."""
+    known_seqs = {event.seq for event in outline}
+    direct = [seq for seq in dict.fromkeys(request.seqs) if seq in known_seqs]
+    others = [seq for seq in found.seqs if seq in known_seqs and seq not in direct]
+    picked = answer.pick(others, verbatim, request.limit or answer.LIMIT)
+    if request.limit is None and request.query:
+        sizes = {event.seq: event.tokens for event in outline if event.seq not in verbatim | found.current}
+        picked += answer.short_ones(others, found.scores, sizes, [*direct, *picked], request.max_tokens)
+    return direct + sorted(picked, key=lambda seq: (seq in found.current, seq in verbatim))
 
 
-def _is_redacted(event: Event | None) -> bool:
-    return event is not None and bool((event.body or {}).get("redacted"))
+async def _fill(
+    wanted: Sequence[Event], verbatim: frozenset[int], weights: Mapping[str, float], request: RecallIn, counter: Counter
+) -> answer.RecallAnswer:
+    without_content = frozenset(one.seq for one in wanted if one.seq in verbatim and not _is_redacted(one))
+    fill = partial(answer.fill, wanted, without_content, weights, request.max_tokens, counter, request.offset)
+    return await off_loop(fill, bytes_of(wanted))
+
+
+def _count_omitted(requested: frozenset[int], chosen: Sequence[int], matched: int, filled: answer.RecallAnswer) -> int:
+    """Count the requested and matching events that are not in the response."""
+    given = {part.event.seq for part in filled.given}
+    return len(requested.intersection(chosen) - given) + max(0, matched - len(given - requested))
+
+
+def _is_redacted(event: Event) -> bool:
+    return bool((event.body or {}).get("redacted"))
 
 
 def _item(given: answer.RecallPart, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecallItem:
@@ -212,7 +212,8 @@ class Allowance:
     events: int
     tokens: int
 
-    def __bool__(self) -> bool:
+    def is_left(self) -> bool:
+        """Return whether any more may be indexed."""
         return self.events > 0 and self.tokens > 0
 
 
@@ -238,7 +239,7 @@ class Indexing:
             return 0
         lock = self._locks.setdefault(ref.session_id, asyncio.Lock())
         async with lock:  # only one of the waiting tasks holds a connection
-            while left and (allowance is None or allowance):
+            while left and (allowance is None or allowance.is_left()):
                 indexed = await self._batch(ref, first, last, allowance)
                 if indexed is None:
                     return None
@@ -249,7 +250,7 @@ class Indexing:
         self, ref: SessionRef, first: int, last: int, allowance: Allowance | None
     ) -> store.IndexedRange | None:
         """Index one batch; return the seqs that are indexed, None if there is no such session."""
-        most = allowance or Allowance(BATCH_EVENTS, BATCH_TOKENS)
+        most = Allowance(BATCH_EVENTS, BATCH_TOKENS) if allowance is None else allowance
         async with self._database.transaction() as tx:
             indexed = await store.lock(tx, ref, last)
             if indexed is None or not indexed.missing(first, last):
@@ -258,7 +259,8 @@ class Indexing:
                 tx, ref.session_id, indexed, first, last, min(BATCH_EVENTS, most.events), min(BATCH_TOKENS, most.tokens)
             )
             if not events:
-                return store.IndexedRange(first, last)  # the session was erased, and a shorter one has its name
+                # A new, shorter session has the erased one's name. Report the range as covered: the caller stops.
+                return store.IndexedRange(first, last)
             entries = await asyncio.to_thread(_entries, events)
             seqs = [event.seq for event in events]
             indexed = store.IndexedRange(min(indexed.start, *seqs), max(indexed.head, *seqs))

@@ -22,12 +22,10 @@ from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.ids import SessionRef
 from app.store.rows import EVENT_COLUMNS, decode, event
-from app.wings.recall.search import COUNT_MAX, QUESTION_MARK, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
+from app.wings.recall.search import ASKS_MARK, COUNT_MAX, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
 
 CANDIDATES_MAX: Final = 5_000
 """Limit of the events that are scored; among more, those with the rarest terms are chosen."""
-
-
 SEALED: Final = 1_000
 """Added to the version of an index whose terms are hashed with the tenant's key."""
 
@@ -55,8 +53,8 @@ class IndexedRange:
 
 
 async def indexed_range(database: Database, session_id: UUID) -> IndexedRange | None:
-    """Return the seqs that are indexed, none if the index is of another version; None if it was never searched."""
-    row = await database.fetchrow(
+    """Return the indexed range: an empty range if the index has another version, None if the session has no index."""
+    row = await database.fetchrow(  # version 0: left incomplete by a downgrade
         "SELECT start, head, version FROM search_heads WHERE session_id = :session_id AND version > 0",
         session_id=session_id,
     )
@@ -66,8 +64,8 @@ async def indexed_range(database: Database, session_id: UUID) -> IndexedRange | 
 
 
 async def lock(tx: Connection, ref: SessionRef, last: int) -> IndexedRange | None:
-    """Lock a session's index until the transaction ends; return the seqs that are indexed. Returns None if there is no
-    such session. A new index ends at `last`, and grows in both directions; one of another version is replaced."""
+    """Lock a session's index for the transaction; return its range, or None if there is no such session. An index that
+    is missing, of another version, or empty at another place is replaced by an empty one at `last`."""
     row = await tx.fetchrow(
         "INSERT INTO search_heads (session_id, tenant_id, version, start, head) "
         "SELECT session_id, tenant_id, :version, :last::bigint + 1, :last FROM sessions "
@@ -103,8 +101,8 @@ SELECT {columns} FROM (
 async def unindexed_events(
     tx: Connection, session_id: UUID, indexed: IndexedRange, first: int, last: int, events_max: int, tokens_max: int
 ) -> list[Event]:
-    """Return the session's own events that extend the indexed ones to `last`, in order; if there are none, those that
-    extend them to `first`, newest first. At most `events_max`, which begin within `tokens_max` tokens."""
+    """Return the session's next events to index: those after the range, oldest first, or if it reaches `last`, those
+    before it, newest first. At most `events_max`; the last may exceed `tokens_max`."""
     newer = indexed.head < last
     rows = await tx.fetch(
         _NEXT_EVENTS.format(columns=EVENT_COLUMNS, order="ASC" if newer else "DESC"),
@@ -131,7 +129,7 @@ WHERE session_id = :session_id
 
 
 async def add(tx: Connection, ref: SessionRef, entries: Sequence[IndexEntry], indexed: IndexedRange) -> None:
-    """Add the entries with which the index covers `indexed`. The transaction must hold the index's lock."""
+    """Add entries, and set the range that the index covers from now on. The transaction must hold the index's lock."""
     rows = [
         {
             "seq": one.seq,
@@ -184,7 +182,7 @@ async def find(database: Database, log: SessionLog, words: Sequence[str]) -> Mat
             matches += rows[0]["matches"]
         start = part.from_seq if index is None else max(index["start"], part.from_seq)
         if index is not None and index["head"] >= start <= part.to_seq:
-            # The owner's log may extend beyond this part, which then has its share of the owner's statistics.
+            # A fork reads only part of its ancestor's log, so it gets that share of the ancestor's statistics.
             share = (part.to_seq - start + 1) / (index["head"] - start + 1)
             entries += math.ceil(index["entries"] * min(1.0, share))
             length += math.ceil(index["length"] * min(1.0, share))
@@ -195,7 +193,7 @@ async def _find(
     database: Database, session_id: UUID, to_seq: int, words: Sequence[str]
 ) -> tuple[Sequence[asyncpg.Record], asyncpg.Record | None]:
     async with database.transaction() as tx:
-        [asks] = _keys(session_id, (QUESTION_MARK,))
+        [asks] = _keys(session_id, (ASKS_MARK,))
         rows = await tx.fetch(
             _HITS,
             session_id=session_id,

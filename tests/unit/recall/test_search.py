@@ -7,8 +7,8 @@ from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.memory.digest import digest_of
 from app.wings.recall.search import (
+    ASKS_MARK,
     NEARBY,
-    QUESTION_MARK,
     Corpus,
     Hit,
     author_marks,
@@ -102,9 +102,9 @@ def test_the_letters_of_escape_sequences_belong_to_no_term() -> None:
 )
 def test_an_event_that_ends_with_a_question_is_marked(text: str, asks: bool) -> None:
     found = entry(user_event(text))
-    assert found is not None and (QUESTION_MARK in found.terms) == asks
+    assert found is not None and (ASKS_MARK in found.terms) == asks
     result = entry(user_event(text, type=EventType.TOOL_RESULT, tool="read"))
-    assert result is not None and QUESTION_MARK not in result.terms
+    assert result is not None and ASKS_MARK not in result.terms
 
 
 def test_the_speaker_is_marked_by_author_or_leading_name() -> None:
@@ -116,8 +116,8 @@ def test_the_speaker_is_marked_by_author_or_leading_name() -> None:
     assert by is not None and named is not None and nobody is not None
     assert set(author_marks(query_terms("What did Ann paint?"))) & by.terms.keys() & named.terms.keys()
     assert not set(author_marks(query_terms("What did Ann paint?"))) & nobody.terms.keys()
-    assert not set(query_terms(" ".join([QUESTION_MARK, *author_marks(["ann"])]))) & {
-        QUESTION_MARK,
+    assert not set(query_terms(" ".join([ASKS_MARK, *author_marks(["ann"])]))) & {
+        ASKS_MARK,
         *author_marks(["ann"]),
     }
 
