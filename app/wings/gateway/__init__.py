@@ -74,19 +74,19 @@ class GatewaySettings(BaseModel):
         None,
         ge=1,
         description="Context window with which the server at `GATEWAY_OPENAI_URL` runs its models, such as `32768` of a"
-        " local server. A policy's `window_tokens` precedes it. Unset: the models' own.",
+        " local server. A policy's `window_tokens` takes precedence. Unset: the models' own.",
     )
     gateway_local_window_tokens: int | None = Field(
         None,
         ge=1,
         description="Context window with which the server at `GATEWAY_LOCAL_URL` runs its models. A policy's"
-        " `window_tokens` precedes it. Unset: the models' own.",
+        " `window_tokens` takes precedence. Unset: the models' own.",
     )
     gateway_azure_window_tokens: int | None = Field(
         None,
         ge=1,
         description="Context window of the models behind `GATEWAY_AZURE_URL`, for deployments whose names are not their"
-        " models'. A policy's `window_tokens` precedes it. Unset: the models' own.",
+        " models'. A policy's `window_tokens` takes precedence. Unset: the models' own.",
     )
     gateway_context_seconds: float = Field(
         5.0,
@@ -98,8 +98,8 @@ class GatewaySettings(BaseModel):
     )
     gateway_compaction: Literal["gateway", "upstream"] = Field(
         "gateway",
-        description="Answerer of clients' requests for a compaction: `gateway`, without a model, by an item that names"
-        " the place in the log, or `upstream`, for providers that have compactions of their own. The mode"
+        description="Answerer of clients' requests for a compaction: `gateway`, which returns an item that names the"
+        " place in the log and uses no model, or `upstream`, for providers that have compactions of their own. The mode"
         " `observe` always leaves them to the upstream.",
     )
     gateway_requests_max: int = Field(

@@ -22,7 +22,8 @@ from app.core.wire.replies import Reply, error_of
 from app.runtime.wing import AcceptedCall, ForwardedCall
 from app.tenants import Caller
 from app.tracing import CONTEXT_FIELDS, TraceSpan, tracer
-from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall, failed
+from app.wings.gateway.routes import Mode
+from app.wings.gateway.service import Gateway, GatewayOutcome, PreparedCall, message_error
 from app.wings.gateway.upstream import (
     ERROR_BYTES_MAX,
     Reader,
@@ -45,15 +46,15 @@ UNREAD: Final = "the reply was not read to its end: {}"
 
 @dataclass(slots=True)
 class GatewayExchange:
-    """One request through the gateway, with the body to send upstream and its mode.
+    """A request through the gateway, and what is sent upstream for it.
 
-    `path` is the provider's own. `named` is the session that the URL names, if any. `place` is that of the compaction
-    item in the request, if it has one.
-    `context`: a context replaces the conversation, and `call` is its record. `bypass`: the request belongs to a session
-    but is sent unchanged, and `reason` says why. `passthrough`: it belongs to no session. `observed`: it is sent
-    unchanged, and `call` is the record of the context that could have replaced it. `answered`: `answer` is returned.
-    `unrequesting` is the body without the compaction that it requests of the gateway, if any. `without_beta` is a beta
-    feature in the request's headers that the body to send does not use.
+    `path` is the path in the provider's API. `named` is the session that the URL names. `place` is the place in the log
+    that the request's compaction item represents. `unrequesting` is the client's body without its request for a
+    compaction. `without_beta` is a beta feature to remove from the headers. `call` is the recorded call, if any; a
+    token count has none. `reason` says why no context was sent.
+    `mode`: `context`, a context replaces the conversation; `observed`, the client's bytes are sent and the context is
+    only recorded; `answered`, `own_response` is returned and nothing is sent; `bypass`, the conversation is sent as it
+    is, since no context could be made or the database is unreachable; `passthrough`, the request belongs to no session.
     """
 
     gateway: Gateway
@@ -64,12 +65,12 @@ class GatewayExchange:
     path: str
     named: str | None
     body: bytes = b""
-    mode: str = "passthrough"
+    mode: Mode = "passthrough"
     reason: str | None = None
     session: str | None = None
     place: CompactedPlace | None = None
     call: PreparedCall | None = None
-    answer: Response | None = None
+    own_response: Response | None = None
     unrequesting: Body | None = None
     without_beta: str | None = None
     response_started: bool = False
@@ -87,7 +88,7 @@ class GatewayExchange:
         query = self.request.scope["query_string"].decode("latin-1")
         return f"{self.path}?{query}" if query else self.path
 
-    def remove_request(self) -> None:
+    def use_body_without_compaction(self) -> None:
         """Bypass with a body that requests no compaction, unless only the provider has the history."""
         if self.reason == AT_PROVIDER:
             self.without_beta = None
@@ -114,19 +115,19 @@ class GatewayExchange:
         if call is None:
             return ForwardedCall(*common)
         observed = self.mode == "observed"
-        sent, potential = (None, call.tokens_sent) if observed else (call.tokens_sent, None)
+        sent, potential = (None, call.context_tokens) if observed else (call.context_tokens, None)
         return ForwardedCall(*common, call.line, call.call_id, sent, call.tokens_wanted, potential)
 
     def outcome(self, reply: Reply | None = None, error: Mapping[str, Json] | None = None) -> GatewayOutcome:
         """Return the outcome of the call as of now."""
-        hidden = secrets(self.request.headers.raw, self.request.scope["query_string"])
-        return GatewayOutcome(reply or Reply(), int((time.perf_counter() - self.started) * 1000), error, hidden)
+        found = secrets(self.request.headers.raw, self.request.scope["query_string"])
+        return GatewayOutcome(reply or Reply(), int((time.perf_counter() - self.started) * 1000), error, found)
 
-    async def send_answer(self, answer: Response) -> None:
+    async def send_own_response(self, response: Response) -> None:
         """Return a response of the gateway's own."""
-        answer.raw_headers += self.response_headers()
+        response.raw_headers += self.response_headers()
         self.response_started = True
-        await answer(self.request.scope, self.request.receive, self.send)
+        await response(self.request.scope, self.request.receive, self.send)
         self.response_complete = True
 
     async def forward(self) -> None:
@@ -138,32 +139,33 @@ class GatewayExchange:
             call = self.call
             self.started = time.perf_counter()
             try:
-                async with self._call_upstream() as (answer, span):
+                async with self._call_upstream() as (response, span):
                     if call is None:
-                        await self._send(answer, raw_pieces(answer))
+                        await self._send(response, raw_pieces(response))
                         return
-                    if answer.status_code < 400:
+                    if response.status_code < 400:
                         self._announce(call)
                         call = self.call = call.without_bodies()
                         self.body = b""
-                        await self._send_and_log(call, answer, span)
+                        await self._send_and_log(call, response, span)
                         return
-                    pieces = raw_pieces(answer)
+                    pieces = raw_pieces(response)
                     beginning = await _read_beginning(pieces)
-                    text = unpack(beginning, answer.headers.get("content-encoding", ""), ERROR_BYTES_MAX)
-                    again = await self.gateway.retry_smaller(call, self.outcome(error=_error(answer.status_code, text)))
+                    text = unpack(beginning, response.headers.get("content-encoding", ""), ERROR_BYTES_MAX)
+                    refusal = self.outcome(error=_error(response.status_code, text))
+                    again = await self.gateway.retry_smaller(call, refusal)
                     if again is None:
-                        await self._send(answer, _chain(beginning, pieces))
+                        await self._send(response, _chain(beginning, pieces))
                         return
                     self.call, self.body = again, again.body
             except (UpstreamError, asyncio.CancelledError) as error:
                 if call is not None and not self.response_started:
                     why = str(error) if isinstance(error, UpstreamError) else GONE
-                    self.gateway.finish(call, self.outcome(error=failed(why)))
+                    self.gateway.finish(call, self.outcome(error=message_error(why)))
                 raise
 
     def _announce(self, call: PreparedCall) -> None:
-        """Tell of a call whose context was accepted, if its provider takes requests without an answer."""
+        """Report an accepted context to the wing that keeps caches warm, if the provider has calls without a reply."""
         on_accepted = self.gateway.forwarded.on_accepted
         if on_accepted is None or not self.provider.pinged or self.mode != "context":
             return
@@ -178,7 +180,7 @@ class GatewayExchange:
             request=call.conversation.body.value,
             fields=self.request_fields(),
             body=self.body,
-            send=partial(self.gateway.upstreams[self.provider.name].answer, self.uri),
+            send=partial(self.gateway.upstreams[self.provider.name].post, self.uri),
         )
         on_accepted(accepted, time.perf_counter() - self.started)
 
@@ -205,35 +207,35 @@ class GatewayExchange:
             if ours := tracer.get().headers():  # our span is a child of the client's
                 up = [field for field in up if field[0].lower() not in CONTEXT_FIELDS]
                 up += [(name.encode(), value.encode()) for name, value in ours.items()]
-            async with upstream.request(request.method, self.uri, up, self.body) as answer:
-                span.set(http__response__status_code=answer.status_code)
-                if answer.status_code >= 400:
-                    span.fail(str(answer.status_code))
-                yield answer, span
+            async with upstream.request(request.method, self.uri, up, self.body) as response:
+                span.set(http__response__status_code=response.status_code)
+                if response.status_code >= 400:
+                    span.fail(str(response.status_code))
+                yield response, span
 
-    async def _send_and_log(self, call: PreparedCall, answer: httpx2.Response, span: TraceSpan) -> None:
+    async def _send_and_log(self, call: PreparedCall, response: httpx2.Response, span: TraceSpan) -> None:
         """Stream the response to the client, and hand the reply in it to the gateway for logging, however it ended."""
-        reader = Reader(call.conversation, answer.headers, call.item)
-        pieces = reader.relay(raw_pieces(answer))
-        error: Mapping[str, Json] | None = failed(GONE)
+        reader = Reader(call.conversation, response.headers, call.item)
+        pieces = reader.relay(raw_pieces(response))
+        error: Mapping[str, Json] | None = message_error(GONE)
         try:
-            await self._send(answer, pieces, changed=reader.rewrites)
+            await self._send(response, pieces, changed=reader.rewrites)
             error = None
         except UpstreamError:
-            error = failed(BROKEN)
+            error = message_error(BROKEN)
             raise
         finally:
             reply = reader.reply() if reader.bytes <= JSON_BYTES_MAX else await asyncio.to_thread(reader.reply)
             if error is None and reader.unread is not None:
-                error = failed(UNREAD.format(reader.unread))
+                error = message_error(UNREAD.format(reader.unread))
             _trace_usage(span, call.conversation.format, reply)
             self.gateway.finish(call, self.outcome(reply, error))
 
-    async def _send(self, answer: httpx2.Response, pieces: AsyncIterator[bytes], *, changed: bool = False) -> None:
+    async def _send(self, response: httpx2.Response, pieces: AsyncIterator[bytes], *, changed: bool = False) -> None:
         """Send a response. Raises UpstreamError if it breaks off, TimeoutError if the client reads nothing."""
-        headers = [*response_fields(answer.headers.raw, changed=changed), *self.response_headers()]
+        headers = [*response_fields(response.headers.raw, changed=changed), *self.response_headers()]
         self.response_started = True
-        await self.send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+        await self.send({"type": "http.response.start", "status": response.status_code, "headers": headers})
         async for piece in pieces:
             async with asyncio.timeout(SEND_SECONDS):
                 await self.send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -277,5 +279,5 @@ def _error(status: int, text: bytes) -> Mapping[str, Json]:
     error: dict[str, Json] = {"status": status}
     if status in (401, 403):
         return error
-    value = object_or_none(text) or failed(text.decode("utf-8", "replace"))
+    value = object_or_none(text) or message_error(text.decode("utf-8", "replace"))
     return {**error, **error_of(value)}

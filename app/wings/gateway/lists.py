@@ -215,7 +215,7 @@ class Compactions:
     ) -> str:
         """Log a list's new messages, and return the content of an item for it. Raises the errors of an append.
 
-        `paused`: the item is returned without a reply, within a call that requested both.
+        `paused`: the client gets the item alone, and repeats its call to get the reply.
         """
         # A request for a compaction need not repeat prompts and tools: those of the log stay.
         given = replace(given, prompts=(), tools=None, all_prompts=False)
@@ -226,18 +226,18 @@ class Compactions:
 
 Made = TypeVar("Made")
 NO_LIMIT: Final = 2**31
-"""A limit that leaves every window as it is, but for one that an earlier call has limited."""
+"""No limit, but the window of the view's last call, which a limit may have lowered, is disregarded."""
 
 
 async def make_context(
     kernel: "Services", tenant_id: UUID, session: str, given: ClientMessages, request: ContextRequest
 ) -> ContextAnswer:
     """Return the next context of the line that a list continues. Raises what `Reconcile` raises."""
-    return await _within_limit(partial(kernel.reconcile.context_only, tenant_id, session, given), request)
+    return await _retry_without_limit(partial(kernel.reconcile.context_only, tenant_id, session, given), request)
 
 
-async def _within_limit(make: Callable[[ContextRequest], Awaitable[Made]], request: ContextRequest) -> Made:
-    """Make a context; disregard the threshold of a requested compaction if none fits it, as providers do."""
+async def _retry_without_limit(make: Callable[[ContextRequest], Awaitable[Made]], request: ContextRequest) -> Made:
+    """Make a context; if none fits the threshold of the requested compaction, make one without it, as providers do."""
     try:
         return await make(request)
     except (errors.CannotFit, errors.InvalidPolicy):
@@ -283,12 +283,12 @@ async def preview(
     if row is None or not count:
         raise NotBudgeted(NOT_IN_LOG)
     plan = partial(kernel.assembly.plan, tenant_id, row.external_id)
-    assembled = await _within_limit(plan, replace(request, at=found[0].seq))
+    assembled = await _retry_without_limit(plan, replace(request, at=found[0].seq))
     return ContextAnswer(row.external_id, assembled, "none"), count
 
 
 def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int) -> int:
-    """Count the messages of the first `known` links, without a call whose results follow them."""
+    """Return how many messages the first `known` links cover, less trailing tool calls whose results follow them."""
     rest = given.links[known:]
     count = len(messages) if not rest else given.indices[rest[0].place]
     while 0 < count < len(messages) and holds_results(messages[count]):
@@ -297,11 +297,11 @@ def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int)
 
 
 def _client_list(conversation: CallConversation) -> ClientList:
-    """Return a call's list. An absent field is empty, except in an Anthropic thread that continues from a reply."""
+    """Return a call's list. Absent tools or prompts mean none, except in an Anthropic thread that continues a reply."""
     continues = conversation.previous is not None and conversation.place is None
-    complete = not continues or conversation.format != "anthropic"
-    tools: Json = [] if complete and conversation.tools is None else conversation.tools
-    return ClientList(conversation.format, conversation.messages, conversation.system, tools, all_prompts=complete)
+    states_all = not continues or conversation.format != "anthropic"
+    tools: Json = [] if states_all and conversation.tools is None else conversation.tools
+    return ClientList(conversation.format, conversation.messages, conversation.system, tools, all_prompts=states_all)
 
 
 SUMMARY_TOKENS: Final = 2_000
@@ -363,8 +363,8 @@ def make_item(form: str, sealed: str, inputs: ContextInputs) -> dict[str, Json]:
     return compacted.anthropic_block(summary, sealed)
 
 
-def check_sendable(place: compacted.CompactedPlace | None, error: Exception) -> None:
-    """Raise the error of a call that holds an item, which no provider can read, and for which there is no context.
+def raise_if_unsendable(place: compacted.CompactedPlace | None, error: Exception) -> None:
+    """Raise an error if a call for which there is no context holds an item, since no provider can read that.
 
     Raises InvalidRequest, StoreUnavailable or the error itself; nothing without an item.
     """

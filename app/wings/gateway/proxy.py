@@ -1,12 +1,14 @@
 """The gateway: providers' APIs under /gateway, which replaces conversations by contexts on their way upstream.
 
-Clients only need its address. A request that is not a conversation of a known session is forwarded unchanged, and so is
-a conversation that cannot be budgeted, so that the gateway never prevents a call.
+Clients need only its address. A request that names no session is forwarded unchanged, and so is a conversation for
+which no context can be made in time. The gateway refuses a call only if it may not or cannot send it, such as over its
+limit of requests, without access to the session, or with a compaction item for which there is no context.
 """
 
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -39,7 +41,7 @@ from app.store.texts import ContentCiphers, seal_with
 from app.tenants import Caller, RecentCallers, digest
 from app.wings.gateway import PREFIX
 from app.wings.gateway.exchange import GatewayExchange
-from app.wings.gateway.lists import NOT_SENT, check_sendable, item_response, paused_response
+from app.wings.gateway.lists import NOT_SENT, item_response, paused_response, raise_if_unsendable
 from app.wings.gateway.service import Gateway
 from app.wings.gateway.upstream import KEY_HEADER, UpstreamError, identify, legal_name
 
@@ -135,13 +137,13 @@ async def _serve(exchange: GatewayExchange, *, away: bool) -> None:
             raise errors.StoreUnavailable(NOT_SENT.format("the database is unreachable"))
         exchange.mode, exchange.reason = "bypass", find_problem(errors.StoreUnavailable("")).slug
         exchange.unrequesting = given if requested is not None and identity is not None else None
-        exchange.remove_request()
+        exchange.use_body_without_compaction()
     elif endpoint is not None:
-        await _replace_conversation(endpoint, exchange)
+        await _prepare(endpoint, exchange)
     exchange.gateway.on_call(exchange.provider.name, exchange.mode)
     exchange.gateway.forwarded.note(who.tenant_id, exchange.description())
-    if exchange.answer is not None:
-        await exchange.send_answer(exchange.answer)
+    if exchange.own_response is not None:
+        await exchange.send_own_response(exchange.own_response)
         return
     try:
         await exchange.forward()
@@ -153,8 +155,8 @@ async def _serve(exchange: GatewayExchange, *, away: bool) -> None:
         structlog.get_logger().warning("a gateway client stopped reading", session=exchange.session)
 
 
-async def _replace_conversation(endpoint: Endpoint, exchange: GatewayExchange) -> None:
-    """Replace the conversation by its context, or record why it is not; answer a request for a compaction.
+async def _prepare(endpoint: Endpoint, exchange: GatewayExchange) -> None:
+    """Prepare the request for sending: with a context, as it is with a reason, or not at all if the gateway answers it.
 
     Raises InvalidRequest or NotFound, and the errors of a call with a compaction item that cannot be replaced.
     """
@@ -164,7 +166,7 @@ async def _replace_conversation(endpoint: Endpoint, exchange: GatewayExchange) -
         given, exchange.place = await gateway.compactions.open(who.tenant_id, endpoint.format, given)
     compacts = given is not None and (endpoint.compacts or is_triggered(endpoint.format, given))
     if endpoint.compacts and not gateway.compactions.answers:
-        check_sendable(exchange.place, NotBudgeted("compactions are the provider's"))
+        raise_if_unsendable(exchange.place, NotBudgeted("compactions are the provider's"))
         return
     identity = identify(request.headers, exchange.named, None if given is None else given.value)
     if exchange.place is not None:
@@ -177,12 +179,12 @@ async def _replace_conversation(endpoint: Endpoint, exchange: GatewayExchange) -
     check_session(who, session)
     request.scope[EXCHANGE].assign_session(session)
     exchange.mode, exchange.session = "bypass", session
-    requested = _take_request(endpoint, exchange, given, requested)
+    requested = _take_compaction(endpoint, exchange, given, requested)
     try:
         if given is None:
             raise NotBudgeted("unreadable")
         if compacts:
-            await _answer(endpoint, exchange, given)
+            await _compact(endpoint, exchange, given)
             return
         conversation = _read_call(endpoint, exchange, given, requested)
         if endpoint.counts and not conversation.observed:
@@ -190,30 +192,30 @@ async def _replace_conversation(endpoint: Endpoint, exchange: GatewayExchange) -
         elif not endpoint.counts:
             call = await gateway.prepare(who.tenant_id, session, conversation)
             if call.item is not None and requested is not None and requested.pauses:
-                exchange.mode, exchange.answer = "answered", paused_response(conversation, call.item)
+                exchange.mode, exchange.own_response = "answered", paused_response(conversation, call.item)
                 gateway.report_paused(call)
                 return
             exchange.call, exchange.body = call, call.body or exchange.body
         exchange.mode = "observed" if conversation.observed else "context"
         exchange.reason = HELD_OUT if conversation.held_out else None
     except Exception as error:
-        check_sendable(exchange.place, error)
+        raise_if_unsendable(exchange.place, error)
         exchange.reason = _reason(error)
-        exchange.remove_request()
+        exchange.use_body_without_compaction()
         if exchange.reason == "internal":
             structlog.get_logger().error("gateway", session=session, exc_info=error)
     if exchange.reason in (None, HELD_OUT, AT_PROVIDER, NOT_IN_LOG):
         return
-    if gateway.is_first_bypass(who.tenant_id, session, exchange.reason):
+    if gateway.should_log_bypass(who.tenant_id, session, exchange.reason):
         structlog.get_logger().warning("bypass", session=session, reason=exchange.reason)
 
 
-def _take_request(
+def _take_compaction(
     endpoint: Endpoint, exchange: GatewayExchange, given: Body | None, requested: RequestedCompaction | None
 ) -> RequestedCompaction | None:
-    """Return the compaction that a call requests of the gateway; None in a session that is held out.
+    """Return the compaction that the gateway should make, and note in `exchange` how to forward the call without it.
 
-    Calls on Bedrock do not pause, since their streams have frames, which only the provider writes.
+    None in a session that is held out. Calls on Bedrock do not pause, since only it writes the frames of its streams.
     """
     if _held_out(exchange):
         return None
@@ -225,13 +227,13 @@ def _take_request(
 
 
 def _held_out(exchange: GatewayExchange) -> bool | None:
-    """Return whether a call's session is held out; never for a call with an item, which no provider can read."""
+    """Return whether the session is held out; None without a share, or with an item, which no provider can read."""
     if exchange.place is not None:
         return None
     return exchange.gateway.held_out(exchange.who.tenant_id, exchange.session or "")
 
 
-async def _answer(endpoint: Endpoint, exchange: GatewayExchange, given: Body) -> None:
+async def _compact(endpoint: Endpoint, exchange: GatewayExchange, given: Body) -> None:
     """Answer a request for a compaction. Raises NotBudgeted, ContextError or TimeoutError."""
     if not exchange.gateway.compactions.answers:
         raise NotBudgeted("compaction")
@@ -239,7 +241,7 @@ async def _answer(endpoint: Endpoint, exchange: GatewayExchange, given: Body) ->
     if conversation.observed:
         raise NotBudgeted("compaction")
     sealed = await exchange.gateway.compact(exchange.who.tenant_id, exchange.session or "", conversation)
-    exchange.mode, exchange.answer = "answered", item_response(endpoint, given, sealed)
+    exchange.mode, exchange.own_response = "answered", item_response(endpoint, given, sealed)
 
 
 def _reason(error: Exception) -> str:
@@ -254,7 +256,7 @@ def _reason(error: Exception) -> str:
 def _read_call(
     endpoint: Endpoint, exchange: GatewayExchange, body: Body, requested: RequestedCompaction | None = None
 ) -> CallConversation:
-    """Return the conversation of a call, with its upstream's window, its place and its request. Raises NotBudgeted."""
+    """Return a call's conversation with its upstream's window, its item's place and compaction. Raises NotBudgeted."""
     gateway, held_out = exchange.gateway, _held_out(exchange)
     return replace(
         read_conversation(endpoint, body),
@@ -267,15 +269,15 @@ def _read_call(
 
 
 async def _parse(exchange: GatewayExchange, endpoint: Endpoint) -> tuple[Body | None, RequestedCompaction | None]:
-    """Parse the body; return it without the compaction that it requests, if requests are answered here, and that.
+    """Parse the body; return it without its request for a compaction, and that request.
 
-    Both are None if it is not a JSON object within the limits.
+    The request is left in if the provider is to answer it. Both are None if it is not a JSON object within the limits.
     """
     limits = exchange.request.app.state.json_limits
     form = endpoint.format if exchange.gateway.compactions.answers else None
-    asked = (exchange.body, limits, form)
+    read = partial(_read, exchange.body, limits, form)
     try:
-        return _read(*asked) if len(exchange.body) <= INLINE_BYTES_MAX else await asyncio.to_thread(_read, *asked)
+        return read() if len(exchange.body) <= INLINE_BYTES_MAX else await asyncio.to_thread(read)
     except (BodyTooLarge, InvalidJson, NoObject):
         return None, None
 

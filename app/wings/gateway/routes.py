@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
 from fastapi import Depends, Query
@@ -16,6 +16,7 @@ from app.runtime.wing import CALLS_MAX, ForwardedCall, ForwardedCalls
 from app.tenants import Caller
 
 Provider = Annotated[str, Field(description="Provider, as in the paths under `/gateway`.", examples=["anthropic"])]
+Mode: TypeAlias = Literal["context", "observed", "answered", "bypass", "passthrough"]
 
 
 class GatewayCall(BaseModel):
@@ -24,7 +25,7 @@ class GatewayCall(BaseModel):
     at: datetime = Field(description="Time of the request.")
     provider: Provider
     path: str = Field(description="The provider's path.")
-    mode: Literal["context", "observed", "answered", "bypass", "passthrough"] = Field(
+    mode: Mode = Field(
         description="Form in which it was sent: with a `context` in place of the client's conversation, or unchanged: "
         "with a recorded context that was not sent (`observed`), with a session (`bypass`) or without one "
         "(`passthrough`). `answered`: it was not sent, but answered by the gateway with a compaction item."

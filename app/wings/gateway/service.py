@@ -70,7 +70,7 @@ class PreparedCall:
     head: int
     epoch: int
     body: bytes
-    tokens_sent: int
+    context_tokens: int
     tokens_wanted: int
     cached_tokens: int
     cache: CacheProfile
@@ -84,16 +84,16 @@ class PreparedCall:
 
 @dataclass(frozen=True, slots=True)
 class GatewayOutcome:
-    """The outcome of a call. `hidden`: credentials that no text may quote."""
+    """The outcome of a call. `secrets`: credentials to remove from its texts."""
 
     reply: Reply
     milliseconds: int
     error: Mapping[str, Json] | None = None
-    hidden: Sequence[str] = ()
+    secrets: Sequence[str] = ()
 
 
-def failed(message: str) -> Mapping[str, Json]:
-    """Return an error that no provider has returned, in the form of one that has been."""
+def message_error(message: str) -> Mapping[str, Json]:
+    """Return an error with only a message, in the form in which outcomes are reported."""
     return {"message": message}
 
 
@@ -131,11 +131,11 @@ class Gateway:
         After a timeout the work continues in the background, since an append that has begun must not be interrupted:
         the client's next call finds it done.
         """
-        asked = self._context_request(conversation)
+        request = self._context_request(conversation)
         if conversation.observed:
-            asked = replace(asked, view=OBSERVED_VIEW)
+            request = replace(request, view=OBSERVED_VIEW)
             conversation = replace(conversation, hides_usage=False)  # the response is the client's own
-        return await self._in_time(self._prepare(tenant_id, session, conversation, asked), self._report_unsent)
+        return await self._in_time(self._prepare(tenant_id, session, conversation, request), self._report_unsent)
 
     async def compact(self, tenant_id: UUID, session: str, conversation: CallConversation) -> str:
         """Return the content of a compaction item for a call's list. Raises NotBudgeted, ContextError or TimeoutError.
@@ -145,8 +145,8 @@ class Gateway:
 
         async def make() -> str:
             given = await read_list(self._kernel, tenant_id, session, conversation)
-            asked = self._context_request(conversation)
-            return await self.compactions.make(tenant_id, session, given, asked)
+            request = self._context_request(conversation)
+            return await self.compactions.make(tenant_id, session, given, request)
 
         async def ignore(task: asyncio.Task[str]) -> None:
             await asyncio.wait({task})
@@ -169,15 +169,15 @@ class Gateway:
         return task.result()
 
     async def _prepare(
-        self, tenant_id: UUID, session: str, conversation: CallConversation, asked: ContextRequest
+        self, tenant_id: UUID, session: str, conversation: CallConversation, request: ContextRequest
     ) -> PreparedCall:
         given = await read_list(self._kernel, tenant_id, session, conversation)
-        answer = await make_context(self._kernel, tenant_id, session, given, asked)
+        answer = await make_context(self._kernel, tenant_id, session, given, request)
         call, inputs = answer.assembled.call, answer.assembled.inputs
         item = None
         if exceeds_threshold(answer.assembled, conversation):
             paused = conversation.compaction is not None and conversation.compaction.pauses
-            sealed = await self.compactions.make(tenant_id, session, given, asked, paused=paused)
+            sealed = await self.compactions.make(tenant_id, session, given, request, paused=paused)
             item = await asyncio.to_thread(make_item, conversation.format, sealed, inputs)
         return PreparedCall(
             tenant_id=tenant_id,
@@ -187,7 +187,7 @@ class Gateway:
             head=call.head,
             epoch=call.epoch,
             body=b"" if conversation.observed else await _body(answer, conversation),
-            tokens_sent=call.estimate,
+            context_tokens=call.estimate,
             tokens_wanted=call.estimate + call.evicted_tokens,
             cached_tokens=call.manifest.cached_tokens,
             cache=inputs.cache,
@@ -197,9 +197,9 @@ class Gateway:
 
     async def prepare_count(self, tenant_id: UUID, session: str, conversation: CallConversation) -> bytes:
         """Return the body of a token count for the call. Raises NotBudgeted, ContextError, or TimeoutError."""
-        asked = self._context_request(conversation)
+        request = self._context_request(conversation)
         async with asyncio.timeout(self._context_seconds):
-            answer, count = await preview(self._kernel, tenant_id, session, conversation, asked)
+            answer, count = await preview(self._kernel, tenant_id, session, conversation, request)
         return await _body(answer, conversation, conversation.messages[count:], counts=True)
 
     def _context_request(self, conversation: CallConversation, wait_ms: int | None = None) -> ContextRequest:
@@ -217,12 +217,10 @@ class Gateway:
         """Return whether a session is in the share that is held out; None if no share is, or all calls are observed."""
         return None if self.observes or not self._holdout else is_held_out(tenant_id, session, self._holdout)
 
-    def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
-        """Return whether a bypass is to be logged: of an erased session only the first is."""
-        if reason != ERASED:
-            return True
-        known = (tenant_id, session) in self._erased
-        if not known:
+    def should_log_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
+        """Return whether to log a bypass, and remember it: the bypasses of an erased session are logged once."""
+        known = reason == ERASED and (tenant_id, session) in self._erased
+        if reason == ERASED and not known:
             self._erased.append((tenant_id, session))
         return not known
 
@@ -234,9 +232,9 @@ class Gateway:
             verdict = await self._kernel.feedback.report(call.tenant_id, call.line, call.call_id, report)
             if conversation.observed or not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
-            asked = self._context_request(conversation, verdict.wait_ms)
+            request = self._context_request(conversation, verdict.wait_ms)
             smaller = await self._kernel.feedback.retry_request(
-                call.tenant_id, call.line, call.call_id, asked, ("format", "model")
+                call.tenant_id, call.line, call.call_id, request, ("format", "model")
             )
             return await self._prepare(call.tenant_id, call.session, conversation, smaller)
         except CannotFit:
@@ -247,7 +245,7 @@ class Gateway:
 
     def report_paused(self, call: PreparedCall) -> None:
         """Report a call that is not sent, since only its compaction was requested."""
-        self.finish(call, GatewayOutcome(Reply(), 0, failed(PAUSED)))
+        self.finish(call, GatewayOutcome(Reply(), 0, message_error(PAUSED)))
 
     def finish(self, call: PreparedCall, outcome: GatewayOutcome) -> None:
         """Log the reply and report the outcome, in the background."""
@@ -287,7 +285,7 @@ class Gateway:
             call = await task
         except (ContextError, NotBudgeted):
             return
-        await self._try_to_report(call, Report(error=failed(TOO_LATE)))
+        await self._try_to_report(call, Report(error=message_error(TOO_LATE)))
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
 
@@ -333,7 +331,7 @@ def _report(outcome: GatewayOutcome) -> Report:
     error = outcome.error or outcome.reply.error
     if error is not None:
         error = {
-            name: redacted(value[:ERROR_CHARS_MAX], outcome.hidden) if isinstance(value, str) else value
+            name: redacted(value[:ERROR_CHARS_MAX], outcome.secrets) if isinstance(value, str) else value
             for name, value in error.items()
         }
     return Report(outcome.reply.usage if error is None else None, outcome.milliseconds, error)

@@ -1,7 +1,7 @@
-"""The provider that the gateway calls: requests are sent as given, and answers returned as raw bytes.
+"""Clients of the providers: requests are sent as given, and response bodies passed on as raw bytes.
 
-Of a call's headers, some name its session, some pass in either direction, and some are credentials. The reply in an
-answer is read as it passes, within limits of size and without delaying other tasks.
+Of a call's headers, some name its session, some pass in either direction, and some are credentials. The reply in a
+response is read as it passes, within limits of size and without delaying other tasks.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from app.providers import Unpacker, Unreadable, credentials, may_be_secret
 Fields = Sequence[tuple[bytes, bytes]]
 
 NAME_CHARS_MAX: Final = 110
-"""Length of the longest name that is made here, so that the ids of lines and a key's prefix still fit."""
+"""Maximum length of a name that is made here, which leaves room for the ids of lines."""
 USER_CHARS_MAX: Final = 4_096
 """A longer `user_id` is not searched for the session that Claude Code writes into it."""
 _NAME: Final = re.compile(SESSION_ID_PATTERN)
@@ -173,7 +173,7 @@ STREAM_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class UpstreamError(Exception):
-    """The upstream could not be reached, or its answer broke off, as the message says. `timed_out`: it was too slow."""
+    """The upstream is unreachable, or its response broke off, as the message says. `timed_out`: it was too slow."""
 
     def __init__(self, detail: str, *, timed_out: bool = False) -> None:
         super().__init__(detail)
@@ -203,42 +203,42 @@ class Upstream:
     async def request(
         self, method: str, target: str, fields: Sequence[tuple[bytes, bytes]], body: bytes
     ) -> AsyncIterator[httpx2.Response]:
-        """Send a request to `target`, path and query; yield the answer with its body unread. Raises UpstreamError."""
+        """Send a request to `target`, path and query; yield the response with its body unread. Raises UpstreamError."""
         try:
             request = httpx2.Request(method, self.url + target, headers=list(fields), content=body or None)
             response = await self._client.send(request, stream=True)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise _no_answer(error) from None
+            raise _no_response(error) from None
         try:
             yield response
         finally:
             await response.aclose()
 
-    async def answer(self, target: str, fields: Fields, body: bytes) -> tuple[int, bytes] | None:
-        """Post a request; return the status of its answer, and the body, cut above JSON_BYTES_MAX; None without one."""
+    async def post(self, target: str, fields: Fields, body: bytes) -> tuple[int, bytes] | None:
+        """Post a request; return the response's status and body, if any. Reading stops above JSON_BYTES_MAX."""
         taken = bytearray()
         try:
-            async with self.request("POST", target, fields, body) as answer:
-                async for piece in raw_pieces(answer):
+            async with self.request("POST", target, fields, body) as response:
+                async for piece in raw_pieces(response):
                     taken += piece
                     if len(taken) > JSON_BYTES_MAX:
                         break
         except UpstreamError:
             return None
-        return answer.status_code, bytes(taken)
+        return response.status_code, bytes(taken)
 
 
-async def raw_pieces(answer: httpx2.Response) -> AsyncIterator[bytes]:
-    """Yield the body of an answer as it arrives, still compressed. Raises UpstreamError."""
+async def raw_pieces(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """Yield the body of a response as it arrives, still compressed. Raises UpstreamError."""
     try:
-        async for piece in answer.aiter_raw():
+        async for piece in response.aiter_raw():
             yield piece
     except httpx2.HTTPError as error:
-        raise _no_answer(error) from None
+        raise _no_response(error) from None
 
 
-def _no_answer(error: Exception) -> UpstreamError:
-    """Return the error without the original text, which may quote header fields."""
+def _no_response(error: Exception) -> UpstreamError:
+    """Return an error without the original text, which may quote header fields."""
     late = isinstance(error, httpx2.ReadTimeout)
     return UpstreamError(f"the upstream gave no answer: {type(error).__name__}", timed_out=late)
 
@@ -246,7 +246,8 @@ def _no_answer(error: Exception) -> UpstreamError:
 class Reader:
     """Extracts the reply from a response that is being streamed, within size limits.
 
-    `bytes` counts the unpacked bytes read. `unread` says why reading stopped early; None if it did not.
+    `bytes` counts the unpacked bytes read. `unread` says why reading stopped early; None if it did not. `rewrites`:
+    `relay` yields other bytes than it receives.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class Reader:
         self._bytes_max = STREAM_BYTES_MAX if self.streams else JSON_BYTES_MAX
         self._splitter = FrameSplitter() if self._framed else Splitter()
         self._accumulator = conversation.accumulator()
-        self._kept = bytearray()
+        self._stored = bytearray()
         try:
             self._unpacker = Unpacker(headers.get("content-encoding", ""))
         except Unreadable as error:
@@ -280,9 +281,9 @@ class Reader:
                     continue
             try:
                 for plain in self._unpacker.feed(piece):
-                    kept = self._read(plain)
-                    if self.rewrites and kept:
-                        yield kept
+                    to_client = self._read(plain)
+                    if self.rewrites and to_client:
+                        yield to_client
                     if self.unread is not None and not self.rewrites:
                         break
                     await asyncio.sleep(0)
@@ -292,7 +293,7 @@ class Reader:
                 self._stop(str(error))
         rest = self._read_events([self._splitter.end()])
         if self._insertion is not None and not self.streams:
-            rest = await asyncio.to_thread(self._insertion.rewrite_response, bytes(self._kept))
+            rest = await asyncio.to_thread(self._insertion.rewrite_response, bytes(self._stored))
         if rest and self.rewrites:
             yield rest
 
@@ -300,15 +301,16 @@ class Reader:
         """Read a slice of the response; return the part of it to send to the client."""
         if self.streams:
             return self._read_events(self._splitter.feed(plain))
-        held = bytes(self._kept) if self._insertion and self.bytes + len(plain) > self._bytes_max else b""
+        # _count_bytes may clear what is stored, so take it first: a body that is too large is passed on unchanged.
+        held = bytes(self._stored) if self._insertion and self.bytes + len(plain) > self._bytes_max else b""
         self._count_bytes(plain)
-        self._kept += plain if self.unread is None else b""
+        self._stored += plain if self.unread is None else b""
         if self._insertion is None:
             return plain
-        return b"" if self.unread is None else held + plain  # a response that is too large passes as it is
+        return b"" if self.unread is None else held + plain
 
     def _read_events(self, chunks: Sequence[Chunk]) -> bytes:
-        kept: list[bytes] = []
+        to_client: list[bytes] = []
         for raw, event in chunks:
             self._count_bytes(raw)
             value = None
@@ -326,10 +328,10 @@ class Reader:
             if value is not None and self._insertion is not None:
                 raw = self._insertion.rewrite_event(raw, value)
             if value is None or not (self._hides_usage and is_usage_only(value)):
-                kept.append(raw)
+                to_client.append(raw)
         if self._splitter.oversized:
             self._stop(f"an event of it has more than {JSON_BYTES_MAX} bytes")
-        return b"".join(kept)
+        return b"".join(to_client)
 
     def _count_bytes(self, raw: bytes) -> None:
         self.bytes += len(raw)
@@ -338,14 +340,14 @@ class Reader:
 
     def _stop(self, why: str) -> None:
         self.unread = self.unread or why
-        self._kept.clear()
+        self._stored.clear()
 
     def reply(self) -> Reply:
         """Return the reply: of a stream as far as it was read, of a single body only if it is complete."""
         if self.streams:
             found = self._accumulator.reply()
             return found if self.unread is None else replace(found, complete=False)
-        text = bytes(self._kept)
+        text = bytes(self._stored)
         listed = text[:1] == b"["  # Gemini's stream without server-sent events is one list
         try:
             value = parse_object(b'{"all":%b}' % text if listed else text)
