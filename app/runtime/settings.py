@@ -168,7 +168,10 @@ class KernelSettings(BaseSettings):
         " virtual environment.",
     )
     summarizer: Literal["extractive", "anthropic", "openai"] = Field(
-        "extractive", description="Summarizer that writes the summaries. `extractive` needs no model and no key."
+        "extractive",
+        description="Summarizer that writes the summaries. `extractive` needs no model and no key. The others need"
+        " `PALIMPSEST_ANTHROPIC_API_KEY` or `PALIMPSEST_OPENAI_API_KEY`, or the address of a server without keys;"
+        " if it is missing, each summary is written without a model, and is `degraded`.",
     )
     summarizer_timeout_seconds: float = Field(
         120.0, gt=0, description="Seconds that a summarizer may take for one response."

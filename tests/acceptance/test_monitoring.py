@@ -16,6 +16,7 @@ import yaml
 
 from app.store.engine import Database
 from tests.acceptance.conftest import Commands
+from tests.contract.conftest import _provider as _provider  # that the next one resets
 from tests.contract.conftest import provider as provider  # the stand-in behind the gateway
 from tests.support import deployed
 from tests.support.metered import run_scenario

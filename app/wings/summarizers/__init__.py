@@ -20,7 +20,11 @@ OPENAI_MODEL: Final = "gpt-5-mini"
 class SummarizerSettings(BaseModel):
     """Settings of the models."""
 
-    summarizer_model: str | None = Field(None, description="Name of the model that writes the summaries.")
+    summarizer_model: str | None = Field(
+        None,
+        description="Name of the model that writes the summaries. Default: "
+        f"`{ANTHROPIC_MODEL}` of `anthropic`, `{OPENAI_MODEL}` of `openai`.",
+    )
     anthropic_api_key: SecretStr | None = Field(None, description="Key for the `anthropic` summarizer.")
     anthropic_base_url: str | None = Field(None, description="Address of Anthropic's API, if not the vendor's own.")
     openai_api_key: SecretStr | None = Field(None, description="Key for the `openai` summarizer.")
