@@ -128,10 +128,11 @@ def page() -> str:
     rows = "\n".join(_row(*one) for one in READING)
     return f"""# What a model reads: an example
 
-`python -m tests.support.example` generates this page from `tests/samples/handover.jsonl`, a session that was written
-for it, and a test compares the page with the code. The summary is written without a model. It replaces the first two
-turns in a window of {WINDOW:,} tokens. It lists the messages, the actions and their known outcomes, the agent's newest
-texts, then files, commands and names, each once. Edits of files in use stay next to it.
+<!-- `python -m tests.support.example` writes this page from `tests/samples/handover.jsonl`; a test compares them. -->
+
+This is one context as a model reads it: a session that was written for this page, in a window of {WINDOW:,} tokens. A
+summary, written without a model, replaces the first two turns. It lists the messages, the actions and their known
+outcomes, the agent's newest texts, then files, commands and names, each once. Edits of files in use stay next to it.
 
 ## The context
 
