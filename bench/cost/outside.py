@@ -61,7 +61,7 @@ def policy_player(policy: Policy, window: int, *, knows_size: bool = False, need
                 events,
                 events[-1].turn,
                 COUNTER,
-                before=before,
+                earlier=before,
                 now=call.at,
                 used_at=used_at,
                 cache=cache,

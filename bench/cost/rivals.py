@@ -32,7 +32,7 @@ def ours(policy: Policy, window: int) -> Player:
                 events[-1].turn,
                 COUNTER,
                 ephemeral_tokens=session.prefix_tokens,  # missing from the recording, but part of the request
-                before=before,
+                earlier=before,
                 now=call.at,
                 used_at=used_at,
                 cache=cache,

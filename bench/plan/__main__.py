@@ -82,7 +82,7 @@ def cases(size: int) -> tuple[int, dict[str, float]]:
     tail = one_more[:size]
 
     def planned(rows: tuple[Event, ...], state: Frontier = START, before: EarlierPlan | None = None) -> Plan:
-        read = PlanInputs(rows, rows[-1].turn, COUNTER, before=before, now=0.0, used_at=0.0, cache=CacheProfile())
+        read = PlanInputs(rows, rows[-1].turn, COUNTER, earlier=before, now=0.0, used_at=0.0, cache=CacheProfile())
         begun = begin(read, budget, policy, state)
         return (finish_unchanged(begun) if before else None) or finish(begun)
 

@@ -71,7 +71,7 @@ async def test_s4_02_if_everything_below_the_threshold_is_kept_the_view_stalls_w
         context = await agent.context()
         states.append((context["compaction"]["state"], context["epoch"]))
         if context["compaction"]["state"] == "stalled":
-            assert "above the threshold" in context["compaction"]["reason"]
+            assert "above the trigger" in context["compaction"]["reason"]
     assert "stalled" in {state for state, _ in states}
     assert states[-1][1] <= 5
 

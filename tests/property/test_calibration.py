@@ -163,7 +163,7 @@ def test_a_retry_is_at_most_half_of_what_was_refused(
 def test_parts_add_up_in_the_providers_tokens(ratio: float, tokens: dict[str, int]) -> None:
     budget = Budget(0, 0, 0, 0, 0, ratio=ratio)
     parts = budget.parts(tokens)
-    assert sum(parts.values()) == budget.shown(sum(tokens.values()))
+    assert sum(parts.values()) == budget.provider_tokens(sum(tokens.values()))
     assert all(abs(parts[name] - tokens[name] * ratio) <= 1 for name in tokens)
 
 
@@ -171,9 +171,9 @@ def test_parts_add_up_in_the_providers_tokens(ratio: float, tokens: dict[str, in
 def test_contexts_within_the_target_are_within_the_limit(window: int, ratio: float, margin: float) -> None:
     policy = Policy(trigger=Trigger(ratio=0.8, tokens=max(1, window // 3)))
     budget = budget_for(policy, window, margin, ratio)
-    assert budget.shown(budget.target) <= budget.limit <= window
-    assert budget.shown(budget.threshold) <= min(budget.limit, int(window * 0.8), max(1, window // 3))
-    assert budget.shown(budget.target + 1) > budget.limit - 1
+    assert budget.provider_tokens(budget.target) <= budget.limit <= window
+    assert budget.provider_tokens(budget.threshold) <= min(budget.limit, int(window * 0.8), max(1, window // 3))
+    assert budget.provider_tokens(budget.target + 1) > budget.limit - 1
 
 
 DAYS = calibration.DAY * calibration.SAMPLE_DAYS

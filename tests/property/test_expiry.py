@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from app.core.log.events import BOOKKEEPING, EventType
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.ttl import TtlReducer
-from app.core.plan.state import drops
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
+from app.core.plan.update import adopt_late_results, update_prefix
 from app.core.policy.groups import TtlPruning
 from app.core.record.evictions import dispositions
 from app.core.render.request import arrange
@@ -73,12 +73,12 @@ class Step:
 
 def context_before(session: Session, state: Frontier) -> Reduced:
     """Return the context before any reducer runs."""
-    state = drops.update_prefix(session.events, state)
+    state = update_prefix(session.events, state)
 
     def context(state: Frontier) -> Context:
         return project(session.events, state, COUNTER, turn=session.turn)
 
-    state = drops.adopt_late_results(context(state), state)
+    state = adopt_late_results(context(state), state)
     return Reduced(context(state), state)
 
 

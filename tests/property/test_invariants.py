@@ -280,7 +280,7 @@ def test_a_grown_context_equals_a_new_projection(
         as_held = last is not None and last.read.decisions == step.read.decisions
         if as_held and last is not None and last.plan.state is step.before:
             before = EarlierPlan(last.plan.context, last.plan.state, last.session.state.head)
-            read = replace(step.read, before=before)
+            read = replace(step.read, earlier=before)
             grown = planned(read, target_of(raw, share), policy, step.before)
             assert isinstance(grown, Plan)
             assert grown == step.plan
@@ -343,7 +343,7 @@ def test_planning_continues_from_a_bounded_read(
     seen, read = visible_only(session, first.state), visible_only(longer, first.state)
     before = EarlierPlan(first.context.with_nothing_unread(), first.state, len(seen.events))
     assert read.events[: before.count] == seen.events
-    on = planned(replace(read, before=before), target, policy, first.state)
+    on = planned(replace(read, earlier=before), target, policy, first.state)
     anew = planned(read, target, policy, first.state)
     assert isinstance(anew, Plan) == isinstance(on, Plan)
     assert (on if isinstance(on, Plan) else str(on)) == (anew if isinstance(anew, Plan) else str(anew))

@@ -38,10 +38,10 @@ def test_a_once_shown_result_is_whole_in_one_call_after_the_markers_then_a_stub(
     for call in session.calls:
         events = session.events[: call.events]
         read = PlanInputs(
-            events, events[-1].turn, COUNTER, before=before, now=call.at, used_at=used_at, cache=ANTHROPIC
+            events, events[-1].turn, COUNTER, earlier=before, now=call.at, used_at=used_at, cache=ANTHROPIC
         )
         done = plan(read, budget, policy, state)
-        anew = plan(replace(read, before=None), budget, policy, state)
+        anew = plan(replace(read, earlier=None), budget, policy, state)
         assert (done.state, done.cause, done.once_from) == (anew.state, anew.cause, anew.once_from)
         assert done.context.items == anew.context.items
         assert done.context.tokens <= budget.target

@@ -63,5 +63,5 @@ def test_a_question_next_to_a_fold_keeps_every_invariant(
             assert isinstance(anew, Plan) and anew.state == step.plan.state
             assert rendered(anew, "openai") == rendered(step.plan, "openai")
             before = EarlierPlan(last.plan.context, step.before, last.session.state.head)
-            assert planned(replace(step.read, before=before), target, policy, step.before) == step.plan
+            assert planned(replace(step.read, earlier=before), target, policy, step.before) == step.plan
         last = step

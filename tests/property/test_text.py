@@ -67,7 +67,7 @@ def test_written_on_is_written_whole(
         except ContextError:
             assume(False)
         target = max(target, 60 + int(session.state.tokens * share))
-        read = replace(whole_inputs(session, 1_000.0 * number), before=before)
+        read = replace(whole_inputs(session, 1_000.0 * number), earlier=before)
         result = planned(read, target, policy, state)
         if not isinstance(result, Plan):
             before = settled = None

@@ -115,7 +115,7 @@ class Assembled:
 def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
     """Plan, arrange and write a context, and make its record as the call `call_id`.
 
-    Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
+    Raises CannotFit if nothing legal fits, and NothingToSend if it holds nothing that could be sent to a model.
     """
     return assemble_plan(inputs, finish(begin_plan(inputs)), call_id)
 
@@ -155,7 +155,7 @@ def assemble_plan(inputs: ContextInputs, planned: Plan, call_id: UUID) -> Assemb
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch:
     """Return the epoch that a plan opens."""
-    loaded, planned, shown = inputs.loaded, rendered.plan, inputs.budget.shown
+    loaded, planned, shown = inputs.loaded, rendered.plan, inputs.budget.provider_tokens
     number = (loaded.view.epochs if loaded.view else 0) + 1
     view_row = ViewRow(inputs.settings.policy_ref, inputs.settings.model, inputs.settings.window_tokens, number, number)
     changed_seq = 0 if inputs.from_scratch else first_changed(loaded.frontier, planned.state)
@@ -206,11 +206,11 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
         render_version=wording.RENDER_VERSION,
         manifest=_manifest(inputs, rendered),
         breakpoints=tuple(point.seq for point in rendered.request.breakpoints),
-        estimate=inputs.budget.shown(rendered.tokens),
+        estimate=inputs.budget.provider_tokens(rendered.tokens),
         target=inputs.budget.applied_target(rendered.tokens),
         sha256=rendered.request.sha256,
         counted=rendered.tokens,
-        evicted_tokens=inputs.budget.shown(left_out_tokens(rendered.evictions)),
+        evicted_tokens=inputs.budget.provider_tokens(left_out_tokens(rendered.evictions)),
         keep_days=inputs.keep_days,
         held_out=request.held_out,
         retry_of=None if request.retry is None else request.retry.call_id,
@@ -226,7 +226,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     if (known is not None and (known.version or known.reports)) or inputs.loaded.reported is not None:
         margin = inputs.counter.estimator.margin if known is None else known.margin
         applied = AppliedCalibration(round(budget.ratio, 4), margin, known.reports if known else 0)
-    breakpoints = tuple(RecordedBreakpoint(p.kind, budget.shown(tokens.get(p.seq, 0)), p.at) for p in points)
+    breakpoints = tuple(RecordedBreakpoint(p.kind, budget.provider_tokens(tokens.get(p.seq, 0)), p.at) for p in points)
     outside, by_source = budget.outside if budget.outside_by else 0, budget.parts(rendered.by_source)
     cached = CachedPrefix()
     if inputs.caching and inputs.cache_known and is_time(inputs.now + inputs.cache.ttl_seconds):
@@ -289,7 +289,7 @@ def reason_not_shown(assembled: Assembled) -> str | None:
 
 def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Eviction, ...]:
     """Return evictions as recorded and returned, in the provider's tokens."""
-    shown = inputs.budget.shown
+    shown = inputs.budget.provider_tokens
     return tuple(
         row if (saved := shown(row.tokens_saved)) == row.tokens_saved else replace(row, tokens_saved=saved)
         for row in rows

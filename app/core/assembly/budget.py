@@ -27,12 +27,12 @@ def injected_tokens(injections: tuple[Injection, ...], counts: Sequence[int], bu
     total, reserve = 0, budget.injection_reserve
     for injection, counted in zip(injections, counts, strict=True):
         total += counted
-        tokens, taken = budget.shown(counted), budget.shown(total)
+        tokens, taken = budget.provider_tokens(counted), budget.provider_tokens(total)
         ceiling = min(reserve, injection.max_tokens) if injection.max_tokens is not None else reserve
         if tokens > ceiling or taken > reserve:
             raise InjectionOverReserve(
-                f"injection {injection.name!r} takes {tokens} tokens, of {ceiling} that it may take;"
-                f" with those before it {taken}, of {reserve} reserved",
+                f"injection {injection.name!r} takes {tokens} of the {ceiling} tokens allowed for it;"
+                f" with those before it, {taken} of the {reserve} reserved",
                 name=injection.name,
                 tokens=tokens,
                 reserve=ceiling,
@@ -73,16 +73,18 @@ def real_window(view: BudgetFacts, model: str | None, asked: int, now: float) ->
     return min((calibration.window(asked, now) for calibration in known), default=asked)
 
 
-def measured_from(view: BudgetFacts, request: ContextRequest, counter: Counter, *, fresh: bool) -> Reported | None:
+def measured_from(
+    view: BudgetFacts, request: ContextRequest, counter: Counter, *, ignores_epoch: bool
+) -> Reported | None:
     """Return the reported call from which the view's next budget is extrapolated; None if there is none.
 
     It must be of the current epoch and counted by the same estimator. None too for a context of an earlier seq, and if
-    `fresh`: a context that is planned without the current epoch does not extend that call's.
+    `ignores_epoch`: a context that is planned without the current epoch does not extend that call's.
     """
     reported, own = view.reported, view.learned
     if own is not None and own.known.estimator != counter.estimator.name:
         return None
-    if reported is None or fresh or request.at is not None or reported.epoch != view.epoch:
+    if reported is None or ignores_epoch or request.at is not None or reported.epoch != view.epoch:
         return None
     return reported
 
@@ -94,20 +96,20 @@ def budget_of(
     counter: Counter,
     events: Sequence[Event],
     *,
-    fresh: bool,
+    ignores_epoch: bool,
     injected: int = 0,
 ) -> Budget:
     """Return the budget for `events` and `injected` tokens of injections. Raises the errors of `budget_for`."""
     outside = outside_of(view, settings, request)
     name, own = counter.estimator.name, view.learned
-    known = next((known for known in view.calibrations if known.estimator == name), None)
+    calibration = next((one for one in view.calibrations if one.estimator == name), None)
     if own is not None and (own.model, own.known.estimator) == (settings.model, name):
-        known = applied_calibration(known, own)
-    calibration = known
-    if request.retry is not None and known is not None and not known.reports:
-        known = None  # it was learned only from the refused call, which the retry starts from anyway
-    ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
-    reported = measured_from(view, request, counter, fresh=fresh)
+        calibration = applied_calibration(calibration, own)
+    used = calibration
+    if request.retry is not None and calibration is not None and not calibration.reports:
+        used = None  # it was learned only from the refused call, which the retry starts from anyway
+    ratio, margin = (1.0, counter.estimator.margin) if used is None else (used.ratio, used.margin)
+    reported = measured_from(view, request, counter, ignores_epoch=ignores_epoch)
     if reported is not None:
         outside_then = outside.tokens if reported.outside is None else reported.outside
         if reported.tokens - outside_then >= RATIO_LEAST * reported.counted:
@@ -116,7 +118,7 @@ def budget_of(
             growing = next((one.ratio for one in view.calibrations if one.estimator == name and one.version), ratio)
             ratio = local_ratio(growing, reported, growth, outside_then)
     if request.retry is not None:
-        budget = _retry_budget(settings, margin, ratio, request.retry, known, outside, injected)
+        budget = _retry_budget(settings, margin, ratio, request.retry, used, outside, injected)
     else:
         window = settings.window_tokens
         budget = budget_for(settings.policy, window, margin, ratio, outside=outside.tokens, injected=injected)
@@ -128,7 +130,7 @@ def _retry_budget(
     margin: float,
     ratio: float,
     retry: Retry,
-    known: Calibration | None,
+    used: Calibration | None,
     outside: Outside,
     injected: int,
 ) -> Budget:
@@ -136,9 +138,10 @@ def _retry_budget(
     refused = Sample(retry.counted, (retry.tokens or 0) - outside.tokens)
     if refused.sensible:
         budget = budget_for(policy, window, margin, refused.ratio, outside=outside.tokens, injected=injected)
+        # A refused size within the target shows that the target is no bound: halve that size.
         return budget.tightened(budget.target if budget.target < retry.counted else max(1, retry.counted // 2))
     budget = budget_for(policy, window, margin, ratio, outside=outside.tokens, injected=injected)
-    return budget.tightened(retry_target(budget.limit, retry.counted, window, known))
+    return budget.tightened(retry_target(budget.limit, retry.counted, window, used))
 
 
 def _tokens_since(events: Sequence[Event], head: int, settings: ViewSettings) -> int:

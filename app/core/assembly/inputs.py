@@ -11,8 +11,8 @@ from app.core.lexicon.identifiers import is_recall_tool
 from app.core.log.appends import tool_definitions
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
-from app.core.memory.cover import Summary, cover_id
-from app.core.plan.reducers.fold import FoldReducer
+from app.core.memory.cover import Summary, cover_id, fold_ends
+from app.core.plan.reducers.fold import heal_to
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.plan.state.context import Unread
 from app.core.plan.state.drops import EXPIRY, UNREAD
@@ -37,7 +37,7 @@ Usage reported for its calls is that of the requests that were sent in their pla
 HEAL_FACTOR: Final = 2
 """The growth of the folded part of the log that a heal waits for while a compaction is running."""
 HEAL_EVENTS: Final = 5_000
-"""The number of dropped events without a summary above which a heal waits so long: fewer are summarized soon."""
+"""A heal does not wait if it leaves fewer dropped events than this: they are summarized soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ViewRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetFacts:
-    """The stored facts that determine a view's budget. `epoch` is the current one; 0 before the first is written.
+    """The stored facts that determine a view's budget. `epoch` is the one to continue; 0 if there is none.
 
     `calibrations` are those of the requested model, `reported` is the view's last call with reported usage, `learned`
     the facts learned from the view's own calls, `outside_tokens` the tokens that the session states to be sent outside
@@ -77,7 +77,7 @@ class LoadedView(BudgetFacts):
     log's.
 
     `head` and `version` together identify the session's state: every change other than an append raises `version`.
-    `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock. `estimator` counted the
+    `used_at` is the time of the epoch's last call, in Unix seconds by that call's own clock. `estimator` counted the
     log, whose size is `log_tokens`. `epoch_head` is the head at which the epoch was opened, `last_breakpoints` the seqs
     marked in its last call.
 
@@ -144,14 +144,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class ContextRequest:
-    """A caller's request for a context; None means the view's own setting.
+    """A caller's request for a context. For policy, model and window, None means the view's own.
 
     `max_tokens` is the window, in the provider's tokens, `at` the seq to which the log is read, `wait_ms` the time to
     wait for a summary. `force`: reduce even if that is not necessary. `recall`: the agent has the recall tool.
     `cache_last`: mark the end for the next call. `served_tokens` is the window with which a server runs its models,
-    whatever their names. `held_out` is the session's group if a share of sessions is held out of reduction, None if
-    none is. `window_max` is a limit of the window for this call alone: with one, the window of the view's last call
-    does not count.
+    whatever their names. `held_out`: whether the session is held out of reduction; None if no sessions are.
+    `window_max` is a limit of the window for this call alone: with one, the window of the view's last call does not
+    count.
     """
 
     view: str = "main"
@@ -173,9 +173,9 @@ class ContextRequest:
     window_max: int | None = None
 
     def window_for(self, policy: Policy, model: str | None) -> int | None:
-        """Return the window that the caller gives: its own, else the model server's unless the policy has one.
+        """Return the window that the request sets: `max_tokens`, else `served_tokens` unless the policy has a window.
 
-        A limit applies to that, or to the own window of policy and model.
+        At most `window_max`, which also limits the own window of policy and model. None if the request sets nothing.
         """
         given = self.max_tokens
         if given is None and policy.window_tokens is None:
@@ -273,7 +273,7 @@ def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
     used_at, state, from_scratch = loaded.used_at, loaded.frontier, inputs.from_scratch
     if from_scratch:
         state = replace(START, began=loaded.head)
-        used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
+        used_at = None if loaded.view is None else -math.inf  # -inf: the cache counts as cold
     with_tools = (*last.plan.context.prefix, *inputs.added) if last else inputs.events
     tools = next((event for event in reversed(with_tools) if event.type is EventType.TOOLS), None)
     recall = inputs.request.recall or inputs.settings.policy.recall
@@ -283,7 +283,7 @@ def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         counter=inputs.counter,
         unread=loaded.unread,
         ephemeral_tokens=inputs.layer_tokens,
-        before=last.plan if last else None,
+        earlier=last.plan if last else None,
         now=inputs.now,
         used_at=used_at,
         cache=inputs.cache,
@@ -314,7 +314,7 @@ def summary_tree(inputs: ContextInputs) -> tuple[Summary, ...]:
     return tuple(one for one in every if one.cover_id == own and one.to_seq <= loaded.head)
 
 
-def _lost(inputs: ContextInputs) -> list[Drop]:
+def _healable_drops(inputs: ContextInputs) -> list[Drop]:
     """Return the view's drops that a summary may cover by now."""
     return [drop for drop in inputs.loaded.frontier.drops if drop.reducer != EXPIRY]
 
@@ -322,9 +322,9 @@ def _lost(inputs: ContextInputs) -> list[Drop]:
 class CoverBounds(NamedTuple):
     """The bounds of a cover within which a view that dropped events stays current.
 
-    It does while the live summaries end where they did (`covered_to`), or before the first dropped event (`lost_from`).
-    While a compaction is running, also while they end before `heal_from`: a heal rewrites the whole prefix, so in a
-    long log it waits until it doubles the folded part, or leaves fewer than HEAL_EVENTS dropped.
+    It does while its summaries still end at `covered_to`, or before `lost_from`, the first dropped event. While a
+    compaction is running, also while they end before `heal_from`: a heal rewrites the whole prefix, so in a long log it
+    waits until it doubles the folded part, or leaves fewer than HEAL_EVENTS dropped.
     """
 
     cover_id: UUID
@@ -335,7 +335,7 @@ class CoverBounds(NamedTuple):
 
 def cover_bounds(inputs: ContextInputs) -> CoverBounds | None:
     """Return the bounds for a view; None if nothing was dropped that a summary may cover."""
-    lost = _lost(inputs)
+    lost = _healable_drops(inputs)
     if not lost:
         return None
     own = cover_id(inputs.loaded.session_id, inputs.settings.policy.shows)
@@ -345,7 +345,7 @@ def cover_bounds(inputs: ContextInputs) -> CoverBounds | None:
 
 
 def heals_later(inputs: ContextInputs) -> bool:
-    """Return whether this context leaves its drops to a later one, because more summaries are being written."""
+    """Return whether healing waits for a later context, because more summaries are being written."""
     bounds = cover_bounds(inputs)
     if bounds is None or inputs.loaded.compaction != "running":
         return False
@@ -354,7 +354,7 @@ def heals_later(inputs: ContextInputs) -> bool:
 
 def heals(inputs: ContextInputs) -> bool:
     """Return whether the summaries that were read cover some of the dropped events."""
-    return FoldReducer(summary_tree(inputs), inputs.settings.policy.summarize).heal_to(inputs.loaded.frontier) > 0
+    return heal_to(inputs.loaded.frontier, fold_ends(summary_tree(inputs))) > 0
 
 
 def heals_in_part(inputs: ContextInputs) -> bool:
@@ -362,16 +362,16 @@ def heals_in_part(inputs: ContextInputs) -> bool:
 
     Healing rewrites everything shown, so the other dropped events may return and must be read.
     """
-    lost = _lost(inputs)
+    lost = _healable_drops(inputs)
     if inputs.request.at is not None or not lost:
         return False
-    folding = FoldReducer(summary_tree(inputs), inputs.settings.policy.summarize)
-    return folding.heal_to(inputs.loaded.frontier) > 0 and any(drop.to_seq > folding.last for drop in lost)
+    ends = fold_ends(summary_tree(inputs))
+    return heal_to(inputs.loaded.frontier, ends) > 0 and any(drop.to_seq > ends[-1] for drop in lost)
 
 
 def may_fold(inputs: ContextInputs) -> bool:
     """Return whether this context may fold summaries, or replace those that are folded."""
-    return bool(inputs.loaded.cover) and (bool(_lost(inputs)) or _reduces(inputs, inputs.budget.goal))
+    return bool(inputs.loaded.cover) and (bool(_healable_drops(inputs)) or _reduces(inputs, inputs.budget.goal))
 
 
 def _reduces(inputs: ContextInputs, limit: int) -> bool:
@@ -386,14 +386,15 @@ def _reduces(inputs: ContextInputs, limit: int) -> bool:
 
 
 def wants_more(inputs: ContextInputs) -> bool:
-    """Return whether unread older events may still fit: the events read need no reduction, or include only a part of
-    the newest round."""
+    """Return whether unread older events may still fit, or must be read to have the newest round whole."""
     read, state = plan_inputs(inputs)
     # A context without these texts is a lower bound, found in no time.
     textless = replace(read, tree=tuple(replace(one, text="") for one in read.tree))
-    planned = update_context(textless, inputs.budget, inputs.settings.policy, state)
+    budget, policy = inputs.budget, inputs.settings.policy
+    planned = update_context(textless, budget, policy, state)
     newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)
-    cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in planned.state.drops)
-    if cut or planned.context.tokens > inputs.budget.trigger or not read.tree:
-        return cut or planned.context.tokens <= inputs.budget.trigger
-    return update_context(read, inputs.budget, inputs.settings.policy, state).context.tokens <= inputs.budget.trigger
+    if any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in planned.state.drops):
+        return True  # only a part of the newest round was read
+    if planned.context.tokens > budget.trigger:
+        return False
+    return not read.tree or update_context(read, budget, policy, state).context.tokens <= budget.trigger

@@ -199,14 +199,15 @@ class _VisibilityDecider:
             self._refuse(
                 "hide", target, "protected", f"event {event.seq} is the running turn's user message", event.seq
             )
-        elif event.reasons:
+        elif event.has_reasoning:
             self._refuse("hide", target, "protocol", f"event {event.seq} carries a model's reasoning", event.seq)
         else:
             return True
         return False
 
     def _may_hide_call(self, target: Target, call: Event, after: Mapping[int, NewestDecision]) -> bool:
-        """Return whether a call may be hidden, with all of its result; else record a refusal unless a path named it."""
+        """Return whether a call may be hidden: its result is hidden without a replacement. Else record a refusal; if a
+        path named the call, only for an open or pinned one."""
         seq = call.seq
         if seq in self._view.context.open_calls:
             self._refuse("hide", target, "open_call", f"call {seq} has no result yet", seq)

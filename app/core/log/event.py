@@ -202,7 +202,7 @@ class Event:
         return content_text(body.get("content"))
 
     @lazy
-    def reasons(self) -> bool:
+    def has_reasoning(self) -> bool:
         """Whether the event holds a model's reasoning, which a provider wants back with the messages after it."""
         content = (self.body or {}).get("content")
         return isinstance(content, list) and any(part.get("type") in REASONING_PARTS for part in content)

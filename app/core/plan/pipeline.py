@@ -5,13 +5,14 @@ from typing import Final, NamedTuple, Protocol
 
 from app.core import dataclass, replace
 from app.core.log.event import lazy
+from app.core.memory.cover import fold_ends
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer
 from app.core.plan.reducers.earnings import above_trigger, stall_reason, with_credit
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
-from app.core.plan.reducers.fold import FoldReducer, HealReducer
+from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold_end
 from app.core.plan.reducers.last_resort import restore
 from app.core.plan.reducers.once import OnceReducer, once_reducer
 from app.core.plan.reducers.questions import keep_questions
@@ -41,10 +42,10 @@ class Reducer(Protocol):
 class Plan:
     """The context to send and its frontier. `cause` is None if the frontier did not change: the epoch continues.
 
-    `tokens_before` counts the context before any reducer ran. `stalled` is the reason why a context above its trigger
-    but within its target is not reduced, else None. `notice` is a text for the model in this call only. `pruning` is
-    the state of TTL pruning, `moment` the one that was planned for. Events from `once_from` on are not to be cached; 0:
-    all may be.
+    `tokens_before` counts the updated context, before visibility and all reducers. `stalled` is the reason why a
+    context above its trigger but within its target is not reduced, else None. `notice` is a text for the model in this
+    call only. `pruning` is the state of TTL pruning, `moment` the one that was planned for. Events from `once_from` on
+    are not to be cached; 0: all may be.
     """
 
     context: Context
@@ -60,8 +61,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Situation:
-    """The facts by which rows decide; `moment` and `before`, the state before evictions, are set after `UNCONDITIONAL`.
+    """The facts by which rows decide.
 
+    `moment` and `before_evictions` (a frontier) are known only once the rows of `UNCONDITIONAL` have run.
     `keep_from` is the first seq of the policy's newest part; it is set for a forced reduction and for a retry.
     """
 
@@ -70,7 +72,7 @@ class Situation:
     policy: Policy
     force: bool
     moment: Moment = "warm"
-    before: Frontier = START
+    before_evictions: Frontier = START
     keep_from: int | None = None
 
     @property
@@ -125,20 +127,20 @@ class Row(NamedTuple):
 
 
 def _retention(at: Situation) -> Reducer:
-    few = at.moment == "warm" and at.before.stubs
     whole = at.moment != "pressed" or at.at_every_assembly
-    least = 1 - at.policy.low_water if few else 0.0
+    # A warm view that has stubs already gets a new epoch only for a saving that lasts.
+    least = 1 - at.policy.low_water if at.moment == "warm" and at.before_evictions.stubs else 0.0
     return RetentionReducer(at.policy.retention, least=least, whole=whole, keep_from=at.evict_before)
 
 
 def _fold(at: Situation) -> Reducer:
     kept, tree = at.policy.retention.working_set, at.read.tree
-    return FoldReducer(tree, at.policy.summarize, everything=at.force, keep_from=at.keep_from, working_set=kept)
+    return FoldReducer(tree, at.policy.summarize, everything=at.force, keep_from=at.keep_from, working_set_calls=kept)
 
 
 def _fold_requested(at: Situation) -> Reducer:
     tree, rules = at.read.tree, at.policy.summarize
-    last = FoldReducer(tree, rules).fold_end(at.read.fold_to)
+    last = fold_end(at.read.fold_to, fold_ends(tree))
     return FoldReducer(tuple(one for one in tree if one.to_seq <= last), rules, everything=True)
 
 
@@ -174,9 +176,9 @@ EVICTIONS: Final = (
     Row(lambda at: WindowReducer(at.policy.dialogue_window), lambda at, _: at.moment != "warm" or at.at_every_assembly),
     Row(
         lambda at: RetentionReducer(at.policy.retention, whole=True),  # free, because an epoch is opened anyway
-        lambda at, done: done.state is not at.before and at.at_every_assembly,
+        lambda at, done: done.state is not at.before_evictions and at.at_every_assembly,
     ),
-    HEALING,
+    HEALING,  # the rows above may have dropped events that a summary covers
     Row(_fold, lambda at, done: bool(at.read.tree) and _should_fold(at, done)),
     Row(
         lambda at: SummaryCapReducer((*at.read.folded, *at.read.tree), at.policy.summarize),
@@ -192,14 +194,14 @@ EVICTIONS: Final = (
 class PlanStart:
     """A plan before evictions: `base` is the result so far, and `unchanged` the plan if nothing is evicted.
 
-    `at.moment` is the moment to plan for. `initial` is the context before anything left it, `before` the frontier it
-    starts from.
+    `at.moment` is the moment to plan for. `initial` is the updated context, before any row, `previous` the frontier of
+    the previous call.
     """
 
     at: Situation
     base: Reduced
     initial: Context
-    before: Frontier
+    previous: Frontier
     unchanged: Plan
 
 
@@ -231,7 +233,7 @@ def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, 
         pruning = ttl.status(rules, read.now, read.used_at, initial.context, changed=pruned)
     pressed = force or base.context.tokens > budget.trigger
     moment: Moment = "pressed" if pressed else "cold" if _rewrites_all(read, cause) else "warm"
-    at = replace(at, moment=moment, before=base.state)
+    at = replace(at, moment=moment, before_evictions=base.state)
     unchanged = Plan(
         context=base.context,
         state=base.state,
@@ -247,13 +249,13 @@ def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, 
 
 def finish(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     """Complete the plan with evictions. Raises CannotFit."""
-    at, base, state, cause = begun.at, begun.base, begun.before, begun.unchanged.cause
+    at, base, state, cause = begun.at, begun.base, begun.previous, begun.unchanged.cause
     read, budget, pressed = at.read, at.budget, at.moment == "pressed"
     if at.force or budget.fallback_target:
         at = replace(at, keep_from=newest_from(base.context, budget, at.policy))
     after, stalled = base, None
     reduced, causes = _run(evictions, base, at)
-    if budget.fallback_target:  # rules that evict all they may leave room that a retry can use
+    if budget.fallback_target:  # rules evict all that they may, which can leave room that a retry can use
         reduced = restore(reduced, base.state, budget, budget.goal)
     if reduced.state != base.state:
         stalled = None if at.force or not pressed else stall_reason(base, reduced, budget)
@@ -277,7 +279,7 @@ def finish(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan:
 def finish_unchanged(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan | None:
     """Complete the plan if it evicts nothing and opens no epoch, without computing evictions; else return None."""
     at, base = begun.at, begun.base
-    if at.moment != "warm" or base.state is not begun.before or base.context.tokens > at.budget.target:
+    if at.moment != "warm" or base.state is not begun.previous or base.context.tokens > at.budget.target:
         return None
     for row in evictions:
         if row.when(at, base):
@@ -304,7 +306,7 @@ def _credit_frontier(after: Reduced, begun: PlanStart) -> Frontier:
     whole = _rewrites_all(read, begun.unchanged.cause) or read.used_at is None
     head = read.events[-1].seq if read.events else 0
     outside, end = read.outside_tokens, begun.at.once.written_to(begun.base.context)
-    return with_credit(after.context, begun.before, state, read.cache, head, cold=whole, outside=outside, end=end)
+    return with_credit(after.context, begun.previous, state, read.cache, head, cold=whole, outside=outside, end=end)
 
 
 def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, list[str]]:

@@ -30,7 +30,7 @@ def fit_target(
     state: Frontier,
     cause: str | None,
 ) -> tuple[Reduced, str | None]:
-    """Return the evicted plan `after` within its target, and the cause of its epoch. Raises CannotFit.
+    """Return `after`, the result of the evictions, within its target, and the cause of its epoch. Raises CannotFit.
 
     `base` is the context before evictions, `state` the frontier of the previous call.
     """
@@ -46,7 +46,7 @@ def fit_target(
     if not read.recall:
         after = omit_recall_hints(state, after, (*read.folded, *read.tree), policy.summarize)
     if after.context.tokens > max(budget.target, budget.fallback_target):
-        least, limit = budget.shown(after.context.tokens), budget.limit or budget.target
+        least, limit = budget.provider_tokens(after.context.tokens), budget.limit or budget.target
         raise CannotFit(
             f"the smallest legal context takes {least} tokens, but the target is {limit}",
             minimum_tokens=least,
@@ -57,9 +57,9 @@ def fit_target(
 
 
 def _leave_room(done: Reduced, budget: Budget, retention: Retention) -> Reduced:
-    """Stub file content next to summaries, the least valuable first, until one more call fits below the trigger.
+    """Stub the newest content of files, the least valuable first, until a folded context has room for one more round.
 
-    Otherwise the next call would open another epoch. Content larger than that room stays, since an edit may quote it,
+    Otherwise the next call would open another epoch. Files larger than that room stay, since an edit may quote them,
     and so does content that the model has not seen yet.
     """
     context, room = done.context, int(ROUND_SHARE * budget.trigger)
@@ -82,12 +82,12 @@ def _last_resort(
     if after.context.tokens <= budget.target:
         return after, cause
     known = (*read.folded, *read.tree)
-    held = held_content(after.context, policy.retention.working_set, budget.goal)
-    done = fold_all(after, read.tree, known, budget, policy.summarize, held)
-    worked = held_content(done.context, policy.retention.working_set, budget.goal)
-    last = LastResortReducer(policy.cut, held=worked)
+    held_before = held_content(after.context, policy.retention.working_set, budget.goal)
+    done = fold_all(after, read.tree, known, budget, policy.summarize, held_before)
+    held_after = held_content(done.context, policy.retention.working_set, budget.goal)
+    last = LastResortReducer(policy.cut, held=held_after)
     if budget.fallback_target:
-        last = LastResortReducer(newest_part(policy, budget), room_for_newest(done.context, budget), worked)
+        last = LastResortReducer(newest_part(policy, budget), room_for_newest(done.context, budget), held_after)
     done = last.reduce(done.context, budget, done.state)
     done = show_fewer(done, budget.target, known, policy.summarize)
     return (after, cause) if done.state is after.state else (done, "budget")

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from app.core import dataclass, replace
 from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, PREFIX, EventType
-from app.core.memory.cover import Summary, tiling
-from app.core.plan.reducers.fold import FoldReducer, fold
+from app.core.memory.cover import Summary, fold_ends, tiling
+from app.core.plan.reducers.fold import fold, fold_end
 from app.core.plan.reducers.retention import EVICTABLE
 from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
-from app.core.plan.state import drops
 from app.core.plan.state.context import NOTHING_UNREAD, Context, Reduced, Unread, units
-from app.core.plan.state.drops import refresh_note
-from app.core.plan.state.frontier import Frontier
+from app.core.plan.state.drops import drop_unread, refresh_note
+from app.core.plan.state.frontier import Frontier, Superseded
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import project, summary_blocks
 from app.core.plan.state.results import PairedResult
@@ -41,8 +40,9 @@ class EarlierPlan:
 class PlanInputs:
     """The loaded data of a session for one view, and its counter. `turn` is the running turn's number.
 
-    * `before` is an earlier plan of the same view over the first of these events, so that these need not be read again.
-    * `now` is the time of the call and `used_at` that of the view's last call, in epoch seconds; None if unknown.
+    * `earlier` is a plan of the same view over the first of these events, so that these need not be read again.
+    * `now` is the time of the call in Unix seconds, None if unknown.
+    * `used_at` is the time of the epoch's last call; None without one, -inf if its cache is of no use.
     * `tree` holds the live summaries and those that they were merged from, `folded` those that the frontier names.
     * `decided` holds the newest visibility decision about each of these events, `decisions` counts the session's.
     * `outside_tokens` are sent before the planned context, as part of the prefix that the provider caches.
@@ -56,7 +56,7 @@ class PlanInputs:
     counter: Counter
     unread: Unread = NOTHING_UNREAD
     ephemeral_tokens: int = 0
-    before: EarlierPlan | None = None
+    earlier: EarlierPlan | None = None
     now: float | None = None
     used_at: float | None = None
     cache: CacheProfile = CacheProfile()
@@ -83,7 +83,7 @@ class PlanInputs:
 
 
 def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
-    """Bring the context up to date with the log and visibility decisions, without new evictions."""
+    """Update the context by the log and visibility decisions; only the log's unread part may be folded or dropped."""
     return update_with_cause(read, budget, policy, state)[0]
 
 
@@ -95,15 +95,15 @@ def update_with_cause(
     The earlier plan is extended if it stands: it has the same frontier and the same counter, and the view has no
     filter. Else the context is projected from all events.
     """
-    before, grown = read.before, None
+    before, grown = read.earlier, None
     if before and before.state is state and before.context.counter == read.counter and policy.shows == SHOW_ALL:
         added = read.events[before.count :]
         grown = grow(before.context, added, turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
-    context, settled, cause = (grown, state, None) if grown else _reconcile_log(read, policy, state)
+    context, updated, cause = (grown, state, None) if grown else _reconcile_log(read, policy, state)
     if not read.decisions:
-        return Reduced(context, settled), cause, context.tokens
-    done = VisibilityReducer(read.decided).reduce(context, budget, settled)
-    return done, cause if done.state is settled else VISIBILITY, context.tokens
+        return Reduced(context, updated), cause, context.tokens
+    done = VisibilityReducer(read.decided).reduce(context, budget, updated)
+    return done, cause if done.state is updated else VISIBILITY, context.tokens
 
 
 def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:
@@ -157,26 +157,58 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
     return after
 
 
+def update_prefix(events: Sequence[Event], state: Frontier) -> Frontier:
+    """Make the newest system prompts and tool list effective, and mark the earlier ones as superseded.
+
+    Prompts that no conversation event separates take effect together. Of the unread part of the log, `events` may hold
+    only a prompt that takes effect.
+    """
+    spoken = state.floor
+    for event in events:
+        if event.rendered:
+            spoken = max(spoken, event.seq)
+        elif event.type is EventType.SYSTEM_PROMPT and event.seq > state.system_seq:
+            if spoken < state.system_seq and any(e.seq == state.system_seq for e in events):
+                state = replace(state, system_before=state.system_seqs, system_seq=event.seq)
+            else:
+                for seq in state.system_seqs:
+                    state = _supersede(events, state, seq)
+                state = replace(state, system_before=(), system_seq=event.seq)
+        elif event.type is EventType.TOOLS and event.seq > state.tools_seq:
+            state = replace(_supersede(events, state, state.tools_seq), tools_seq=event.seq)
+    return state
+
+
+def _supersede(events: Sequence[Event], state: Frontier, seq: int) -> Frontier:
+    old = next((e for e in events if e.seq == seq), None)
+    return state if old is None else replace(state, superseded=(*state.superseded, Superseded(seq, old.tokens)))
+
+
+def adopt_late_results(context: Context, state: Frontier) -> Frontier:
+    """Adopt results that arrived after later events: show them directly after their calls, as providers demand."""
+    late = {seq for unit in context.units for seq in unit.late_results} - set(state.adopted)
+    return replace(state, adopted=tuple(sorted({*state.adopted, *late}))) if late else state
+
+
 def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[Context, Frontier, str | None]:
     cause = None
-    settled = drops.update_prefix(read.events, state)
-    if settled is not state:
-        cause = "system_prompt" if settled.system_seq != state.system_seq else "tools"
-    context = _project(read, policy, settled)
-    if read.tree and context.unread.to_seq > settled.floor:
-        folding = FoldReducer(read.tree, policy.summarize)
-        cover = tiling(read.tree, 1, folding.fold_end(context.unread.to_seq))
-        if cover and cover[-1].to_seq > settled.folded_to:
-            folded = fold(context, settled, cover, policy.summarize)
-            context, settled, cause = folded.context, folded.state, "budget"
-    for rule, name in ((drops.drop_unread, "budget"), (drops.adopt_late_results, "late_result")):
-        changed = rule(context, settled)
-        if changed is not settled:
-            context, settled, cause = _project(read, policy, changed), changed, name
-    if settled.left_out != state.left_out:
-        reduced = refresh_note(context, settled)
-        context, settled = reduced.context, reduced.state
-    return context, settled, cause
+    updated = update_prefix(read.events, state)
+    if updated is not state:
+        cause = "system_prompt" if updated.system_seq != state.system_seq else "tools"
+    context = _project(read, policy, updated)
+    if read.tree and context.unread.to_seq > updated.floor:
+        cover = tiling(read.tree, 1, fold_end(context.unread.to_seq, fold_ends(read.tree)))
+        if cover and cover[-1].to_seq > updated.folded_to:
+            folded = fold(context, updated, cover, policy.summarize)
+            context, updated, cause = folded.context, folded.state, "budget"
+    for rule, name in ((drop_unread, "budget"), (adopt_late_results, "late_result")):
+        changed = rule(context, updated)
+        if changed is not updated:
+            context, updated, cause = _project(read, policy, changed), changed, name
+    if updated.left_out != state.left_out:
+        reduced = refresh_note(context, updated)
+        context, updated = reduced.context, reduced.state
+    return context, updated, cause
 
 
 def _project(read: PlanInputs, policy: Policy, state: Frontier) -> Context:

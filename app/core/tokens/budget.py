@@ -83,7 +83,7 @@ class Budget:
         """Return the target of one kind of content; the whole target if it has no cap."""
         return self.caps.get(tier, self.target)
 
-    def shown(self, tokens: int) -> int:
+    def provider_tokens(self, tokens: int) -> int:
         """Convert the estimator's tokens into the provider's, rounded up."""
         return provider_tokens(tokens, self.ratio)
 
@@ -97,14 +97,14 @@ class Budget:
             return dict(tokens)
         exact = {name: count * self.ratio for name, count in tokens.items()}
         parts = {name: math.floor(count + _ROUNDING) for name, count in exact.items()}
-        missing = self.shown(sum(tokens.values())) - sum(parts.values())
+        missing = self.provider_tokens(sum(tokens.values())) - sum(parts.values())
         for name in sorted(parts, key=lambda name: parts[name] - exact[name])[: max(0, missing)]:
             parts[name] += 1
         return parts
 
     def applied_target(self, tokens: int) -> int:
         """Return the target of a context of `tokens`, in the provider's tokens: the tightened one, if it fits that."""
-        return self.shown(self.target) if self.fallback_target and tokens <= self.target else self.limit
+        return self.provider_tokens(self.target) if self.fallback_target and tokens <= self.target else self.limit
 
     @property
     def used_window(self) -> int:

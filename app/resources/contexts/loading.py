@@ -189,7 +189,7 @@ class InputsLoader:
         request, policy = asked.request, settings.policy
         otherwise = FORMATS[request.format].cache
         takes = count_injections(request.injections, counter)
-        budget = budget_of(loaded, settings, request, counter, events, fresh=fresh, injected=sum(takes))
+        budget = budget_of(loaded, settings, request, counter, events, ignores_epoch=fresh, injected=sum(takes))
         shown = tuple(one for one in visible_layers(loaded.layers, loaded.turn) if one.kind in policy.layers)
         return ContextInputs(
             events=events,

@@ -280,7 +280,7 @@ def response_of(
     """Return the response with an assembled context."""
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
-    shown = inputs.budget.shown
+    shown = inputs.budget.provider_tokens
     evicted = [eviction_row(row) | {"tokens_saved": shown(row.tokens_saved)} for row in gone]
     head: dict[str, Json] = {
         "call_id": str(call.call_id),

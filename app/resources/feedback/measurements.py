@@ -282,6 +282,6 @@ def budget_after(
     settings = ViewSettings(call.policy, policy, call.model, window)
     request = ContextRequest(call.view, outside_tokens=call.manifest.stated_outside, retry=retry)
     try:
-        return budget_of(view, settings, request, counter, (), fresh=False)
+        return budget_of(view, settings, request, counter, (), ignores_epoch=False)
     except (CannotFit, InvalidPolicy):
         return None

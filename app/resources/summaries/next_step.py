@@ -197,12 +197,12 @@ class StepPlanner:
         if view.reported is not None and outside_of(view, settings, request).source is None:
             request = replace(request, outside_tokens=view.reported.outside)
         events: Sequence[Event] = ()
-        last = measured_from(view, request, counter, fresh=fresh)
+        last = measured_from(view, request, counter, ignores_epoch=fresh)
         if last is not None and last.head < facts.head:
             tokens = settings.window_tokens * READ_FACTOR
             events = await event_log.newest(self._database, facts.log, last.head, tokens)
             events = await self._recount(events, facts, counter)
-        return budget_of(view, settings, request, counter, events, fresh=fresh)
+        return budget_of(view, settings, request, counter, events, ignores_epoch=fresh)
 
     async def next_step(
         self, session_id: UUID, basis: Basis, *, requested: bool, focus: str | None, first: bool

@@ -20,9 +20,9 @@ from app.core.log.event import Event
 from app.core.log.events import BOOKKEEPING, Json
 from app.core.memory.cover import StoredSummary, cover_id
 from app.core.memory.digest.record import complete
-from app.core.plan.state import drops
 from app.core.plan.state.frontier import START, Frontier
 from app.core.plan.state.projection import project
+from app.core.plan.update import update_prefix
 from app.core.policy.groups import ViewFilter
 from app.core.record.evictions import disposition_runs, dispositions
 from app.core.tokens.counter import Counter
@@ -212,7 +212,7 @@ def _account(
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
     """Return the frontier with the log's newest prefix, the runs of equal disposition, and the log's faults."""
-    state = drops.update_prefix(events, frontier)
+    state = update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
     fates = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state, redacted)
     hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}

@@ -103,7 +103,7 @@ class PlannedMoment:
 
     def size(self, tokens: int) -> str:
         """Return tokens of the estimator in words, as the model's."""
-        return f"{self.budget.shown(tokens):,} tokens"
+        return f"{self.budget.provider_tokens(tokens):,} tokens"
 
 
 def declined(at: PlannedMoment) -> tuple[Declined, ...]:
@@ -117,7 +117,7 @@ def _expiry(at: PlannedMoment) -> Declined:
     shown = [item for item in at.context.perishable if item.shown]
     if not shown:
         return Declined(expiry.REDUCER, "nothing_eligible", "no event that is shown expires")
-    tokens = at.budget.shown(sum(item.tokens for item in shown))
+    tokens = at.budget.provider_tokens(sum(item.tokens for item in shown))
     detail = f"{_count(len(shown), 'event')} that expire are not due yet"
     return Declined(expiry.REDUCER, "not_due", detail, len(shown), tokens)
 
@@ -296,12 +296,12 @@ def _nothing_eligible(at: PlannedMoment, name: str) -> Declined:
     listed = ", ".join(f"{count} {_WORDS[found]}" for found, count in counts.most_common() if found in _WORDS)
     detail = f"no tool call or result may go: {listed}" if listed else "no tool call or result is shown whole"
     tokens = sum(item.tokens for item in whole)
-    return Declined(name, "nothing_eligible", detail, len(whole), at.budget.shown(tokens))
+    return Declined(name, "nothing_eligible", detail, len(whole), at.budget.provider_tokens(tokens))
 
 
 def _left(at: PlannedMoment, name: str, reason: Reason, detail: str, queue: Sequence[Candidate]) -> Declined:
     tokens = sum(one.item.tokens for one in queue)
-    return Declined(name, reason, detail, len(queue), at.budget.shown(tokens))
+    return Declined(name, reason, detail, len(queue), at.budget.provider_tokens(tokens))
 
 
 def _within_threshold(at: PlannedMoment) -> str:

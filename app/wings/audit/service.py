@@ -122,7 +122,7 @@ class Audit:
         request = ContextRequest(view=view)
         inputs = await self._assembly.load_inputs(tenant_id, external_id, request, from_memory=True)
         found = await asyncio.to_thread(next_reduction, inputs)
-        rows, shown = shown_evictions(inputs, found.evictions), inputs.budget.shown
+        rows, shown = shown_evictions(inputs, found.evictions), inputs.budget.provider_tokens
         return answer_of(
             schemas.NextEvictionsOut,
             found,

@@ -349,7 +349,7 @@ def exceeds_threshold(assembled: Assembled, conversation: CallConversation) -> b
     shown = [one for one in inputs.events if one.seq > after and one.rendered and one.type not in PREFIX]
     tokens = sum(one.tokens for one in (*assembled.rendered.plan.context.prefix, *shown))
     tokens += inputs.loaded.unread.tokens if inputs.loaded.unread.to_seq > after else 0
-    return inputs.budget.shown(tokens) > (requested.tokens or inputs.budget.window)
+    return inputs.budget.provider_tokens(tokens) > (requested.tokens or inputs.budget.window)
 
 
 def make_item(form: str, sealed: str, inputs: ContextInputs) -> dict[str, Json]:

@@ -195,7 +195,7 @@ def observe_context(request: ContextRequest, result: ContextAnswer | ContextErro
     grown = newly_left_out(result.assembled.inputs.loaded.frontier, epoch.frontier)
     for reducer, (events, tokens) in grown.items():
         EVICTED_EVENTS.labels(reducer).inc(events)
-        EVICTED_TOKENS.labels(reducer).inc(result.assembled.inputs.budget.shown(tokens))
+        EVICTED_TOKENS.labels(reducer).inc(result.assembled.inputs.budget.provider_tokens(tokens))
 
 
 def _failure(error: ContextError) -> str:

@@ -38,28 +38,28 @@ TIMELINE_STARTS = (0, 1, 3, 4)
 
 
 @pytest.mark.parametrize(
-    ("keep", "cut", "split", "start"),
+    ("keep", "cut", "split"),
     [
-        (10, 7, 2, 4),
-        (50, 7, 2, 4),
-        (55, 5, 2, 4),
-        (65, 4, None, 4),
-        (67, 3, None, 3),
-        (79, 1, None, 1),
-        (1000, 0, None, 0),
+        (10, 7, 2),
+        (50, 7, 2),
+        (55, 5, 2),
+        (65, 4, None),
+        (67, 3, None),
+        (79, 1, None),
+        (1000, 0, None),
     ],
 )
-def test_s0_08_vectors(keep: int, cut: int, split: int | None, start: int) -> None:
+def test_s0_08_vectors(keep: int, cut: int, split: int | None) -> None:
     index = forward(stop_by_tokens(TIMELINE, keep), CANDIDATES)
     assert index == cut
     point = choose(index, TIMELINE_TURNS, "prefix", 2, TIMELINE_STARTS)
-    assert point == (CutPoint(cut, split, start) if cut else None)
+    assert point == (CutPoint(cut, split) if cut else None)
 
 
 def test_s0_08_the_cut_backs_up_onto_what_is_no_message() -> None:
     """H U A [system message] H U with keep 12: the previous turn is split."""
     index = forward(stop_by_tokens((2, 10, 10, 5, 2, 10), 12), (0, 1, 2, 4, 5), bridges={3})
-    assert choose(index, (1, 1, 1, 1, 2, 2), "prefix", 2, (0, 1, 4, 5)) == CutPoint(3, 1, 1)
+    assert choose(index, (1, 1, 1, 1, 2, 2), "prefix", 2, (0, 1, 4, 5)) == CutPoint(3, 1)
 
 
 def test_s0_09_a_turn_starts_at_its_first_item_and_at_its_users_message() -> None:
@@ -72,17 +72,17 @@ def test_s0_09_a_turn_starts_at_its_first_item_and_at_its_users_message() -> Non
     log.user()
     assert cuts.turn_starts(context_of(log)) == {0, 1, 4}
     kept = [find_cut(context_of(log), ROOMY, Cut(keep_messages=n, split_turn="prefix")) for n in (1, 2, 3, 4)]
-    assert kept == [CutPoint(4, None, 4), CutPoint(3, 1, 1), CutPoint(2, 1, 1), CutPoint(1, None, 1)]
+    assert kept == [CutPoint(4, None), CutPoint(3, 1), CutPoint(2, 1), CutPoint(1, None)]
 
 
 @pytest.mark.parametrize(
     ("keep", "point"),
     [
-        (10, CutPoint(5, 2, 2)),
-        (50, CutPoint(5, 2, 2)),
-        (55, CutPoint(3, 2, 2)),
-        (65, CutPoint(2, None, 2)),
-        (66, CutPoint(1, 1, 0)),
+        (10, CutPoint(5, 2)),
+        (50, CutPoint(5, 2)),
+        (55, CutPoint(3, 2)),
+        (65, CutPoint(2, None)),
+        (66, CutPoint(1, 1)),
         (1000, None),
     ],
 )
@@ -128,7 +128,7 @@ def test_s4_08_of_two_calls_at_once_neither_loses_its_result(lean: str, cut: int
     log.result(two, 10)
     log.assistant(10)
     point = find_cut(context_of(log), ROOMY, Cut(keep_tokens=40, lean=lean, split_turn="prefix"))
-    assert point == CutPoint(cut, 1, 0)
+    assert point == CutPoint(cut, 1)
 
 
 def test_s4_08_when_only_results_lead_it_moves_forward() -> None:
@@ -202,20 +202,20 @@ def test_open_calls_and_pins_hold_their_rounds_together() -> None:
 def test_s0_29_what_becomes_of_a_split_turn(split_turn: str, cut: int) -> None:
     turns = (1, 1, 2, 2, 3, 3)
     split = 3 if split_turn == "prefix" else None
-    assert choose(5, turns, split_turn, 3, (0, 2, 4)) == CutPoint(cut, split, 4)
+    assert choose(5, turns, split_turn, 3, (0, 2, 4)) == CutPoint(cut, split)
 
 
 def test_s0_29_a_cut_inside_an_older_turn_advances_to_the_next() -> None:
     turns = (1, 1, 2, 2, 3, 3)
-    assert choose(1, turns, "advance", 3, (0, 2, 4)) == CutPoint(2, None, 2)
-    assert choose(3, turns, "protect_current", 3, (0, 2, 4)) == CutPoint(3, 2, 2)
+    assert choose(1, turns, "advance", 3, (0, 2, 4)) == CutPoint(2, None)
+    assert choose(3, turns, "protect_current", 3, (0, 2, 4)) == CutPoint(3, 2)
     assert choose(1, (1, 1, 1), "advance", 1, (0,)) is None
 
 
-def test_where_a_turn_starts_inside_a_round_it_is_not_cut_there_but_still_starts_there() -> None:
+def test_where_a_turn_starts_inside_a_round_it_is_not_cut_there() -> None:
     # a late result: call, user, result, assistant
     turns = (1, 2, 2, 2)
-    assert choose(3, turns, "prefix", 2, (0,)) == CutPoint(3, 2, 1)
+    assert choose(3, turns, "prefix", 2, (0,)) == CutPoint(3, 2)
     assert choose(3, turns, "protect_current", 2, (0,)) is None
 
 
@@ -226,8 +226,8 @@ def test_s0_06_what_is_kept_is_raised_to_the_newest_turns() -> None:
     few = Cut(keep_ratio=0.1, lean="forward", split_turn="prefix")
     raised = Cut(keep_ratio=0.1, keep_recent_turns=6, lean="forward", split_turn="prefix")
     budget = budget_for(Policy(reserve_tokens=0), 3_000, 0.0)
-    assert find_cut(context_of(log), budget, few) == CutPoint(17, None, 17)
-    assert find_cut(context_of(log), budget, raised) == CutPoint(14, None, 14)
+    assert find_cut(context_of(log), budget, few) == CutPoint(17, None)
+    assert find_cut(context_of(log), budget, raised) == CutPoint(14, None)
 
 
 def test_s4_09_nothing_to_cut() -> None:

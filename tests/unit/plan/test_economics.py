@@ -327,7 +327,7 @@ def test_a_session_pinned_above_its_threshold_opens_few_epochs() -> None:
         log.round(tokens=300)
         found = make_plan(log, policy, state, target=100_000, threshold=10_000)
         stalls += found.stalled is not None
-        size = f"the context's {found.context.tokens} tokens are above the threshold of 10000"
+        size = f"the context's {found.context.tokens} tokens are above the trigger of 10000"
         assert found.stalled is None or found.stalled.endswith(f" tokens, and {size}"), number
         if found.cause is not None:
             epochs += 1
@@ -347,8 +347,7 @@ def test_fixed_parts_above_the_threshold_stall_with_a_reason() -> None:
     assert again.cause is None
     size = again.context.tokens
     assert (
-        again.stalled
-        == f"no other eviction is allowed, and the context's {size} tokens are above the threshold of 10000"
+        again.stalled == f"no other eviction is allowed, and the context's {size} tokens are above the trigger of 10000"
     )
 
 

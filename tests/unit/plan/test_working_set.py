@@ -13,7 +13,7 @@ from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.economics import EconomicReducer
 from app.core.plan.reducers.fold import HealReducer
 from app.core.plan.state.frontier import START, Drop
-from app.core.plan.state.results import REPORT_TOKENS_MAX, WorkedFiles, found, held_content, ranked_files
+from app.core.plan.state.results import REPORT_TOKENS_MAX, WorkedFiles, held_content, ranked_files, short_search_results
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import PRESETS, Policy
 from app.core.tokens.budget import ROUND_SHARE, Budget
@@ -109,7 +109,7 @@ def test_short_results_of_searches_stay_for_the_turn_that_made_them() -> None:
     add_search(log, 801)
     add_call(log, "Bash", {"command": "make test"}, 500)
     context = log.plan(1_000_000).context
-    assert [list(found(context, calls)) for calls in (16, 3, 0)] == [[listing, search], [listing], []]
+    assert [list(short_search_results(context, calls)) for calls in (16, 3, 0)] == [[listing, search], [listing], []]
     reducer = EconomicReducer(DEFAULT.retention, DEFAULT.economics, CACHE, "cold")
     assert {listing, search} <= reducer.working_set(context, START)
 

@@ -7,9 +7,9 @@ from typing import Final
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.plan.state.context import Context
-from app.core.plan.state.drops import update_prefix
 from app.core.plan.state.frontier import Frontier
 from app.core.plan.state.projection import project
+from app.core.plan.update import update_prefix
 from app.core.render.formats.fit import Loss, prepare
 from app.core.render.formats.parts import is_own
 from app.core.render.request import arrange, write
@@ -66,7 +66,7 @@ def _notes(context: Context, state: Frontier, form: str, losses: Sequence[Loss])
         yield f"{_events_named(waiting)} without a result: shown with one that says so"
     if replaced := [one.seq for one in state.superseded]:
         yield f"{_events_named(replaced)} left out: a later system prompt or tool list took its place"
-    thinking = (item.event for item in context.items if item.event.reasons)
+    thinking = (item.event for item in context.items if item.event.has_reasoning)
     if foreign := [event.seq for event in thinking if not is_own(event.block, form)]:
         yield f"reasoning of {_events_named(foreign)} left out: only its own provider reads it"
     for what in sorted({loss.what for loss in losses}):

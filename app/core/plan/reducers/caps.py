@@ -19,7 +19,8 @@ from app.core.tokens.budget import Budget
 REDUCER: Final = "caps"
 CAUSE: Final = "cap"
 TOKENS_MIN: Final = 120
-"""The size from which a cap takes results; a budget, which can take others, spares more."""
+"""The size from which a cap stubs results. Other reductions spare larger ones too, since they have more to choose from.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,14 @@ def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | Non
     gone = sum(stub.saved for stub in before.state.stubs) + sum(drop.tokens for drop in before.state.drops)
     if saved >= max(gone, ROOM_SHARE * limit):
         return None
-    return f"the allowed evictions would save only {budget.shown(saved)} tokens, and {above_trigger(before, budget)}"
+    save = budget.provider_tokens(saved)
+    return f"the allowed evictions would save only {save} tokens, and {above_trigger(before, budget)}"
 
 
 def above_trigger(reduced: Reduced, budget: Budget) -> str:
     """Return the part of a stall's reason that compares the context's size with its trigger."""
-    size, most = budget.shown(reduced.context.tokens), budget.shown(budget.trigger)
-    return f"the context's {size} tokens are above the threshold of {most}"
+    size, most = budget.provider_tokens(reduced.context.tokens), budget.provider_tokens(budget.trigger)
+    return f"the context's {size} tokens are above the trigger of {most}"
 
 
 def last_unit_seq(context: Context) -> int:
@@ -48,8 +49,8 @@ def rewrite_cost(
 ) -> Callable[[Item], int]:
     """Return a function that returns the tokens to write to the cache again if an item changes.
 
-    Only items before `end` have a cost: there the cached part of the context ends. None: it ends where the last call
-    did.
+    `end` is the seq at which the cached part of the context ends; None: where the last call ended. Only items before it
+    have a cost.
 
     An automatic cache keeps everything before a changed item. A cache with markers keeps everything before the item's
     round, where an earlier request ended and left an entry, if a marker in the round reaches that entry. If not, or if
@@ -72,7 +73,7 @@ def rewrite_cost(
             )
         elif rounds.firsts[index] <= whole_to or not _within_reach(unit, cache.lookback_blocks):
             following = everything
-        following += cache.step_tokens - 1
+        following += cache.step_tokens - 1  # the provider caches whole steps
         return following if total - following >= cache.minimum_tokens else total
 
     return tokens
@@ -81,7 +82,8 @@ def rewrite_cost(
 def _tokens_before_units(context: Context, end: int) -> tuple[Sequence[int], int]:
     """Return the tokens before each unit, and the position of `end` among them.
 
-    The known sums do if no result arrived late and `end` begins a unit. Otherwise results after `end` do not count.
+    The sums of `rounds` are used if no result arrived late after `end` and `end` begins a unit. Else they are made
+    again, without items from `end` on.
     """
     rounds = context.rounds
     last = bisect_right(rounds.firsts, end) - 1
@@ -120,9 +122,9 @@ def earnings_so_far(context: Context, state: Frontier, cache: CacheProfile) -> f
 def baseline_cost(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> float:
     """Return the minimum cost of sending everything so far: all of it written once and read at each later call."""
     rounds = context.rounds
-    fixed = outside + context.tokens - rounds.shown
-    read = rounds.read + fixed * len(rounds.seqs)
-    return cache.write_price * (fixed + rounds.shown + state.saved) + cache.read_price * read
+    fixed = outside + context.tokens - rounds.tokens
+    read = rounds.read_tokens + fixed * len(rounds.seqs)
+    return cache.write_price * (fixed + rounds.tokens + state.saved) + cache.read_price * read
 
 
 def with_credit(

@@ -5,10 +5,10 @@ after it once, for (w - r) times its tokens, and saves r times the evicted token
 later calls is unknown, as in the ski rental problem. So candidates wait in a queue until carrying them has cost
 `factor` times the current cost of rewriting, or are evicted immediately if this call alone saves as much.
 
-This call may also be the last. So the cost of rewriting must be covered by the earnings of evictions so far (at a cold
-cache, where they are free, and with every call that did not read the evicted tokens, see `earnings`) and by the share
-`at_risk` of the cost of sending everything so far. Wherever a run ends, it has cost at most that share more than
-sending everything.
+This call may also be the last. Evictions earn at a cold cache, where they are free, and with every later call that
+does not read the evicted tokens (see `earnings`). These earnings and the share `at_risk` of the cost of sending
+everything so far must cover the rewriting. Wherever a run ends, it has cost at most that share more than sending
+everything.
 
 If the cache is cold, or the prefix is about to be rewritten anyway, rewriting costs nothing more, and the whole queue
 is evicted. Large results that a call kept out of the cache (`once`) are evicted at no cost.
@@ -25,7 +25,7 @@ from app.core.plan.reducers.once import OnceReducer
 from app.core.plan.reducers.retention import candidates
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier
-from app.core.plan.state.results import found, held_content, ranked_files
+from app.core.plan.state.results import held_content, ranked_files, short_search_results
 from app.core.plan.state.stubs import Candidate, apply_stubs, stubs_for
 from app.core.policy.groups import Economics, Retention
 from app.core.tokens.budget import Budget
@@ -111,7 +111,7 @@ class EconomicReducer:
     def working_set(self, context: Context, state: Frontier) -> Collection[int]:
         """Return the seqs of the newest file content and search results, which stay unless the budget demands it.
 
-        File content that a forced reduction left stays while the cache is warm: if it went at the next call, one
+        If a forced reduction spared file content, that stays while the cache is warm: if it went at the next call, one
         reduction would open two epochs. Where cache writes cost more, evictions wait longer anyway, and content stays
         visible for longer after it has left the set, so fewer calls suffice.
         """
@@ -120,7 +120,7 @@ class EconomicReducer:
         calls = ceil(calls * min(1.0, USUAL_SURCHARGE / surcharge)) if surcharge > 0 else calls
         was_forced = self.moment == "warm" and (state.folds or state.drops)
         files = context.worked_files.seqs() if calls and was_forced else frozenset(ranked_files(context, calls))
-        return files.union(found(context, calls))
+        return files.union(short_search_results(context, calls))
 
     def _is_covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
         """Return whether earnings cover the price of the stubs at their real size, which `due` can only estimate."""

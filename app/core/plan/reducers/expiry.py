@@ -24,7 +24,7 @@ EXPIRED_RESULT: Final = "[This result has expired. Recall it with seq {seq}.]"
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReducer:
-    """Takes expired events out. `now` is in epoch seconds; if it is None, nothing expires by time."""
+    """Takes expired events out. `now` is in Unix seconds; if it is None, nothing expires by time."""
 
     now: float | None
 
@@ -80,7 +80,7 @@ def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -
         if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
             dropped.append(unit)
         else:
-            has_reasoning = any(item.reasons for item in unit.items)
+            has_reasoning = any(item.has_reasoning for item in unit.items)
             for item in expired:
                 stub = _stub(item, context.counter, due[item.event.seq], may_hide=not has_reasoning)
                 stubs += [stub] if stub is not None else []

@@ -9,7 +9,7 @@ from app.core.log.events import EventType
 from app.core.memory.cover import COVER_SHARE, Summary, clip, fold_ends, refine, tiling
 from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Reduced
-from app.core.plan.state.drops import EXPIRY, kept_from_folding, rebuild_note
+from app.core.plan.state.drops import EXPIRY, rebuild_note
 from app.core.plan.state.frontier import NEWER, SPARSE, Drop, Fold, Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import count_summaries, summary_blocks
@@ -21,8 +21,8 @@ from app.core.tokens.counter import Counter
 
 REDUCER: Final = "fold"
 WIDE_SHARE: Final = 0.5
-"""The share of the goal below which a context with a policy's single or clipped summary has room to spare, which folded
-events then fill verbatim."""
+"""A context whose policy has the view `latest` or `clip` shows folded events verbatim only if it takes at most this
+share of the goal."""
 CUT_SHARE: Final = 0.25
 """The maximum share of the summaries that is cut to keep held content."""
 
@@ -33,7 +33,7 @@ class FoldReducer:
 
     It folds at least up to the seq `least_to`, as far as summaries reach; with `everything`, all that they cover.
     Events from `keep_from` on stay verbatim, the newest first, as far as the target allows. Held content
-    stays too (`held_content`), unless `working_set`, the knob of retention, is 0.
+    stays too (`held_content`), unless `working_set_calls` (`retention.working_set`) is 0.
     """
 
     tree: tuple[Summary, ...]
@@ -41,17 +41,12 @@ class FoldReducer:
     least_to: int = 0
     everything: bool = False
     keep_from: int | None = None
-    working_set: int = 0
+    working_set_calls: int = 0
 
     @lazy
     def ends(self) -> tuple[int, ...]:
         """The seqs up to which the log can be folded."""
         return fold_ends(self.tree)
-
-    @property
-    def last(self) -> int:
-        """The last seq that can be folded; 0 without a summary."""
-        return self.ends[-1] if self.ends else 0
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Fold the fewest events that bring the context within `budget.goal`, in the finest cover that fits.
@@ -60,11 +55,11 @@ class FoldReducer:
         is left, since one summary may cover far more than had to go. If no fold reaches the goal, the one that leaves
         the fewest tokens is taken. A fold that saves nothing is not made, unless `least_to` demands it.
         """
-        first_end = max(state.folded_to, self.fold_end(self.least_to), 1)
+        first_end = max(state.folded_to, fold_end(self.least_to, self.ends), 1)
         choices = [to_seq for to_seq in self.ends if to_seq >= first_end]
         if not choices:
             return Reduced(context, state)
-        held = held_content(context, self.working_set, budget.goal)
+        held = held_content(context, self.working_set_calls, budget.goal)
         weights = _Weights(context, state, context.counter, held)
         to_seq, total = self._choose_end(weights, budget, choices)
         if self.least_to <= state.folded_to and total >= context.tokens:
@@ -91,7 +86,7 @@ class FoldReducer:
         return to_seq, totals[to_seq]
 
     def _shown_from(self, weights: "_Weights", cover: Sequence[Summary], end: int, room: int, budget: Budget) -> int:
-        """Return the first covered seq that stays verbatim, by the room and the newest part of a retry or `force`."""
+        """Return the seq from which covered events stay as far as `room` allows, or a retry's or forced newest part."""
         slack, over = int(SLACK * budget.goal), allowed_excess(budget.goal, budget.trigger)
         start = end + 1 if self.everything else weights.verbatim_from(end, room, slack, over)
         if self.keep_from is None or self.keep_from >= start:
@@ -106,41 +101,60 @@ class FoldReducer:
 
         Events after them that are shown and covered too stay verbatim, if the context is then within the trigger.
         """
-        lost_to = self.heal_to(state)
+        lost_to = heal_to(state, self.ends)
         if not lost_to:
             return Reduced(context, state)
-        cover = tiling(self.tree, 1, max(state.folded_to, self.fold_end(lost_to)))
-        held = held_messages(context, budget.goal) if self.working_set else ()
+        cover = tiling(self.tree, 1, max(state.folded_to, fold_end(lost_to, self.ends)))
+        held = held_messages(context, budget.goal) if self.working_set_calls else ()
         verbatim = fold(context, state, cover, self.rules, shown_from=lost_to + 1, held=held)
         if verbatim.context.tokens <= budget.trigger:
             return verbatim
         return replace(self, least_to=lost_to).reduce(context, budget, state)
 
-    def fold_end(self, seq: int) -> int:
-        """Return the first end of a fold that includes `seq`, or the last end there is; 0 for seq 0."""
-        return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
 
-    def heal_to(self, state: Frontier) -> int:
-        """Return the last dropped seq that a summary covers by now, 0 without one. Drops by expiry are not healed."""
-        lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
-        return max((min(d.to_seq, self.last) for d in lost), default=0)
+def fold_end(seq: int, ends: Sequence[int]) -> int:
+    """Return the first of a tree's `fold_ends` that includes `seq`, or the last one; 0 for seq 0 or without any."""
+    return next((to_seq for to_seq in ends if to_seq >= seq), max(ends, default=0)) if seq else 0
+
+
+def heal_to(state: Frontier, ends: Sequence[int]) -> int:
+    """Return the last dropped seq that a summary covers by now, 0 without one. Drops by expiry are not healed."""
+    last = max(ends, default=0)
+    return max((min(d.to_seq, last) for d in state.drops if d.from_seq <= last and d.reducer != EXPIRY), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class HealReducer:
-    """Folds dropped events that a summary covers by now; `working_set` as in `FoldReducer`."""
+    """Folds dropped events that a summary covers by now; `working_set_calls` as in `FoldReducer`."""
 
     tree: tuple[Summary, ...]
     rules: Summarize
-    working_set: int = 0
+    working_set_calls: int = 0
 
     def idle(self, context: Context, state: Frontier) -> bool:
         """Return whether there is nothing to heal."""
-        return not FoldReducer(self.tree, self.rules).heal_to(state)
+        return not heal_to(state, fold_ends(self.tree))
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Apply `FoldReducer.heal`."""
-        return FoldReducer(self.tree, self.rules, working_set=self.working_set).heal(context, budget, state)
+        return FoldReducer(self.tree, self.rules, working_set_calls=self.working_set_calls).heal(context, budget, state)
+
+
+def kept_from_folding(context: Context, held: Collection[int] = ()) -> frozenset[int]:
+    """Return seqs that no fold removes: protected events, the rounds of those in `held`, and the running turn's rounds
+    with events that expire by age.
+
+    Summaries leave out expiring events, so folding them would lose them before their time.
+    """
+    stays = set(context.protected)
+    passing = {i.event.seq for i in context.perishable if i.event.expires_by_age and i.event.turn == context.turn}
+    passing.update(held)
+    if passing:
+        for unit in context.units:
+            seqs = {item.event.seq for item in unit.all_items}
+            if not passing.isdisjoint(seqs):
+                stays |= seqs
+    return frozenset(stays)
 
 
 class _Weights:
@@ -251,7 +265,7 @@ def fold_all(
     Events in `held` stay verbatim, the first ones first, as far as the target allows if the summaries are shortened by
     at most CUT_SHARE; a report and a plan in any case. `known` are the tree and the summaries that the state names.
     """
-    last = FoldReducer(tree, rules).last
+    last = max(fold_ends(tree), default=0)
     if not last or last < done.state.folded_to:
         return shrink(done, budget, known, rules)
     said = [seq for seq in held_messages(done.context, budget.goal) if seq in held]

@@ -2,16 +2,16 @@
 
 It runs only above the target and removes no more than needed, the least valuable first:
 
-1. The oldest units before the policy's newest part (`Cut`; without one, those of earlier turns) are dropped, with one
-   note for all of them.
+1. The oldest units before the policy's newest part (`Cut`; if nothing is older than that, the units of earlier turns)
+   are dropped, with one note for all of them.
 2. The largest results are shortened to their head and tail.
 3. Older results become stubs.
 4. The oldest of all other units are dropped, except the newest unit.
 5. Results are shortened further.
 
 Protected units are never dropped. The first step reduces to `budget.low`, the last one to the target, those between to
-`budget.low` if the policy sets no newest part, else to the target. All steps first spare the events in `held`, and run
-again without sparing them if the context still does not fit.
+the target, or to `budget.low` if the cut leaves nothing older and `most` is not given. All steps first spare the events
+in `held`, and run again without sparing them if the context still does not fit.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -48,8 +48,8 @@ SYSTEM: Final = EventType.SYSTEM_MESSAGE
 class LastResortReducer:
     """Brings a context within its target; `cut` is the newest part that the policy keeps, of at most `most` tokens.
 
-    `held` are the seqs that go last. If `most` is given, a context no larger than its newest part is only brought down
-    to the target.
+    `held` are the seqs that go last. With `most`, a context that consists of its newest part alone loses nothing
+    in the first step.
     """
 
     cut: Cut

@@ -104,7 +104,7 @@ class OnceReducer:
         if self.retention.working_set and _is_worked_on(context, event):
             return False
         unit = bisect_right(rounds.firsts, event.call_seq or event.seq) - 1
-        in_front = self.outside + context.tokens - rounds.shown + rounds.tokens_before[unit]
+        in_front = self.outside + context.tokens - rounds.tokens + rounds.tokens_before[unit]
         return in_front >= self.cache.minimum_tokens
 
 

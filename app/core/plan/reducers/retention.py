@@ -33,7 +33,7 @@ EVICTABLE: Final = "evictable"
 
 @dataclass(frozen=True, slots=True)
 class Evictable:
-    """The candidates of a context without forced ones, in log order, kept with it and extended as it grows.
+    """The candidates of a context if nothing is forced, in log order, kept with it and extended as it grows.
 
     `results` are the seqs of the results that `keep_last` counts, by tool if it counts them separately.
     """

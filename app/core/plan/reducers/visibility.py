@@ -24,7 +24,7 @@ class NewestDecision:
     """The newest decision about the event `seq`: hidden, or to be shown again. `number` counts a session's decisions.
 
     `replacement` is shown in place of a hidden event; without one the event is left out, where that is legal. `path` is
-    the file path by which it was hidden, None if it was hidden by its seq.
+    the first path that a hidden event is about, however it was named; None if it is about none, or shown again.
     """
 
     seq: int
@@ -120,12 +120,12 @@ def may_not_be_hidden(event: Event, context: Context) -> bool:
     """Return whether an event may never be hidden: it is pinned, the running turn's message, an open call, or holds
     reasoning. (`Context.protected` is about dropping.)"""
     is_request = event.type is EventType.USER_MESSAGE and event.turn == context.turn
-    return event.pinned or is_request or event.reasons or event.seq in context.open_calls
+    return event.pinned or is_request or event.has_reasoning or event.seq in context.open_calls
 
 
 def fixed_seqs(context: Context) -> frozenset[int]:
     """Return the seqs of rounds that show a model's reasoning: providers want it back with all that followed it."""
-    rounds = (unit.all_items for unit in context.units if any(item.reasons for item in unit.items))
+    rounds = (unit.all_items for unit in context.units if any(item.has_reasoning for item in unit.items))
     return frozenset(item.event.seq for items in rounds for item in items)
 
 

@@ -52,7 +52,7 @@ def _cut_by_tokens(all_units: tuple[Unit, ...], turn: int, budget: Budget, most:
     total, cut = per_turn.get(turn, 0), turn
     for number in sorted((t for t in per_turn if t < turn), reverse=True):
         total += per_turn[number]
-        if budget.shown(total) > most:
+        if budget.provider_tokens(total) > most:
             break
         cut = number
     return cut

@@ -34,11 +34,11 @@ NOTHING_UNREAD: Final = Unread()
 
 @dataclass(frozen=True)
 class Context:
-    """The events to send, in log order; their `tokens` are compared with the threshold and the target.
+    """The content to send: `items` in log order and all that surrounds them.
 
-    `prefix` holds the effective system prompts and tools, `summaries` the blocks that replace the oldest part of the
-    log. `ephemeral_tokens` counts content injected after the conversation. `shown_again` holds the seqs that were
-    decided to be shown again.
+    `tokens` counts all of it, and is compared with the trigger and the target. `prefix` holds the effective system
+    prompts and tools, `summaries` the blocks that replace the oldest part of the log. `ephemeral_tokens` counts content
+    injected after the conversation. `shown_again` holds the seqs that were decided to be shown again.
     """
 
     items: tuple[Item, ...]
@@ -91,7 +91,7 @@ class Context:
         for seq, item in new.items():
             at = bisect_left(self.seqs, seq)
             before, items[at] = items[at], item
-            same_rounds = same_rounds and before.reasons == item.reasons
+            same_rounds = same_rounds and before.has_reasoning == item.has_reasoning
             if item.event.turn == self.turn:
                 current += item.tokens - before.tokens
             else:
@@ -321,7 +321,7 @@ def _continues_round(last: Item, event: Event) -> bool:
     kind = last.event.type
     if kind not in ASSISTANT_SIDE:
         return False
-    return kind is EventType.TOOL_CALL or event.type is EventType.TOOL_CALL or last.reasons
+    return kind is EventType.TOOL_CALL or event.type is EventType.TOOL_CALL or last.has_reasoning
 
 
 def units(items: Iterable[Item]) -> tuple[Unit, ...]:

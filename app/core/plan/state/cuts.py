@@ -40,7 +40,7 @@ def reasoning(context: Context) -> frozenset[int]:
     return frozenset(
         index
         for index in range(len(items))
-        if index == 0 or not (items[index - 1].event.reasons and items[index].event.type in ASSISTANT_SIDE)
+        if index == 0 or not (items[index - 1].event.has_reasoning and items[index].event.type in ASSISTANT_SIDE)
     )
 
 
@@ -73,14 +73,10 @@ def _speaks(item: Item) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CutPoint:
-    """A cut that removes items[:index]. `split_turn` is the turn that it splits, None if it falls between turns.
-
-    `turn_start` is the index at which the turn of items[index] begins: `index` itself, unless that turn is split.
-    """
+    """A cut that removes items[:index]. `split_turn` is the turn that it splits, None if it falls between turns."""
 
     index: int
     split_turn: int | None
-    turn_start: int
 
 
 def stop_by_tokens(tokens: Sequence[int], keep: int) -> int | None:
@@ -123,29 +119,26 @@ def back(stop: int | None, legal: Sequence[int]) -> int:
     return max(before, default=min(legal, default=0))
 
 
-def choose(cut: int, turns: Sequence[int], split_turn: str, running: int, starts: Collection[int]) -> CutPoint | None:
-    """Adjust `cut` to whole turns as `split_turn` requires; None if nothing would be removed.
+def choose(index: int, turns: Sequence[int], mode: str, running: int, starts: Collection[int]) -> CutPoint | None:
+    """Adjust a cut at `index` to whole turns as `mode` (`Cut.split_turn`) requires; None if nothing would be removed.
 
     `prefix` lets a cut split any turn, `protect_current` any but the running one. `advance` lets it split none: the cut
     moves to the next turn's start, at most to the running turn's. `starts` are the legal turn starts.
     """
-    begins = next((index for index, turn in enumerate(turns) if turn == running), len(turns))
-    if split_turn != "prefix" and cut > begins:
-        cut = max((index for index in starts if index <= begins), default=0)
-    if split_turn == "advance" and cut not in starts:
-        cut = min((index for index in starts if index > cut), default=max(starts, default=0))
-    if not 0 < cut < len(turns):
+    begins = next((at for at, turn in enumerate(turns) if turn == running), len(turns))
+    if mode != "prefix" and index > begins:
+        index = max((start for start in starts if start <= begins), default=0)
+    if mode == "advance" and index not in starts:
+        index = min((start for start in starts if start > index), default=max(starts, default=0))
+    if not 0 < index < len(turns):
         return None
-    if cut in starts:
-        return CutPoint(cut, None, cut)
-    own = (index for index in starts if index < cut and turns[index] == turns[cut])
-    return CutPoint(cut, turns[cut], max(own, default=turns.index(turns[cut])))
+    return CutPoint(index, None if index in starts else turns[index])
 
 
 ALWAYS: Final = (pairing, reasoning)
 KEEP_TOKENS_MAX: Final = 16_000
-"""The maximum of the newest part that gets no summary, unless the policy's cut sets its size. A view with a smaller
-window may need summaries of newer events; those that a view does not need, it does not show."""
+"""The maximum size of the newest part, for which no summary is written, if the policy's cut has no size of its own. It
+is small because a view with a smaller window may need summaries that others do not show."""
 
 
 def newest_part(policy: Policy, budget: Budget) -> Cut:
@@ -159,7 +152,7 @@ def newest_part(policy: Policy, budget: Budget) -> Cut:
 def default_cut(policy: Policy, budget: Budget) -> Cut:
     """Return the cut that keeps `summarize.keep_ratio` of the (untightened) target, at most KEEP_TOKENS_MAX."""
     keep = min(int(max(budget.target, budget.fallback_target) * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
-    return Cut(keep_tokens=max(1, budget.shown(keep)), split_turn="prefix")
+    return Cut(keep_tokens=max(1, budget.provider_tokens(keep)), split_turn="prefix")
 
 
 def room_for_newest(context: Context, budget: Budget) -> int:

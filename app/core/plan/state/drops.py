@@ -1,4 +1,4 @@
-"""Drops that the budget demands, and the note of what was dropped."""
+"""Drops of units and of the unread part, and the note about them."""
 
 from bisect import bisect_right
 from collections import Counter as Tally
@@ -11,7 +11,7 @@ from app.core.log.events import ASSISTANT_SIDE, EventType
 from app.core.memory.digest.calls import modifications
 from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Reduced, Unit
-from app.core.plan.state.frontier import Drop, Frontier, LeftOut, Superseded, merge_drops
+from app.core.plan.state.frontier import Drop, Frontier, LeftOut, merge_drops
 from app.core.plan.state.stubs import VISIBILITY
 
 EXPIRY: Final = "expiry"
@@ -98,7 +98,7 @@ def without_names(left_out: LeftOut) -> LeftOut:
 
 
 def rebuild_note(context: Context, state: Frontier) -> Reduced:
-    """Write the note again from the remaining drops; no note if only expired events are dropped."""
+    """Count the note again from the remaining drops, which record no turns or calls; no note if all are by expiry."""
     noted = [drop for drop in state.drops if drop.reducer != EXPIRY]
     if not noted:
         after = replace(state, left_out=LeftOut(), note="", note_tokens=0)
@@ -157,28 +157,6 @@ UNREAD: Final = "older_than_what_fits"
 """The reason recorded for drops of the unread part."""
 
 
-def update_prefix(events: Sequence[Event], state: Frontier) -> Frontier:
-    """Make the newest system prompts and tool list effective, and mark the earlier ones as superseded.
-
-    Prompts that no conversation event separates take effect together. Of the unread part of the log, `events` may hold
-    only a prompt that takes effect.
-    """
-    spoken = state.floor
-    for event in events:
-        if event.rendered:
-            spoken = max(spoken, event.seq)
-        elif event.type is EventType.SYSTEM_PROMPT and event.seq > state.system_seq:
-            if spoken < state.system_seq and any(e.seq == state.system_seq for e in events):
-                state = replace(state, system_before=state.system_seqs, system_seq=event.seq)
-            else:
-                for seq in state.system_seqs:
-                    state = _supersede(events, state, seq)
-                state = replace(state, system_before=(), system_seq=event.seq)
-        elif event.type is EventType.TOOLS and event.seq > state.tools_seq:
-            state = replace(_supersede(events, state, state.tools_seq), tools_seq=event.seq)
-    return state
-
-
 def drop_unread(context: Context, state: Frontier) -> Frontier:
     """Drop the unread part of the log, except folded events and the events that must stay, which were read.
 
@@ -225,36 +203,6 @@ def drop_unread(context: Context, state: Frontier) -> Frontier:
             ),
         ),
     )
-
-
-def adopt_late_results(context: Context, state: Frontier) -> Frontier:
-    """Adopt results that arrived after later events: show them directly after their calls, as providers demand."""
-    late = {seq for unit in context.units for seq in unit.late_results} - set(state.adopted)
-    return replace(state, adopted=tuple(sorted({*state.adopted, *late}))) if late else state
-
-
-def kept_from_folding(context: Context, held: Collection[int] = ()) -> frozenset[int]:
-    """Return seqs that no fold removes: protected events, the rounds of those in `held`, and the running turn's rounds
-    with events that expire by age.
-
-    Summaries leave out expiring events, so folding them would lose them before their time.
-    """
-    stays = set(context.protected)
-    passing = {i.event.seq for i in context.perishable if i.event.expires_by_age and i.event.turn == context.turn}
-    passing.update(held)
-    if passing:
-        for unit in context.units:
-            seqs = {item.event.seq for item in unit.all_items}
-            if not passing.isdisjoint(seqs):
-                stays |= seqs
-    return frozenset(stays)
-
-
-def _supersede(events: Sequence[Event], state: Frontier, seq: int) -> Frontier:
-    old = next((e for e in events if e.seq == seq), None)
-    if old is None:
-        return state
-    return replace(state, superseded=(*state.superseded, Superseded(seq, old.tokens)))
 
 
 def _gaps(first: int, last: int, taken: Sequence[int]) -> list[tuple[int, int]]:

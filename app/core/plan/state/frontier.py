@@ -62,15 +62,21 @@ OLDER, SPARSE, NEWER = "older", "sparse", "newer"
 class Fold:
     """The summary `id`, which replaces the events from_seq..to_seq; if not `shown`, one line reports it as left out.
 
-    `tokens` counts the summary as shown, `saved` the tokens saved against the events. At most `chars` characters of it
-    are shown (0: all); if `ordered`, the sections that must not be lost come first. `recall` is as in `Stub`. If
-    `joined`, it is shown in one text with the others, else in a message of its own; if `dated`, under a line on the age
-    of its states. `follows` of the last fold says which messages come after the summaries: SPARSE ones that were kept,
-    up to a line that ends them, or only NEWER ones; it is empty in epochs of earlier versions, or OLDER, with which the
-    header does not mention the gaps between such messages. If the last fold is `precise`, the line on the age of states
-    is there only if a summary has any, and headings mark the turns that the previous summary began; epochs of earlier
-    versions are not. Its `settled` are checksums of the lines, in any of the summaries, that newer messages settled
-    when they were folded, and that are left out.
+    * `tokens` counts the summary as shown, `saved` the tokens saved against the events.
+    * At most `chars` characters of it are shown (0: all); `ordered`: the sections that must not be lost come first.
+    * `recall` is as in `Stub`.
+    * `joined`: it is shown in one text with the others, else in a message of its own.
+    * `dated`: it is shown under a line on the age of its states.
+
+    Only on the last fold:
+
+    * `follows`: NEWER: only newer messages follow the summaries. SPARSE: first kept messages of the folded part, up to
+      a line that ends them. In epochs of earlier versions: OLDER, like SPARSE, but the header does not mention gaps; or
+      empty, without the line.
+    * `precise`: the line on the age of states is there only if a summary has any, and headings mark the turns that the
+      previous summary began. False in epochs of earlier versions.
+    * `settled`: checksums of the lines, in any of the summaries, that newer messages settled when they were folded, and
+      that are left out.
     """
 
     id: str

@@ -42,9 +42,9 @@ class Item:
         return self.stub is None or self.stub.tokens > 0
 
     @property
-    def reasons(self) -> bool:
+    def has_reasoning(self) -> bool:
         """Whether the item shows a model's reasoning."""
-        return self.event.reasons and (self.stub is None or self.stub.chars > 0)
+        return self.event.has_reasoning and (self.stub is None or self.stub.chars > 0)
 
     def without_unshown(self) -> "Item":
         """Return the item without its event's body if a stub shows nothing of it; the same object if unchanged."""
@@ -93,8 +93,8 @@ class Rounds:
     each.
 
     `seqs` are the first seqs of the model's replies; consecutive units of the model are one reply. `last` is the first
-    seq of the last such unit, `ends` whether it is the last unit and has no results. `shown` are the tokens of all
-    units, `read` the sum over all replies of the tokens before each. `late` is the seq of the last late result.
+    seq of the model's last unit; `ends`: that unit is the last of all and has no results. `tokens` are those of all
+    units, `read_tokens` the sum over all replies of the tokens before each. `late` is the seq of the last late result.
 
     `replied_at` is the time of the last reply. `pauses` are the seconds between a reply and the one before it, with
     the reply's seq, in order, without those that a later pause equals or exceeds.
@@ -103,8 +103,8 @@ class Rounds:
     firsts: tuple[int, ...] = ()
     tokens_before: tuple[int, ...] = ()
     seqs: tuple[int, ...] = ()
-    shown: int = 0
-    read: int = 0
+    tokens: int = 0
+    read_tokens: int = 0
     late: int = 0
     last: int = 0
     ends: bool = False
@@ -116,13 +116,13 @@ class Rounds:
         added = list(units)
         in_front: list[int] = []
         replies: list[Event] = []
-        shown, read, last, ends = self.shown, self.read, self.last, self.ends
+        tokens, read, last, ends = self.tokens, self.read_tokens, self.last, self.ends
         at, pauses = self.replied_at, list(self.pauses)
         for unit in added:
-            in_front.append(shown)
+            in_front.append(tokens)
             models = unit.first.type in ASSISTANT_SIDE
             if models and not ends:
-                read += shown
+                read += tokens
                 replies.append(unit.first)
                 while at is not None and pauses and pauses[-1][0] <= unit.first.at - at:
                     pauses.pop()
@@ -131,13 +131,13 @@ class Rounds:
                 at = unit.first.at
             last = unit.first.seq if models else last
             ends = models and not unit.results
-            shown += unit.tokens
+            tokens += unit.tokens
         return Rounds(
             firsts=self.firsts + tuple([unit.first.seq for unit in added]),
             tokens_before=self.tokens_before + tuple(in_front),
             seqs=self.seqs + tuple([event.seq for event in replies]),
-            shown=shown,
-            read=read,
+            tokens=tokens,
+            read_tokens=read,
             late=max([self.late, *[unit.late for unit in added]]),
             last=last,
             ends=ends,
@@ -148,13 +148,13 @@ class Rounds:
     def reweighed(self, added: Mapping[int, int]) -> "Rounds":
         """Return the rounds after some units have grown: `added` maps the positions of units to the tokens they gain.
 
-        The position after the last of these units is that of a unit which is not among them.
+        A change of the unit that would come next is ignored: `rounds_before` leaves out the context's last unit.
         """
         before: list[int] = []
-        start = more = read = 0
+        start, more, read = 0, 0, self.read_tokens
         for at in sorted(added.keys() - {len(self.firsts)}):
             before += [tokens + more for tokens in self.tokens_before[start : at + 1]]
             read += added[at] * (len(self.seqs) - bisect_right(self.seqs, self.firsts[at]))
             more, start = more + added[at], at + 1
         before += [tokens + more for tokens in self.tokens_before[start:]]
-        return replace(self, tokens_before=tuple(before), shown=self.shown + more, read=self.read + read)
+        return replace(self, tokens_before=tuple(before), tokens=self.tokens + more, read_tokens=read)

@@ -29,8 +29,8 @@ def project(
     """Build the context of `events` under the frontier `state`."""
     stubs = {stub.seq: stub for stub in state.stubs}
     kept = frozenset(state.kept)
-    hides = shows != SHOW_ALL
-    hidden = _hidden_calls(events, shows) if hides else frozenset()
+    filters = shows != SHOW_ALL
+    filtered_calls = _filtered_calls(events, shows) if filters else frozenset()
 
     def reached(seq: int) -> bool:
         return seq > state.floor or seq in kept
@@ -41,9 +41,9 @@ def project(
     for event in events:
         if event.seq in front:
             prefix.append(event)
-        elif event.rendered and reached(event.seq) and not (hides and _is_hidden(event, hidden, shows)):
+        elif event.rendered and reached(event.seq) and not (filters and _is_filtered(event, filtered_calls, shows)):
             if event.call_seq is not None and not reached(event.call_seq):
-                continue  # the result of a hidden call that is too old to be read
+                continue  # its call was dropped or folded
             stub = stubs.get(event.seq)
             items.append(Item(event, stub.tokens if stub else event.tokens, stub))
     return Context(
@@ -59,14 +59,14 @@ def project(
     )
 
 
-def _hidden_calls(events: Iterable[Event], shows: ViewFilter) -> frozenset[int]:
+def _filtered_calls(events: Iterable[Event], shows: ViewFilter) -> frozenset[int]:
     return frozenset(e.seq for e in events if e.type is EventType.TOOL_CALL and shows.leaves_out(e.type, e.author))
 
 
-def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: ViewFilter) -> bool:
-    """Return whether the view leaves an event out; a result is left out with its call, so that pairs stay whole."""
+def _is_filtered(event: Event, filtered_calls: frozenset[int], shows: ViewFilter) -> bool:
+    """Return whether the view's filter leaves an event out; a result goes with its call, so that pairs stay whole."""
     if event.type is EventType.TOOL_RESULT:
-        return event.call_seq in hidden_calls or shows.leaves_out_type(event.type)
+        return event.call_seq in filtered_calls or shows.leaves_out_type(event.type)
     return shows.leaves_out(event.type, event.author)
 
 
@@ -86,19 +86,19 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
     if rules.view == "clip":
         text = wording.archive(_clipped(cover, shown), recall=not unrecallable)
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
-    hidden = sum(summary.id not in shown for summary in cover)
+    omitted = sum(summary.id not in shown for summary in cover)
     if all(fold.joined for fold in folds):
         last = replace(folds[-1], dated=all(fold.dated for fold in folds))
         joined = [
             replace(s, text=without_lines(s.text, last.settled, precise=last.precise)) for s in cover if s.id in shown
         ]
-        text = wording.join_summaries(joined, hidden, recall=not unrecallable, last=last)
+        text = wording.join_summaries(joined, omitted, recall=not unrecallable, last=last)
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     texts = {s.to_seq: wording.summary(s, recall=s.id not in unrecallable) for s in cover if s.id in shown}
-    if hidden:
+    if omitted:
         first = min(texts, default=cover[-1].to_seq)
         texts[first] = "\n\n".join(
-            filter(None, (wording.omitted_line(hidden, recall=not unrecallable), texts.get(first)))
+            filter(None, (wording.omitted_line(omitted, recall=not unrecallable), texts.get(first)))
         )
     return tuple(Block(kind, seq, text, replaced=True) for seq, text in sorted(texts.items()))
 
@@ -116,8 +116,8 @@ def _as_shown(summary: Summary, fold: Fold) -> Summary:
 
 
 def _clipped(cover: Sequence[Summary], shown: Collection[str]) -> Clipped:
-    hidden = [index for index, summary in enumerate(cover) if summary.id not in shown]
-    if not hidden:
+    omitted = [index for index, summary in enumerate(cover) if summary.id not in shown]
+    if not omitted:
         return Clipped(tuple(cover))
-    first, last = hidden[0], hidden[-1] + 1
+    first, last = omitted[0], omitted[-1] + 1
     return Clipped(tuple(cover[:first]), tuple(cover[first:last]), tuple(cover[last:]))

@@ -77,24 +77,25 @@ FOUND_TOKENS_MAX: Final = 800
 """The size above which a result of a search or a listing leaves the working set."""
 FOUND_SHARE: Final = 0.1
 """The maximum share of what a forced reduction's goal leaves after the prefix that these results may take."""
-DELETED: Final = 5
-"""The factor by which the old text of an edit is longer than the new one from which it only deletes."""
-SHARE: Final = 0.7
+DELETION_FACTOR: Final = 5
+"""An edit only deletes if its old text is more than this many times as long as the new one."""
+FILES_SHARE: Final = 0.7
 """The maximum share of a reduction's goal, the prefix aside, that the newest content of files may take."""
 REPORT_TOKENS_MAX: Final = 800
+"""The size above which the report that the newest request follows does not stay."""
 REPORT_SHARE: Final = 0.06
-"""The size above which the report that the newest request follows does not stay: in tokens, and as a share of what the
-goal leaves after the prefix."""
+"""Its maximum share of what the goal leaves after the prefix."""
 PLAN_TURNS: Final = 3
+"""The number of turns for which a plan stays."""
 PLAN_SHARE: Final = 0.15
+"""Its maximum share of what the goal leaves after the prefix."""
 PLAN_TOKENS_MIN: Final = 150
-"""The number of turns for which a plan stays, its maximum share of what the goal leaves after the prefix, and the size
-below which a message is none."""
+"""The size below which a message is not a plan."""
 _TITLE: Final = re.compile(r"^#{1,4} \S", re.M)
 FAILURE_CALLS: Final = 20
 """The number of newest calls among which a check that failed is looked for."""
 FAILURE_TOKENS_MAX: Final = 1_500
-"""The size above which its output does not stay."""
+"""The largest output of a failed check that stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def ranked_files(context: "Context", calls: int | None = None) -> tuple[int, ...
     return tuple(sorted(ranks, key=lambda seq: (ranks[seq], -seq)))
 
 
-def found(context: "Context", calls: int) -> Iterator[int]:
+def short_search_results(context: "Context", calls: int) -> Iterator[int]:
     """Yield the seqs of the short results of searches and listings among the newest `calls` calls of the running turn.
 
     The next steps often use several of the places found.
@@ -204,7 +205,7 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     may quote are worth more than anything else that could stay. Empty if no working set is kept (`calls` is 0).
     """
     free = _free(context, goal)
-    room, listed = int(SHARE * free), int(FOUND_SHARE * free)
+    room, listed = int(FILES_SHARE * free), int(FOUND_SHARE * free)
     held = list(held_messages(context, goal)) if calls else []
     failure = open_failure(context) if calls else None
     content = map(context.item, ranked_files(context) if calls else ())
@@ -212,7 +213,7 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
         if item.stub is None and item.tokens <= room:
             held.append(item.event.seq)
             room -= item.tokens
-    for item in filter(None, map(context.item, found(context, calls))):
+    for item in filter(None, map(context.item, short_search_results(context, calls))):
         if item.stub is None and item.tokens <= listed and item.event.seq not in held:
             held.append(item.event.seq)
             listed -= item.tokens
@@ -265,7 +266,7 @@ def last_plan(context: "Context", most: int) -> Item | None:
 def open_failure(context: "Context") -> Item | None:
     """Return the result of the running turn's newest check that failed and has not passed since; None without one.
 
-    Only one that is shown whole and is not large.
+    None also if that result is a stub or large.
     """
     passed: list[Check] = []
     for pair in reversed(context.paired_results[-FAILURE_CALLS:]):
@@ -293,7 +294,7 @@ def _only_deletes(call: Event) -> bool:
         [value for name in names if isinstance(value := call.arguments.get(name), str)]
         for names in (OLD_TEXTS, NEW_TEXTS)
     )
-    return bool(old and new) and len(new[0]) * DELETED < len(old[0])
+    return bool(old and new) and len(new[0]) * DELETION_FACTOR < len(old[0])
 
 
 def _writes_all(call: Event) -> bool:

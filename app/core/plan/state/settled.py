@@ -1,8 +1,8 @@
 """Lines of summaries that messages after them settle: failures, runs of checks, tasks, steps of a plan, next steps.
 
-Where another summary follows, messages and next steps that only announce the agent's next actions are settled too, and
-lines on nothing. The lines are left out as long as what settles them is shown with the summary. They are kept
-as checksums, so that they quote nothing of a log and stay the same if the summary is shortened.
+If another summary follows, so are announcements of the agent's next actions, and lines such as "Nothing was said or
+done". The lines are left out as long as what settles them is shown with the summary. They are kept as checksums, so
+that they quote nothing of a log and stay the same if the summary is shortened.
 """
 
 import re
@@ -21,21 +21,22 @@ from app.core.memory.digest.sentences import sentences
 from app.core.memory.extractive.sections import LATEST, NOTHINGS
 from app.core.memory.extractive.statements import is_narration
 
+# `-(?<=^-)` means `^-`, but is found faster.
 FAILED_COMMAND: Final = re.compile(r"-(?<=^-) `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
 FAILED_CHANGE: Final = re.compile(r"-(?<=^-) The last attempt to change (\S+) in this part failed\.\n?", re.M)
 EDITED: Final = re.compile(r"-(?<=^-) (?:Changed|Wrote|Deleted) ", re.M)
 """Lines on changes in the words of a summary without a model; see `app/core/memory/extractive/work.py`."""
 ANNOUNCED_CALLS: Final = 3
-"""The number of later calls from which the announced ones are taken to be among them."""
+"""After this many later calls, the announced ones count as made."""
 TURNS_PAST: Final = 3
-"""The number of later turns after which a failed command counts as history, if files were changed after it."""
+"""After this many later turns, a failed command counts as settled if files were changed after it."""
 UNRESOLVED_LINE: Final = re.compile(r"-(?<=^-) Not resolved when this part ended: [^\n]*\n?", re.M)
 _ANNOUNCED: Final = re.compile(
     r"- (?:(?:First|Next|Now|Then),? )?(?:I['’]ll|I will|I['’]m going to|Let me|Let['’]s) ", re.I
 )
 """A next step in the agent's own words, as opposed to a plan that a model wrote."""
 STATE_MARK: Final = re.compile(r"^\[(\w+)\] ")
-"""Lines on states in a summary without a model. Their first character is found faster than a line's beginning."""
+"""The state at the beginning of a command's line."""
 _NOW: Final = re.compile(r"(?:Now|Next|First|Then),? [a-z]")
 """The beginning of an announcement without a pronoun."""
 _HEADING: Final = re.compile(r"#{1,3} |<")
@@ -95,7 +96,7 @@ class _Later:
     def _ran(self, command: str, *, has_failed: bool) -> bool:
         """Return whether a command, or a check that covers it, ran again with a known outcome.
 
-        A command that failed counts as replaced by one of its programs that succeeded.
+        A command that failed is settled by one of its programs that succeeded.
         """
         checks = checks_of(command)
         if len(checks) == 1:
@@ -115,7 +116,7 @@ def settled_lines(summaries: Sequence[Summary], events: Sequence[Event]) -> tupl
 
     The events are newer than the summaries, and shown.
     """
-    settled = [line for one, after in pairwise(summaries) for line in _overtaken(one, after, summaries[-1].last_turn)]
+    settled = [line for one, after in pairwise(summaries) for line in _settled_by(one, after, summaries[-1].last_turn)]
     stated = [found for one in summaries for found in _lines(one.text)]
     if stated and (calls := answered_calls(events)):
         later = _Later(calls, ended_turn=events[0].turn < events[-1].turn)
@@ -123,9 +124,9 @@ def settled_lines(summaries: Sequence[Summary], events: Sequence[Event]) -> tupl
     return tuple(dict.fromkeys(map(_checksum, settled)))
 
 
-def _overtaken(summary: Summary, after: Summary, turn: int) -> Iterator[str]:
-    """Yield the lines that the next summary, or the turns until the newest one's `turn`, have overtaken."""
-    is_past = turn - summary.last_turn >= TURNS_PAST and EDITED.search(after.text)
+def _settled_by(summary: Summary, after: Summary, last_turn: int) -> Iterator[str]:
+    """Yield the lines that the next summary, or the turns up to the newest summary's last one, settle."""
+    is_past = last_turn - summary.last_turn >= TURNS_PAST and EDITED.search(after.text)
     for heading, line in _lines(summary.text):
         announces = _announces(line) if heading == LATEST else heading == "## Next Steps" and _ANNOUNCED.match(line)
         if announces or line.startswith(NOTHINGS) or (is_past and FAILED_COMMAND.match(line)):

@@ -1,8 +1,8 @@
 """Several summaries as one text: their words one after the other, and each of their tagged sections once.
 
 Failures that a later summary reports as fixed, or reports again, are removed, as are plans that are older than an edit,
-and a check that passed before later edits is marked. A check that failed before them is named in the words of its part
-alone. Names that the rest of the text shows are removed.
+and a check that passed before later edits is marked. A check that failed before them is named only in the words of its
+own summary. Names that the rest of the text shows are removed.
 """
 
 import re
@@ -23,7 +23,7 @@ _BARE: Final = re.compile(r"#(?<=^#)#{0,2}[^\n]*\n(?=\[\.\.\. )", re.M)
 """A heading with nothing under it but a line about omitted content."""
 _NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
 """An entry of a section of names: a name, or a name with its number."""
-_TOKEN: Final = re.compile(r"[\w./@~:-]*\w")
+_POSSIBLE_NAME: Final = re.compile(r"[\w./@~:-]*\w")
 _END: Final = re.compile(r"[./](?=(.*))")
 _PASSED, _FAILED = "[ok] ", "[error] "
 _BEFORE_EDITS: Final = "before the last edits"
@@ -90,7 +90,7 @@ def _unite(texts: tuple[str, ...]) -> Union:
             if not (tag in _QUOTES and line.removeprefix("- ") in all_words):
                 found[tag].pop(key, None)
                 line = _mark_old(line) if is_old and tag == "commands" else line
-                # A later part need not list its run of a check that failed before the edits.
+                # A failure before later edits says nothing about now.
                 if not (is_old and line.startswith(_FAILED) and _OLD.search(line)):
                     found[tag][key] = line
     for path in found["modified-files"]:
@@ -140,7 +140,7 @@ def _drop_old_failures(
 
     `passed`, `failed` and `modified` are the checks, commands and files of later summaries.
 
-    If it is older than an edit or a pass, its problems are left out too, and if older than an edit, its plans.
+    Unresolved problems go too if a later summary names an edit or a passed check, and plans if it names an edit.
     """
 
     def line(found: re.Match[str]) -> str:
@@ -171,15 +171,15 @@ def _drop_visible_names(found: Mapping[str, Mapping[str, str]], words: Iterable[
     """Return the names without those in the words, in another section or at the end of a longer name."""
     names = found["identifiers"]
     others = (line for tag, lines in found.items() if tag != "identifiers" for line in lines.values())
-    shown = set(_TOKEN.findall("\n".join(others))).union(*map(_tokens, words)) if names else set()
+    shown = set(_POSSIBLE_NAME.findall("\n".join(others))).union(*map(_possible_names, words)) if names else set()
     shown.update(_END.findall("\n".join((*shown, *names))))
     return {name: name for name in names if name not in shown}
 
 
 @lru_cache(maxsize=TEXTS_CACHED)
-def _tokens(words: str) -> frozenset[str]:
+def _possible_names(words: str) -> frozenset[str]:
     """Return what may be a name in the words of a summary, which are the same in most unions that it is in."""
-    return frozenset(_TOKEN.findall(words))
+    return frozenset(_POSSIBLE_NAME.findall(words))
 
 
 def _drop_passed_failures(lines: Mapping[str, str]) -> dict[str, str]:

@@ -65,7 +65,7 @@ TOOLS_NAMED_MAX: Final = 6
 OUTCOME_CHARS_MAX: Final = 120
 ARGUMENT_CHARS_MAX: Final = 300
 ARGUMENT_CHARS_KEPT: Final = 80
-EPOCH: Final = "1970-01-02"
+UNKNOWN_BEFORE: Final = "1970-01-02"
 """Times before this count as unknown."""
 _REST: Final = " Of that part, only messages that are still needed follow."
 _DATED: Final = " Failures, open tasks and plans are as of the end of each summary"
@@ -142,15 +142,17 @@ def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:
     return f"{text[:chars]}\n[... {cut} characters left out{hint} ...]\n{text[-chars:]}"
 
 
-def join_summaries(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True, last: Fold = WITHOUT_FOLD) -> str:
-    """Join summaries into one text under a line on the part that they replace; `hidden` older ones are not shown.
+def join_summaries(
+    shown: Sequence[Summary], omitted: int = 0, *, recall: bool = True, last: Fold = WITHOUT_FOLD
+) -> str:
+    """Join summaries into one text under a line on the part that they replace; `omitted` older ones are not shown.
 
     `last` is the fold of the last one; it says how the line and the headings are worded.
     """
     rest = _FOLLOWS[last.follows] if last.dated else _REST
     if last.precise and not any(_STATES.search(one.text) for one in shown):
         rest = rest.replace(f"{_DATED}; the messages", " The messages").replace(f"{_DATED}.", "")
-    gap = f"[{hidden} earlier summar{'ies' if hidden != 1 else 'y'} left out.]" if hidden else ""
+    gap = f"[{omitted} earlier summar{'ies' if omitted != 1 else 'y'} left out.]" if omitted else ""
     if not shown:
         return gap
     hint = "; what was said and done there can be recalled" if recall else ""
@@ -178,7 +180,9 @@ def _span(summary: Summary, before: int = 0) -> str:
     first, last = max(1, summary.first_turn), summary.last_turn
     begun = f"{first} (continued)" if first == before else str(first)
     turns = f"turn{f's {begun} to {last}' if last > first else f' {begun}'}" if last else ""
-    starts, ends = (at[:16].replace("T", " ") if at > EPOCH else "" for at in (summary.starts_at, summary.ends_at))
+    starts, ends = (
+        at[:16].replace("T", " ") if at > UNKNOWN_BEFORE else "" for at in (summary.starts_at, summary.ends_at)
+    )
     if starts[:10] == ends[:10]:
         ends = ends[11:] if ends != starts else ""
     times = " to ".join(filter(None, (starts, ends)))
@@ -195,7 +199,7 @@ def summary(summary: Summary, *, recall: bool = True) -> str:
 
 
 def abridge_summary(text: str, chars: int, *, ordered: bool) -> str:
-    """Return the first `chars` characters of a summary, up to the end of a word, and the number of missing ones.
+    """Return the first `chars` characters of a summary, up to the end of a word, and a line on the missing ones.
 
     If `ordered`, the sections that must not be lost come first. A section that is cut open is closed.
     """
@@ -217,7 +221,7 @@ def _in_order(text: str) -> str:
 
 
 def omitted_line(count: int, *, recall: bool = True) -> str:
-    """Return the line in place of `count` hidden summaries, where the others are messages of their own."""
+    """Return the line in place of `count` omitted summaries, where the others are messages of their own."""
     hint = "; their events can be recalled by seq" if recall else ""
     return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{hint}.]"
 
