@@ -1,9 +1,9 @@
 """Expiry of single events: by turns, by the clock, by a newer event."""
 
-from app.core.log.events import EventType
+from app.core.log.events import Draft, EventType
 from app.core.plan.pipeline import Plan
 from app.core.record.evictions import dispositions, evictions
-from tests.unit.builders import Log
+from tests.unit.builders import COUNTER, Log
 from tests.unit.plan.test_economics import ROOM, economic_policy, make_plan
 
 
@@ -97,3 +97,14 @@ def test_open_pinned_and_requested_events_do_not_expire() -> None:
     asked = log.user(body={"content": "go", "ttl_seconds": 1}, at=0.0)
     found = make_plan(log, economic_policy(), now=10.0, target=ROOM)
     assert {texts_of(log, found)[seq] for seq in (pinned, call, asked)} == {"verbatim"}
+
+
+def test_i2_the_replacement_of_a_system_message_counts_the_wrapping_of_one() -> None:
+    log = Log()
+    log.user()
+    body = {"content": "be brief", "ttl_turns": 1, "replacement": "[over]"}
+    reminder = log.add(EventType.SYSTEM_MESSAGE, 60, body=body)
+    log.user()
+    found = make_plan(log, economic_policy())
+    item = next(item for item in found.context.items if item.event.seq == reminder)
+    assert item.tokens == COUNTER.event(Draft(EventType.SYSTEM_MESSAGE, content="[over]"))

@@ -19,8 +19,7 @@ from app.core.tokens.budget import Budget
 REDUCER: Final = "caps"
 CAUSE: Final = "cap"
 TOKENS_MIN: Final = 120
-"""The size from which a cap stubs results. Other reductions spare larger ones too, since they have more to choose from.
-"""
+"""The size from which a cap stubs results. Other reductions spare larger ones too: they have more to choose from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from app.core.plan.state.context import Context, Reduced, Unit
 from app.core.plan.state.drops import EXPIRY, drop_units
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
-from app.core.plan.state.stubs import apply_stubs
+from app.core.plan.state.stubs import apply_stubs, replaced_by
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 
@@ -126,5 +126,4 @@ def _stub(item: Item, counter: Counter, reason: str, *, may_hide: bool) -> Stub 
         if event.type is not EventType.TOOL_RESULT:
             return None
         text = EXPIRED_RESULT.format(seq=event.seq)
-    tokens = counter.result(text) if event.type is EventType.TOOL_RESULT else counter.message(text)
-    return Stub(event.seq, 0, tokens, max(0, event.tokens - tokens), REDUCER, reason, text)
+    return replaced_by(event, text, counter, REDUCER, reason)

@@ -86,7 +86,7 @@ class FoldReducer:
         return to_seq, totals[to_seq]
 
     def _shown_from(self, weights: "_Weights", cover: Sequence[Summary], end: int, room: int, budget: Budget) -> int:
-        """Return the seq from which covered events stay as far as `room` allows, or a retry's or forced newest part."""
+        """Return the first covered seq that stays, as `room` allows; a retry or `force` also keeps its newest part."""
         slack, over = int(SLACK * budget.goal), allowed_excess(budget.goal, budget.trigger)
         start = end + 1 if self.everything else weights.verbatim_from(end, room, slack, over)
         if self.keep_from is None or self.keep_from >= start:

@@ -9,7 +9,7 @@ from app.core.log.events import EventType, Json, Part, canonical_json, read_json
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
-from app.core.plan.state.stubs import apply_stubs, limited_for
+from app.core.plan.state.stubs import apply_stubs, limited_for, replaced_by
 from app.core.plan.state.wording import Limits, limited
 from app.core.policy.groups import TtlPruning
 from app.core.tokens.budget import Budget
@@ -142,7 +142,7 @@ def _is_idle(rules: TtlPruning, now: float, used_at: float) -> bool:
 class TtlReducer:
     """Prunes a context when the view's last call, `used_at`, is `ttl_seconds` less `buffer_seconds` ago, or longer.
 
-    `now` and `used_at` are in epoch seconds; if either is None, nothing is pruned. `recall`: the notice explains how to
+    `now` and `used_at` are in Unix seconds; if either is None, nothing is pruned. `recall`: the notice explains how to
     recall the cut content.
     """
 
@@ -189,7 +189,7 @@ def _turns(context: Context) -> list[int]:
 def _stub_older(item: Item, context: Context, rules: TtlPruning) -> Stub | None:
     event = item.event
     if event.type is EventType.TOOL_RESULT:
-        return _replaced(item, context, prune_result(event, rules), "older_than_recent_turns")
+        return replaced_by(event, prune_result(event, rules), context.counter, REDUCER, "older_than_recent_turns")
     if event.type is EventType.TOOL_CALL:
         return limited_for(
             event, limits_of(rules, rules.field_chars), context.counter, REDUCER, "older_than_recent_turns"
@@ -197,23 +197,17 @@ def _stub_older(item: Item, context: Context, rules: TtlPruning) -> Stub | None:
     if (event.body or {}).get("path") is None:
         return None
     text = prune_content(event, rules)
-    return None if text is None else _replaced(item, context, text, "older_than_recent_turns")
+    return None if text is None else replaced_by(event, text, context.counter, REDUCER, "older_than_recent_turns")
 
 
 def _stub_bulky(item: Item, context: Context, rules: TtlPruning, images: frozenset[int]) -> Stub | None:
     event = item.event
     if event.type is EventType.TOOL_RESULT and searches_or_fetches(event.tool):
-        return _replaced(item, context, prune_result(event, rules), "looked_up_again")
+        return replaced_by(event, prune_result(event, rules), context.counter, REDUCER, "looked_up_again")
     content = (event.body or {}).get("content")
     if event.seq not in images and media_chars(content) > rules.base64_chars:
-        return _replaced(item, context, without_media(content), "bulky_media")
+        return replaced_by(event, without_media(content), context.counter, REDUCER, "bulky_media")
     return None
-
-
-def _replaced(item: Item, context: Context, text: str, reason: str) -> Stub:
-    result = item.event.type is EventType.TOOL_RESULT
-    tokens = context.counter.result(text) if result else context.counter.message(text)
-    return Stub(item.event.seq, 0, tokens, item.event.tokens - tokens, REDUCER, reason, text)
 
 
 def _images_that_stay(context: Context, rules: TtlPruning) -> frozenset[int]:

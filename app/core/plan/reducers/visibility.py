@@ -9,9 +9,8 @@ from app.core.log.events import EventType
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.frontier import Frontier, Stub
 from app.core.plan.state.items import Item
-from app.core.plan.state.stubs import VISIBILITY, apply_stubs
+from app.core.plan.state.stubs import VISIBILITY, apply_stubs, replaced_by
 from app.core.tokens.budget import ROOM_SHARE, Budget
-from app.core.tokens.counter import SYSTEM_TOKENS, Counter
 
 REDUCER: Final = VISIBILITY
 REASON: Final = "hidden"
@@ -110,9 +109,10 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
         must_say = event.seq in fixed or (event.type is EventType.TOOL_RESULT and call is None)
         if not words and must_say:
             words = HIDDEN.format(seq=event.seq)
-        stubs[event.seq] = _stub(event, words, context.counter)
-        if not words and call is not None:
-            stubs[call.seq] = _stub(call, None, context.counter)
+        if words:
+            stubs[event.seq] = replaced_by(event, words, context.counter, REDUCER, REASON)
+        else:
+            stubs |= {gone.seq: Stub(gone.seq, 0, 0, gone.tokens, REDUCER, REASON) for gone in (event, call) if gone}
     return stubs
 
 
@@ -160,13 +160,3 @@ def show_as_stub(item: Item, stub: Stub | None) -> Item | None:
 
 def _is_hidden(item: Item) -> bool:
     return item.stub is not None and item.stub.reducer == REDUCER
-
-
-def _stub(event: Event, words: str | None, counter: Counter) -> Stub:
-    if not words:
-        return Stub(event.seq, 0, 0, event.tokens, REDUCER, REASON)
-    if event.type is EventType.TOOL_RESULT:
-        tokens = counter.result(words)
-    else:
-        tokens = counter.message(words) + (SYSTEM_TOKENS if event.type is EventType.SYSTEM_MESSAGE else 0)
-    return Stub(event.seq, 0, tokens, max(0, event.tokens - tokens), REDUCER, REASON, words)

@@ -17,7 +17,7 @@ from app.core.plan.state.items import Item
 from app.core.plan.state.projection import count_summaries, summary_blocks
 from app.core.plan.state.wording import Limits, noted_files
 from app.core.policy.groups import Summarize
-from app.core.tokens.counter import Counter
+from app.core.tokens.counter import SYSTEM_TOKENS, Counter
 
 STUB_TOKENS: Final = 50
 """Approximate tokens of a stub without identifiers."""
@@ -46,6 +46,13 @@ def stub_for(event: Event, context: Context, reducer: str, reason: str, keeps: S
         return None
     saved = event.tokens - tokens
     return Stub(event.seq, 0, tokens, saved, reducer, reason, keeps=tuple(keeps), outcome=outcome)
+
+
+def replaced_by(event: Event, text: str, counter: Counter, reducer: str, reason: str) -> Stub:
+    """Return the stub that shows `text` in place of an event."""
+    tokens = counter.result(text) if event.type is EventType.TOOL_RESULT else counter.message(text)
+    tokens += SYSTEM_TOKENS if event.type is EventType.SYSTEM_MESSAGE else 0
+    return Stub(event.seq, 0, tokens, max(0, event.tokens - tokens), reducer, reason, text)
 
 
 def _outcome(result: Event, context: Context) -> str:
