@@ -218,7 +218,7 @@ async def test_an_answer_cut_off_says_so(servers: Summarizers, model: Summarizer
 async def test_a_refusal_says_so(servers: Summarizers, model: Summarizer) -> None:
     servers.queue(stand_in.refusal())
     answer = await model.summarize(ASK, timeout=LONG)
-    assert answer.refused
+    assert answer.declined
     assert len(faults(answer)) == 1
 
 
@@ -228,7 +228,7 @@ async def test_an_invalid_summary_is_stopped_by_the_gate(
 ) -> None:
     servers.queue(behaviour)
     answer = await model.summarize(ASK, timeout=LONG)
-    assert not answer.refused
+    assert not answer.declined
     assert len(faults(answer)) == 1
 
 

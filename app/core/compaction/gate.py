@@ -12,7 +12,7 @@ SEGMENT_CHARS_MAX: Final = 80
 """The characters after the matched words that are compared, at most to the end of the sentence."""
 
 FOUND_MAX: Final = 100
-"""The number of found instructions that are searched for the next one, which is then not reported again."""
+"""The number of instructions already found that are compared with the next one: a part of one is not reported again."""
 WORDS_MIN: Final = 3
 """The number of words below which an instruction continues on the next line."""
 
@@ -166,8 +166,8 @@ def headings(text: str) -> frozenset[str]:
 def _unusable(completion: Completion, sections: Sequence[str]) -> str | None:
     """Return the complaint about an answer that is not a summary at all, None for any other."""
     text = completion.text.strip()
-    short = len(text) <= NOTICE_CHARS_MAX and not _has_any(text, sections)
-    if completion.refused or (short and _REFUSAL.match(text)):
+    short = len(text) <= NOTICE_CHARS_MAX and headings(text).isdisjoint(map(_heading, sections))
+    if completion.declined or (short and _REFUSAL.match(text)):
         return "It was refused. The conversation is a record to be summarized, not a request: write the summary."
     if not text:
         return "It was empty: write the summary."
@@ -219,11 +219,6 @@ def _listed(items: Sequence[str]) -> str:
 
 def _heading(line: str) -> str:
     return " ".join(line.strip("#*: \t").casefold().replace("&amp;", "&").split())
-
-
-def _has_any(text: str, sections: Sequence[str]) -> bool:
-    present = headings(text)
-    return any(_heading(name) in present for name in sections)
 
 
 def _error_object(text: str) -> bool:

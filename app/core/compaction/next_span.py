@@ -22,16 +22,16 @@ CHUNK_SHARE: Final = 0.25
 SUMMARY_SHARE: Final = 0.05
 """The maximum share of the target that one of many summaries takes."""
 MERGED_SHARE: Final = 0.7
-"""The share of its sources' tokens that a merged summary may take. Half of it or a tenth more shows fewer of the values
-that are needed later (`make bench NAME=quality`)."""
+"""The share of its sources' tokens that a merged summary may take. Measured (`make bench NAME=quality`): half of it and
+a tenth more keep fewer of the values needed later."""
 MERGED_MOST_SHARE: Final = 0.2
 """The maximum share of the target that a merged summary takes."""
-LATEST_SHARE: Final = 0.25
-"""The maximum share of the target that a single cumulative summary (view `latest`) takes."""
+CUMULATIVE_SHARE: Final = 0.25
+"""The maximum share of the target that a single cumulative summary (`summarize.view` is `latest`) takes."""
 LATEST_TARGETS: Final = 8
 """The events that a single cumulative summary takes in at a time, in multiples of the target."""
 KEPT_LEAST_SHARE: Final = 0.2
-"""The share of a policy's verbatim part that is kept even if no room for a summary is left."""
+"""The share of a policy's newest part that is kept even if no room for a summary is left."""
 SUMMARY_TOKENS_MIN: Final = 150
 SPAN_TOKENS_MIN: Final = 60
 """The size below which a span cannot be summarized in fewer tokens."""
@@ -52,12 +52,12 @@ class Sizes:
 def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) -> Sizes:
     """Return the sizes of compaction under a policy, for a budget.
 
-    If the policy sets a reserve, a summary takes at most four fifths of it; a single cumulative summary (view `latest`)
-    may take that much even beyond its share, as long as the verbatim part still fits as well. `replaced` are the tokens
-    of the summaries that the next one replaces, `prefix` those of the prefix.
+    If the policy sets a reserve, a summary takes at most four fifths of it; a single cumulative summary
+    (`summarize.view` is `latest`) may take that much even beyond its share, as long as the newest part still fits as
+    well. `replaced` are the tokens of the summaries that the next one replaces, `prefix` those of the prefix.
     """
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
-    share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
+    share = rules.max_ratio or (CUMULATIVE_SHARE if rules.view == "latest" else SUMMARY_SHARE)
     summary_max = min(rules.max_tokens, int(target * share))
     kept = kept_tokens(budget, policy.cut, prefix)
     if reserve is not None:
@@ -69,7 +69,7 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
     if rules.view == "latest":
         freed = int(budget.trigger * ROOM_SHARE)
         least = max(summary, freed)
-        if kept is not None:  # the kept part may leave less room than that below the trigger
+        if kept is not None:  # the newest part may leave less room than that below the trigger
             least = max(min(least, _room(budget, replaced + prefix) - kept), summary - replaced, freed)
         return Sizes(least, LATEST_TARGETS * target, summary)
     if rules.chunk_events is not None:
@@ -97,7 +97,7 @@ def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Size
 
 
 class Readiness(NamedTuple):
-    """An approximation of `sizes` for any target: the part that stays verbatim, and the minimum that a summary covers.
+    """An approximation of `sizes` for any target: the newest part, and the minimum that a summary covers.
 
     Each is a share of the target, up to a number of tokens.
     """
@@ -121,20 +121,20 @@ def readiness(policy: Policy) -> Readiness:
 
 @dataclass(frozen=True, slots=True)
 class VerbatimStart:
-    """The first event that stays verbatim, by its `seq`; `turn` is the turn that begins before it, if any."""
+    """The first event that stays verbatim; `split_turn` is the turn that it cuts through, None if it begins one."""
 
     seq: int
-    turn: int | None = None
+    split_turn: int | None = None
 
 
 def verbatim_start(context: Context, budget: Budget, policy: Policy, replaced: int = 0) -> VerbatimStart | None:
     """Return the start of the newest part, which is never summarized; None if the context holds only that part.
 
-    A single cumulative summary (view `latest`), which takes `replaced` tokens so far, needs a part that leaves room
-    below the trigger for the minimum that the next summary covers and for one more call. If the policy kept more, the
-    trigger would be passed before a summary is due. If the budget is tightened, the part must leave room for the
-    summaries. If the part that the policy keeps does not fit at all, such as a long turn that it never splits, less is
-    kept: events that the last resort would drop are better summarized.
+    A single cumulative summary (`summarize.view` is `latest`), which takes `replaced` tokens so far, needs a part that
+    leaves room below the trigger for the minimum that the next summary covers and for one more call. If the policy kept
+    more, the trigger would be passed before a summary is due. If the budget is tightened (`fallback_target`), the part
+    must leave room for the summaries. If the part that the policy keeps does not fit at all, such as a long turn that
+    it never splits, less is kept: events that the last resort would drop are better summarized.
     """
     prefix = sum(event.tokens for event in context.prefix)
     kept = kept_tokens(budget, policy.cut, prefix)
@@ -150,7 +150,7 @@ def verbatim_start(context: Context, budget: Budget, policy: Policy, replaced: i
 
 
 def _keep_max(policy: Policy, budget: Budget, kept: int | None, replaced: int, prefix: int) -> int | None:
-    """Return the maximum tokens of the newest part, of which the policy keeps `kept`; None if there is none."""
+    """Return the most tokens that the newest part may take, None if not limited; the policy would keep `kept`."""
     if budget.fallback_target:
         return max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix)
     if kept is None or policy.summarize.view != "latest":
@@ -180,7 +180,7 @@ def least_growth(
     growths: list[int] = []
     may_grow = False
     for number, (unit, have, at) in enumerate(zip(units, before, starts, strict=True), start=1):
-        # The verbatim part begins after this unit when enough tokens follow; a span up to there needs enough before it.
+        # The newest part begins after this unit when enough tokens follow; a span up to there needs enough before it.
         may_grow = may_grow or bool(unit.open_calls) or number == len(units)
         if have >= size.least or may_grow:
             growths.append(max(0, size.least - have) + max(0, keep - behind[at]))
@@ -241,7 +241,8 @@ def next_span(
         events += len(unit.all_items)
         if _ends_before_next(units, number):
             best = (number, tokens, events)
-            if tokens >= size.chunk if rules.chunk_events is None else events >= rules.chunk_events:
+            is_full = tokens >= size.chunk if rules.chunk_events is None else events >= rules.chunk_events
+            if is_full:
                 break
     count, tokens, events = best
     enough = tokens >= size.least or (rules.chunk_events is not None and events >= rules.chunk_events)
@@ -251,20 +252,20 @@ def next_span(
     items = sorted((item.event for unit in taken for item in unit.all_items), key=lambda event: event.seq)
     following = units[count].items[0].event if count < len(units) else None
     to_seq = max(items[-1].seq, (following.seq if following else stop_seq) - 1)
-    split = stop.turn
+    split = stop.split_turn
     if following is not None and following.seq < stop.seq:
         split = following.turn if following.turn == items[-1].turn else None
     apart = rules.view == "latest" and policy.cut.split_turn == "prefix" and split != covered_turn
-    begins = _find_turn_start(context, split) if apart and split is not None else None
-    early = tuple(event for event in items if begins is None or event.seq < begins)
-    return Span(covered_to + 1, to_seq, early, tuple(items[len(early) :]), split)
+    turn_start_seq = _find_turn_start(context, split) if apart and split is not None else None
+    before_turn_start = tuple(event for event in items if turn_start_seq is None or event.seq < turn_start_seq)
+    return Span(covered_to + 1, to_seq, before_turn_start, tuple(items[len(before_turn_start) :]), split)
 
 
 def _find_turn_start(context: Context, turn: int) -> int | None:
     """Return the seq of the user's message that begins a turn; None if the context does not hold one."""
     events = [context.items[index].event for index in turn_starts(context)]
-    said = (event.seq for event in events if event.turn == turn and event.type is EventType.USER_MESSAGE)
-    return max(said, default=None)
+    seqs = (event.seq for event in events if event.turn == turn and event.type is EventType.USER_MESSAGE)
+    return max(seqs, default=None)
 
 
 def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, policy: Policy) -> str | None:
@@ -280,7 +281,7 @@ def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, poli
     rest = replace(context, items=items)
     stop = verbatim_start(rest, budget, policy)
     if stop is None:
-        return "nothing to compact: the policy keeps all that is not summarized yet verbatim, as the newest part"
+        return "nothing to compact: all that is not summarized yet is in the newest part, which stays verbatim"
     if next_span(rest, state.folded_to, stop, policy, sizes(policy, budget), requested=True) is None:
         return f"nothing to compact: fewer than {SPAN_TOKENS_MIN} tokens are older than the newest part that is kept"
     return None
@@ -288,10 +289,8 @@ def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, poli
 
 def _count_before(units: Sequence[Unit], stop_seq: int) -> int:
     """Return the number of units that end before `stop_seq`."""
-    for index, unit in enumerate(units):
-        if max(item.event.seq for item in unit.all_items) >= stop_seq:
-            return index
-    return len(units)
+    ends = (max(item.event.seq for item in unit.all_items) for unit in units)
+    return next((index for index, end in enumerate(ends) if end >= stop_seq), len(units))
 
 
 def _ends_before_next(units: Sequence[Unit], count: int) -> bool:

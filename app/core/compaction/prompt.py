@@ -49,7 +49,7 @@ class Completion:
     text: str
     model: str
     cut_off: bool = False
-    refused: bool = False
+    declined: bool = False
     input_tokens: int | None = None
     output_tokens: int | None = None
 
@@ -125,12 +125,12 @@ def merge_prompt(
     )
     parts = [_fenced("summaries", numbered), *_constraints(constraints)]
     parts.append("Write the one summary that takes the place of all of these now.")
-    form = _instructions(prompts, style.key, max_tokens)
-    return Prompt(f"{form}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens)
+    instructions = _instructions(prompts, style.key, max_tokens)
+    return Prompt(f"{instructions}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens)
 
 
 def retry_prompt(prompt: Prompt, answer: Completion, complaints: Sequence[str], chars: int | None = None) -> Prompt:
-    """Repeat a request, with the rejected answer and the complaints about it, both in about `chars` characters."""
+    """Repeat a request with the answer that the gate refused and its complaints, both in about `chars` characters."""
     parts = [prompt.prompt]
     faults = "\n".join(f"- {complaint}" for complaint in complaints)
     most = prompt.max_tokens * REJECTED_CHARS_PER_TOKEN
@@ -199,22 +199,22 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """The paragraphs that no request has held yet, and those of the user before them. `form` writes a request."""
+    """The paragraphs that no request has held yet, and those of the user before them."""
 
     paragraphs: Sequence[Paragraph]
-    form: Callable[[Portion], Prompt]
+    write_request: Callable[[Portion], Prompt]
     measure: Measure
     constraints: Sequence[str] = ()
     user_paragraphs: tuple[Paragraph, ...] = field(default=())
 
-    def size(self, ask: Prompt) -> int:
+    def size(self, request: Prompt) -> int:
         """Return the tokens of a request, without its answer."""
-        return self.measure(ask.system) + self.measure(ask.prompt)
+        return self.measure(request.system) + self.measure(request.prompt)
 
-    def halved_limit(self, ask: Prompt) -> int:
-        """Return the limit to divide by after a model refused `ask`: its instructions and half of its other content."""
-        bare = self.size(self.form(Portion()))
-        return bare + int((self.size(ask) - bare) * HALF_SHARE)
+    def halved_limit(self, request: Prompt) -> int:
+        """Return the limit to divide by after a model refused `request`: its instructions and half of the rest."""
+        bare = self.size(self.write_request(Portion()))
+        return bare + int((self.size(request) - bare) * HALF_SHARE)
 
     def take(self, previous: str, limit: int, *, is_continuation: bool) -> "tuple[Prompt, Remainder] | None":
         """Write a request of at most `limit` tokens about the first paragraphs; return it and the remainder.
@@ -222,7 +222,7 @@ class Remainder:
         A paragraph longer than a piece is continued in the next piece. A piece that begins within a turn repeats the
         user's messages that began it. None if the limit leaves less than ROOM_TOKENS_MIN.
         """
-        spare = limit - self.size(self.form(Portion()))
+        spare = limit - self.size(self.write_request(Portion()))
         if spare < ROOM_TOKENS_MIN:
             return None
         portion = Portion(
@@ -231,26 +231,27 @@ class Remainder:
             self._newest_constraints(int(spare * CONSTRAINTS_SHARE)),
             is_continuation,
         )
-        room = limit - self.size(self.form(portion))
+        room = limit - self.size(self.write_request(portion))
         while room > 0:
             taken, rest = self._divide(room)
-            ask = self.form(replace(portion, texts=(*portion.texts, *(paragraph.text for paragraph in taken))))
-            excess = self.size(ask) - limit
+            texts = (*portion.texts, *(paragraph.text for paragraph in taken))
+            request = self.write_request(replace(portion, texts=texts))
+            excess = self.size(request) - limit
             if excess <= 0:
                 user_paragraphs = (*self.user_paragraphs, *(paragraph for paragraph in taken if paragraph.user))
-                return ask, replace(self, paragraphs=rest, user_paragraphs=user_paragraphs)
+                return request, replace(self, paragraphs=rest, user_paragraphs=user_paragraphs)
             room -= excess + 1  # texts may take more tokens joined than apart
         return None
 
     def _requests(self, tokens: int) -> tuple[str, ...]:
         """Return the first and the newest user messages of the turn in which the paragraphs begin, and a mark."""
         turn = self.paragraphs[0].turn if self.paragraphs else 0
-        said = [paragraph for paragraph in self.user_paragraphs if paragraph.turn == turn]
-        said = [*said[:1], *said[1:][-NEWEST_REQUESTS:]]
-        if not said:
+        requests = [paragraph for paragraph in self.user_paragraphs if paragraph.turn == turn]
+        requests = [*requests[:1], *requests[1:][-NEWEST_REQUESTS:]]
+        if not requests:
             return ()
-        each = tokens // len(said)
-        return (*(replace(one, body=self._shortened(one.body, each)).text for one in said), GAP)
+        each = tokens // len(requests)
+        return (*(replace(one, body=self._shortened(one.body, each)).text for one in requests), GAP)
 
     def _shortened(self, text: str, tokens: int) -> str:
         taken = self.measure(text)

@@ -35,7 +35,7 @@ _LABELS: Final = {
 class Paragraph:
     """One labelled paragraph: `body` between its label or fence (`before`) and the end of its fence (`after`).
 
-    `user`: it holds the words of the user in `turn`.
+    `turn` is its event's turn; `user` tells whether the user wrote it.
     """
 
     before: str

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from typing import Final
 from uuid import UUID, uuid5
 
@@ -47,7 +48,7 @@ class Summary:
 
     @property
     def live(self) -> bool:
-        """Whether no merged or rewritten summary has superseded this one."""
+        """Whether contexts may show this summary: it is not superseded, refused or invalid."""
         return self.status == "live"
 
 
@@ -149,7 +150,7 @@ def refine(
 
 
 def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
-    """Return the part of a cover that the policy's view shows; the whole cover counts as folded."""
+    """Return the part of a cover that `summarize.view` shows; the whole cover counts as folded."""
     if rules.view == "latest" and cover:
         return Clipped((), tuple(cover[:-1]), tuple(cover[-1:]))
     if rules.view == "clip" and len(cover) > rules.clip_first + rules.clip_last:
@@ -161,11 +162,11 @@ def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
 def due_merge(cover: Sequence[Summary], rules: Summarize, tokens_max: float = math.inf) -> tuple[Summary, ...]:
     """Return the adjacent summaries to merge next; empty if no merge is due.
 
-    View `latest`: all, as soon as there are two. Otherwise, if the shown summaries take more than `tokens_max`, all but
-    the last `clip_last`, if these are at least two. Otherwise by the policy's scope. `level`: all but the last
-    `clip_last` of the lowest depth that has too many in a row, so that each event is summarized again once per depth,
-    and the number of summaries grows with the logarithm of the log. `oldest`: all but the last `clip_last`. `middle`:
-    the summaries that a clipped view omits.
+    With `summarize.view` `latest`: all, as soon as there are two. Otherwise, if the shown summaries take more than
+    `tokens_max`, all but the last `clip_last`, if these are at least two. Otherwise by the policy's scope. `level`: all
+    but the last `clip_last` of the lowest depth that has too many in a row, so that each event is summarized again once
+    per depth, and the number of summaries grows with the logarithm of the log. `oldest`: all but the last `clip_last`.
+    `middle`: the summaries that a clipped view omits.
     """
     if rules.view == "latest":
         return tuple(cover) if len(cover) > 1 else ()
@@ -182,12 +183,7 @@ def due_merge(cover: Sequence[Summary], rules: Summarize, tokens_max: float = ma
 
 
 def _due_by_level(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, ...]:
-    runs: list[list[Summary]] = []
-    for summary in cover:
-        if runs and runs[-1][-1].depth == summary.depth:
-            runs[-1].append(summary)
-        else:
-            runs.append([summary])
+    runs = [list(run) for _, run in groupby(cover, key=lambda summary: summary.depth)]
     allowed = rules.clip_last + rules.buffer
     full = [run for run in runs if len(run) > max(allowed, rules.clip_last + 1)]
     lowest = min(full, key=lambda run: run[0].depth, default=None)

@@ -246,7 +246,7 @@ class StepPlanner:
             if newest[0].seq > covered_to + 1:
                 events = await event_log.oldest(self._database, facts.log, covered_to, tokens, spans.EVENTS_MAX)
             beyond = not events or events[-1].seq < stop.seq - 1
-            reached = replace(stop, turn=None) if beyond else stop
+            reached = replace(stop, split_turn=None) if beyond else stop
             if events is not newest:
                 context = await self._context(events, basis)
             span = await asyncio.to_thread(

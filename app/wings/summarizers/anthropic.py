@@ -50,7 +50,7 @@ class Anthropic(SummarizerClient):
             text=unwrapped("".join(block.text for block in reply.content if block.type == "text")),
             model=reply.model,
             cut_off=reply.stop_reason in _CUT_OFF,
-            refused=reply.stop_reason == "refusal",
+            declined=reply.stop_reason == "refusal",
             input_tokens=sum(named) if named else None,
             output_tokens=usage.output_tokens if usage else None,
         )

@@ -61,7 +61,7 @@ class OpenAI(SummarizerClient):
             text=unwrapped(choice.message.content or refusal or ""),
             model=reply.model,
             cut_off=choice.finish_reason == "length",
-            refused=bool(refusal) or choice.finish_reason == "content_filter",
+            declined=bool(refusal) or choice.finish_reason == "content_filter",
             input_tokens=usage.prompt_tokens if usage else None,
             output_tokens=usage.completion_tokens if usage else None,
         )

@@ -28,7 +28,7 @@ TAG = "antml:" + "invoke"
 
 
 def faults(text: str = GOOD, **more: Any) -> tuple[str, ...]:
-    flags = {name: more.pop(name) for name in ("cut_off", "refused") if name in more}
+    flags = {name: more.pop(name) for name in ("cut_off", "declined") if name in more}
     rules: dict[str, Any] = {
         "source_tokens": 5_000,
         "tokens": 200,
@@ -87,8 +87,8 @@ def test_a_refusal_is_refused(text: str) -> None:
 
 
 def test_a_typed_refusal_is_refused_with_any_text() -> None:
-    assert "refused" in single_fault(faults(refused=True))
-    assert "refused" in single_fault(faults("", refused=True))
+    assert "refused" in single_fault(faults(declined=True))
+    assert "refused" in single_fault(faults("", declined=True))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tests.unit.memory.parts import extract
 
 
 def findings_of(text: str) -> list[str]:
-    return [one for _, one in findings(text, is_report=False)]
+    return [one for _, one in findings(text, ends_turn=False)]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_long_text_is_shortened_to_whole_sentences() -> None:
     )
     text += "The report has no unit and no table of harbours. These would help."
     assert condense(text, 130).endswith(" … The report has no unit and no table of harbours. These would help.")
-    assert condense("Heights " * 50, 60, is_first=False) == ""
+    assert condense("Heights " * 50, 60, may_cut=False) == ""
 
 
 def test_a_row_of_a_table_keeps_the_head_and_its_empty_cells() -> None:

@@ -2,7 +2,7 @@
 
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
-from app.core.memory.extractive.changes import LATEST_CHARS_MAX, goals
+from app.core.memory.extractive.changes import LATER_REQUEST_CHARS_MAX, goals
 from app.core.memory.extractive.sections import LATER_REQUEST, SectionLine
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract
@@ -116,7 +116,7 @@ def test_one_message_in_two_shortened_forms_is_given_once_in_the_longer_one() ->
 
 def test_a_request_just_above_the_limit_of_a_goal_is_given_once() -> None:
     newest = f"Sort the harbour table by name {'and the tides ' * 14}too. Why is it empty?"
-    assert LATEST_CHARS_MAX < len(newest) < LATEST_CHARS_MAX + len(LATER_REQUEST)
+    assert LATER_REQUEST_CHARS_MAX < len(newest) < LATER_REQUEST_CHARS_MAX + len(LATER_REQUEST)
     log = Log()
     log.user(body={"content": FIRST})
     log.result(log.call("Write", body={"arguments": {"file_path": "/a.py", "content": "x"}}))

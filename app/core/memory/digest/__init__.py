@@ -6,7 +6,7 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
-from app.core.memory.digest.calls import AnsweredCall, PlanStep, Task, answered_calls, plan_of, tasks_in
+from app.core.memory.digest.calls import CallWithResult, PlanStep, Task, calls_in, plan_of, tasks_in
 from app.core.memory.digest.commands import moved_paths, programs, removed_paths
 from app.core.memory.digest.files import (
     brings_changes,
@@ -43,8 +43,9 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
     A call's result is found only within the span. Takes time linear in the events' text.
     """
     replacements = hidden or {}
-    calls = answered_calls(events)
+    calls = calls_in(events)
     user_messages = list(own_messages(events))
+    promises = (one for e in events if e.type is EventType.ASSISTANT_MESSAGE for one in promises_in(e.text))
     read, modified = _files(calls)
     found = Digest(
         events=len(events),
@@ -61,20 +62,13 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         errors=tuple(_errors(calls)),
         hidden=tuple((event.seq, replacements[event.seq]) for event in events if event.seq in replacements),
         identifiers=tuple(weigh(events).items()),
-        constraints=(*rules_with_reversals([event.text for event in user_messages]), *_promises(events)),
+        constraints=(*rules_with_reversals([event.text for event in user_messages]), *promises),
         asks=tuple(ask for event in user_messages if (ask := ask_of(event.text))),
         directives=tuple(_directives(events)),
         plan=_plan(calls),
         tasks=tuple(_tasks(calls)),
     )
     return unite((found,))  # to remove repeats and bring every list within its bounds
-
-
-def _promises(events: Iterable[Event]) -> Iterator[str]:
-    """Yield the promises in the agent's messages."""
-    for event in events:
-        if event.type is EventType.ASSISTANT_MESSAGE:
-            yield from promises_in(event.text)
 
 
 def _directives(events: Iterable[Event]) -> Iterable[str]:
@@ -84,7 +78,7 @@ def _directives(events: Iterable[Event]) -> Iterable[str]:
             yield shorten(text, DIRECTIVE_CHARS_MAX)
 
 
-def _plan(calls: Sequence[AnsweredCall]) -> tuple[PlanStep, ...]:
+def _plan(calls: Sequence[CallWithResult]) -> tuple[PlanStep, ...]:
     """Return the newest plan whose call did not fail."""
     accepted = (
         call.event for call in reversed(calls) if call.result is None or not (call.result.is_error or call.is_rejected)
@@ -92,14 +86,14 @@ def _plan(calls: Sequence[AnsweredCall]) -> tuple[PlanStep, ...]:
     return next((plan for call in accepted if (plan := plan_of(call.arguments))), ())
 
 
-def _tasks(calls: Sequence[AnsweredCall]) -> Iterator[Task]:
+def _tasks(calls: Sequence[CallWithResult]) -> Iterator[Task]:
     """Yield the tasks of calls that did not fail, in order; one may be named several times."""
     for call in calls:
         if call.result is not None and not (call.result.is_error or call.is_rejected):
             yield from tasks_in(call.tool, call.event.arguments, call.result.text)
 
 
-def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _files(calls: Sequence[CallWithResult]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the paths that the calls read and modified, in order.
 
     Files whose edits were all taken back count as read. Temporary files that commands wrote are left out, unless other
@@ -127,13 +121,15 @@ def _files(calls: Sequence[AnsweredCall]) -> tuple[tuple[str, ...], tuple[str, .
     return (*unchanged, *read), tuple(path for path in modified if path not in unchanged)
 
 
-def _may_change(call: AnsweredCall) -> bool:
+def _may_change(call: CallWithResult) -> bool:
     """Return whether a call may have changed something: a command that does more than read, or a tool that acts."""
-    return not (changes_nothing(call.tool) or call.use.read if call.command is None else reads_only(call.command))
+    if call.command is not None:
+        return not reads_only(call.command)
+    return not (changes_nothing(call.tool) or call.use.read)
 
 
-def _unchanged(calls: Iterable[AnsweredCall]) -> Collection[str]:
-    """Return the paths of which later edits took back all edits before they were committed."""
+def _unchanged(calls: Iterable[CallWithResult]) -> Collection[str]:
+    """Return the paths whose edits were all reversed by later ones before a commit."""
     changes: dict[str, list[tuple[str, str] | None]] = {}
     for call in calls:
         if call.command and call.result is not None and has_committed(call.command, call.result.text):
@@ -148,7 +144,7 @@ def _unchanged(calls: Iterable[AnsweredCall]) -> Collection[str]:
     return [path for path, made in changes.items() if not made]
 
 
-def _removed(calls: Iterable[AnsweredCall]) -> Iterable[str]:
+def _removed(calls: Iterable[CallWithResult]) -> Iterable[str]:
     """Return the paths that commands removed or moved away, and that no later call wrote."""
     removed: list[str] = []
     for call in calls:
@@ -190,7 +186,7 @@ def _provenance(metadata: Mapping[str, Json]) -> tuple[str | None, tuple[str | i
     )
 
 
-def _searches(calls: Iterable[AnsweredCall]) -> Iterator[Search]:
+def _searches(calls: Iterable[CallWithResult]) -> Iterator[Search]:
     for call in calls:
         query = _query(call.event.arguments)
         if query is None or not _SEARCHES.search(call.tool):
@@ -215,14 +211,14 @@ def _hits(text: str) -> int:
     return 0 if len(lines) == 1 and re.match(r"no (?:files|matches|results)\b", lines[0], re.I) else len(lines)
 
 
-def _commands(calls: Iterable[AnsweredCall]) -> Iterator[Command]:
+def _commands(calls: Iterable[CallWithResult]) -> Iterator[Command]:
     for call in calls:
         if call.command and call.command.strip():
             words = shorten(" ".join(call.command.split()), COMMAND_CHARS_STORED_MAX)
             yield Command(words, call.state, call.event.call_id, call.seq, call.result_seq)
 
 
-def _checks(calls: Sequence[AnsweredCall]) -> Iterator[CheckRun]:
+def _checks(calls: Sequence[CallWithResult]) -> Iterator[CheckRun]:
     edited = max(_lasting_edits(calls), default=0)
     for call in calls:
         if call.command and not call.is_rejected:
@@ -230,7 +226,7 @@ def _checks(calls: Sequence[AnsweredCall]) -> Iterator[CheckRun]:
                 yield CheckRun(check.text, state, report, check.folder, call.seq, is_before_changes=call.seq < edited)
 
 
-def _lasting_edits(calls: Iterable[AnsweredCall]) -> Iterable[int]:
+def _lasting_edits(calls: Iterable[CallWithResult]) -> Iterable[int]:
     """Return the seqs of the calls that edited the work or brought in changes, without an edit and its inverse."""
     lasting: dict[tuple[tuple[str, ...], tuple[str, str] | None], int] = {}
     for call in calls:
@@ -242,14 +238,14 @@ def _lasting_edits(calls: Iterable[AnsweredCall]) -> Iterable[int]:
     return lasting.values()
 
 
-def _made(calls: Iterable[AnsweredCall]) -> Iterator[str]:
+def _made(calls: Iterable[CallWithResult]) -> Iterator[str]:
     """Yield the lines on work that commands made or undid."""
     for call in calls:
         if call.command and call.result is not None and not (call.is_rejected or call.is_refused):
             yield from repository_lines(call.command, call.state, call.result.text)
 
 
-def _errors(calls: Iterable[AnsweredCall]) -> Iterator[str]:
+def _errors(calls: Iterable[CallWithResult]) -> Iterator[str]:
     """Yield the first lines of errors after which no call of the same kind succeeded."""
     found: dict[str, str] = {}
     for call in calls:

@@ -10,7 +10,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.memory.digest.calls import done_later, is_bare_rejection, rejection
 from app.core.memory.digest.sentences import (
-    is_denied,
+    is_rejected,
     own_messages,
     own_words,
     plain,
@@ -129,16 +129,16 @@ _PLANNED: Final = re.compile(
 _ITEM: Final = re.compile(r"^\s{0,4}(?:[-*•]|\d{1,2}[.)]|\*\*\d{1,2}[.)])\s{0,4}(.+)$", re.M)
 
 
-def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, str, str]]:
+def user_lines(events: Sequence[Event], text_before: str = "") -> Iterator[tuple[int, str, str]]:
     """Yield each user message with words of its own: its seq, those words on one line, and the question it answers.
 
     The question is empty for a message that answers none. A message after which the user interrupted the agent says so.
     A call that the user did not allow counts as a message: the user's words about it, and the call; without words only
-    if no later call did the same. `said` is the assistant's text before the events.
+    if no later call did the same. `text_before` is the assistant's last text before the events.
     """
     last: tuple[int, str, str] | None = None
     done = done_later(events)
-    for seq, words, asked in _user_lines(events, said):
+    for seq, words, asked in _user_lines(events, text_before):
         if last is not None:
             yield (last[0], last[1] + INTERRUPTED, last[2]) if _INTERRUPT.fullmatch(words) else last
         is_done = is_bare_rejection(words) and seq in done
@@ -147,25 +147,26 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
         yield last
 
 
-def _user_lines(events: Sequence[Event], said: str) -> Iterator[tuple[int, str, str]]:
+def _user_lines(events: Sequence[Event], text_before: str) -> Iterator[tuple[int, str, str]]:
     """Yield the lines of `user_lines`, and the marks of Claude Code where the user interrupted the agent."""
     calls: dict[int, Event] = {}
     own = {event.seq for event in own_messages(events)}
     for event in events:
         if event.type is EventType.ASSISTANT_MESSAGE and event.text.strip():
-            said = event.text
+            text_before = event.text
         elif event.type is EventType.TOOL_CALL:
             calls[event.seq] = event
-        elif event.type is EventType.TOOL_RESULT and is_denied(event):
+        elif event.type is EventType.TOOL_RESULT and is_rejected(event):
             yield event.seq, rejection(event, calls.get(event.call_seq or 0)), ""
-            said = ""
+            text_before = ""
         elif event.seq in own:
             words = prompt_command(event.text) or " ".join(own_words(event.text).split())
             if _INTERRUPT.fullmatch(words):
                 yield event.seq, words, ""
             elif words and not _MARKED.fullmatch(words):
-                yield event.seq, words, answered_question(words, said) or "; ".join(_labelled_options(words, said))
-                said = ""
+                question = answered_question(words, text_before) or "; ".join(_labelled_options(words, text_before))
+                yield event.seq, words, question
+                text_before = ""
 
 
 def answered_question(answer: str, text: str) -> str:
@@ -276,7 +277,7 @@ def _option_names(answer: str) -> Collection[str]:
 def _question(text: str, options: Sequence[str], given: Set[str] = frozenset()) -> str:
     """Return the last question of a text, with its list if it ends with one.
 
-    Of several questions at the end it is the one with the most of the words `given` in the answer.
+    If several questions end it, the one with the most of the words `given` in the answer is chosen.
     A question that says too little alone is preceded by the options and their subject, or by an earlier question or
     sentence. A question that is one of the named options is not repeated.
     """

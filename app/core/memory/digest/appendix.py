@@ -17,7 +17,8 @@ from app.core.memory.digest.sentences import shorten
 from app.core.tokens.counter import Counter, TextKind
 
 LENGTH_POWER: Final = 0.6
-"""The power of its length by which a name's worth is divided. Measured: 0.6 to 0.9 are within a point."""
+"""The power of its length by which a name's worth is divided. Measured: with 0.6 to 0.9, the shares of values kept are
+within one percentage point of each other."""
 
 
 class Packing:
@@ -51,7 +52,7 @@ class Packing:
         chosen: dict[str, None] = {}
         heap, places = self._ranked.copy(), self._places
         while heap:
-            estimate, at, name = heappop(heap)
+            rank, at, name = heappop(heap)
             if name in covered:
                 continue
             parts = self._parts[name]
@@ -59,9 +60,9 @@ class Packing:
             if cost > chars + 1:
                 left_out = True
                 continue
-            if len(parts) > 1 and (density := -self._density(name, covered, chosen)) > estimate:
+            if len(parts) > 1 and (new_rank := -self._density(name, covered, chosen)) > rank:
                 # Some of its parts are covered by a name that was chosen since.
-                heappush(heap, (density, at, name))
+                heappush(heap, (new_rank, at, name))
                 continue
             chars -= cost
             for part in parts:
@@ -116,24 +117,18 @@ READ_FILES_TRIED: Final = 100
 REQUESTS_SHARE: Final = 0.5
 """The maximum share of the room for the user's requests, which are shortened to it."""
 REQUEST_CHARS_MIN: Final = 40
-NAMES_TRIED: Final = 8
+NAMES_PASSES: Final = 8
 NAMES_SPARE: Final = 0.01
 """The number of attempts to choose names, and the share of their room that may stay empty."""
 UNKNOWN_WORTH: Final = 1e-9
 """The worth of a name whose weight is unknown."""
 
-_SHARES: Final = {
-    "hidden": 0.15,
-    "artifacts": 0.15,
-    "repository": 0.06,
-    "errors": 0.04,
-    "commands": 0.02,
-    "searches": 0.01,
-}
+_SMALL_SHARES: Final = {"repository": 0.06, "errors": 0.04, "commands": 0.02, "searches": 0.01}
+_SHARES: Final = {"hidden": 0.15, "artifacts": 0.15, **_SMALL_SHARES}
 """The maximum share of each list in the room left after constraints and modified files; names take the rest."""
 TASKS_SHARE: Final = 0.2
-TASKS_TOKENS: Final = 320
-"""The maximum share of the same room for the agent's tasks, and the least that they may take."""
+TASKS_LIMIT_MIN: Final = 320
+"""The maximum share of the same room for the agent's tasks, and the size below which that maximum never falls."""
 _LEAST_TOKENS: Final = {"repository": 80, "commands": 100}
 """The minimum room in a small appendix, for a few commits and for the newest run of every check, failures first."""
 REQUESTS: Final = "earlier-requests"
@@ -162,17 +157,17 @@ class Appendix:
         self._measure = measure
         self._names = _Names(digest)
 
-    def write(self, tokens: int, body: str = "") -> str:
+    def write(self, tokens: int, other_text: str = "") -> str:
         """Write the appendix in at most `tokens` tokens.
 
-        `body` is the summary's own text; requests, constraints and names that occur in it are not repeated. Requests
-        come first, shortened to their share if necessary, then all constraints, with the directives at their end, and
-        all modified files. Only if these do not fit into the rest are the oldest constraints and the least used files
-        replaced by their number.
+        `other_text` is the rest of the summary; requests, constraints and names that occur in it are not repeated,
+        except read files. Requests come first, shortened to their share if necessary, then all constraints, with the
+        directives at their end, and all modified files. Only if these do not fit into the rest are the oldest
+        constraints and the least used files replaced by their number.
         """
         room, best = tokens, ""
         for _ in range(PASSES):
-            page = self.page(room, body)
+            page = self.page(room, other_text)
             text = page.text
             excess = self._measure(text) - tokens
             if excess <= 0 and len(text) > len(best):
@@ -183,46 +178,47 @@ class Appendix:
             room -= excess + SPARE // 2
         return best
 
-    def requests_tokens(self, body: str) -> int:
-        """Return the size at which an appendix can hold, in their share, all requests that `body` lacks; 0 if none."""
-        missing = _missing_requests(self._digest, body)
+    def requests_tokens(self, other_text: str) -> int:
+        """Return the size at which an appendix can hold, in their share, all requests it must repeat; 0 if none."""
+        missing = _missing_requests(self._digest, other_text)
         section = _section(REQUESTS, [f"- {request}" for request in missing])
         return math.ceil(self._measure(section) / REQUESTS_SHARE) if missing else 0
 
-    def page(self, tokens: int, beside: str = "") -> "Page":
+    def page(self, tokens: int, other_text: str = "") -> "Page":
         """Write the sections in about `tokens` tokens."""
         digest, page = self._digest, Page(self._measure, tokens)
-        _add_requests(digest, page, beside)
-        beside += page.text
-        rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in beside]
+        _add_requests(digest, page, other_text)
+        other_text += page.text
+        rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in other_text]
         # If constraints and modified files do not both fit, neither takes all the room.
         modified = _modified(digest)
         files_tokens = self._measure(_section("modified-files", modified)) if modified else 0
         page.add_all("constraints", rules, max(tokens - files_tokens, tokens * 3 // 10))
         page.add_all("modified-files", modified, tokens, order=str)
         rest = page.room
+        # Only the last lines are kept if not all fit, so the next open task comes last; the page sorts by `order`.
         tasks = by_state(digest.tasks)
         order = [task.line for task in tasks].index
         task_lines = [task.line for task in next_open_last(tasks)]
-        page.add_all("tasks", task_lines, max(int(rest * TASKS_SHARE), TASKS_TOKENS), order)
+        page.add_all("tasks", task_lines, max(int(rest * TASKS_SHARE), TASKS_LIMIT_MIN), order)
         lists = {
             "hidden": [shorten(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
             "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
             "repository": digest.made,
             "errors": digest.errors,
-            "commands": listed_commands(digest, beside),
+            "commands": listed_commands(digest, other_text),
             "searches": [_search(search) for search in digest.searches if search.hits],
         }
         for tag, lines in lists.items():
             shown = page.add(tag, lines, max(int(rest * _SHARES[tag]), _LEAST_TOKENS.get(tag, 0)))
             if tag == "repository" and 0 < shown < len(lines):
                 page.add_first(tag, f"({len(lines) - shown} earlier lines left out)")
-        self._names.add_to(page, beside)
+        self._names.add_to(page, other_text)
         return page
 
 
-def _missing_requests(digest: Digest, beside: str) -> Sequence[str]:
-    words = " ".join(beside.split())
+def _missing_requests(digest: Digest, other_text: str) -> Sequence[str]:
+    words = " ".join(other_text.split())
     return [request for request in digest.requests if request not in words]
 
 
@@ -297,9 +293,9 @@ def _escape_tags(line: str) -> str:
     return _TAG.sub("[tag]", " ".join(line.splitlines()))
 
 
-def _add_requests(digest: Digest, page: Page, beside: str) -> None:
+def _add_requests(digest: Digest, page: Page, other_text: str) -> None:
     """Add the requests that the summary lacks, the longest shortened until all fit their share."""
-    missing = _missing_requests(digest, beside)
+    missing = _missing_requests(digest, other_text)
     limit = int(page.room * REQUESTS_SHARE)
     chars = max(map(len, missing), default=0)
     lines = [f"- {request}" for request in missing]
@@ -345,20 +341,20 @@ class _Names:
         self._packings: dict[str, Packing] = {}
 
     def _packing(self, before: str) -> Packing:
-        """Return the names that do not occur in `before`, the text that precedes them, and all read files."""
+        """Return a packing of all read files, and of the other names that do not occur in `before`."""
         if before not in self._packings:
             worth = {name: worth for name, worth in self._worth.items() if name in self._read or name not in before}
             self._packings[before] = Packing(worth, self._parts)
         return self._packings[before]
 
-    def add_to(self, page: Page, beside: str) -> None:
+    def add_to(self, page: Page, other_text: str) -> None:
         """Fill the page with the names worth most for their length; read files get a section of their own."""
         size, size_tokens = len(self._sample), max(1, page.measure(self._sample))
         chars = page.room * size // size_tokens
-        packing = self._packing(f"{beside}\n{page.text}")
+        packing = self._packing(f"{other_text}\n{page.text}")
         best: dict[str, str] = {}
         is_whole = not self._worth
-        for number in range(NAMES_TRIED):
+        for number in range(NAMES_PASSES):
             if chars <= 0:
                 break
             chosen = packing.best(chars)

@@ -22,12 +22,12 @@ from app.core.memory.digest.files import (
     shows_own_change,
 )
 from app.core.memory.digest.outcomes import OK, state_of
-from app.core.memory.digest.sentences import is_denied, is_invalid_call, shorten, words_of
+from app.core.memory.digest.sentences import is_refused, is_rejected, shorten, words_of
 
 
 @dataclass(frozen=True)
-class AnsweredCall:
-    """A tool call and its result; None if there is none among the events."""
+class CallWithResult:
+    """A tool call with its result; `result` is None if the events hold none."""
 
     event: Event
     result: Event | None
@@ -60,12 +60,12 @@ class AnsweredCall:
     @property
     def is_rejected(self) -> bool:
         """Whether the user did not allow the call."""
-        return is_denied(self.result)
+        return is_rejected(self.result)
 
     @property
     def is_refused(self) -> bool:
         """Whether a harness refused the call."""
-        return is_invalid_call(self.result)
+        return is_refused(self.result)
 
     @property
     def failed_without_effect(self) -> bool:
@@ -94,20 +94,20 @@ class AnsweredCall:
         return diffs if diffs and shows_own_change(self.tool, self.event.arguments) else ()
 
 
-def answered_calls(events: Sequence[Event]) -> list[AnsweredCall]:
+def calls_in(events: Sequence[Event]) -> list[CallWithResult]:
     """Return the tool calls among the events in order, each with its last result."""
     results = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
-    return [AnsweredCall(event, results.get(event.seq)) for event in events if event.type is EventType.TOOL_CALL]
+    return [CallWithResult(event, results.get(event.seq)) for event in events if event.type is EventType.TOOL_CALL]
 
 
 def done_later(events: Sequence[Event]) -> Collection[int]:
-    """Return the seqs of the results of rejected calls that were made up for.
+    """Return the seqs of the results of rejected calls whose work was done later.
 
-    A later call of the same tool succeeded, with at least the same programs or modified files.
+    A call of the same tool, with at least the same programs or modified files, succeeded.
     """
     found: set[int] = set()
     done: list[tuple[str, frozenset[str]]] = []
-    for call in reversed(answered_calls(events)):
+    for call in reversed(calls_in(events)):
         subject = programs(call.command) if call.command else files_of(call.tool, call.event.arguments).modified
         tool, subjects = call.tool, frozenset(subject)
         if call.is_rejected:
@@ -125,8 +125,8 @@ _REJECTED: Final = "Rejected: "
 _RESULT_SAYS: Final = " (its result says: "
 """The mark of words in the result of a rejected call that need not be the user's."""
 _GIT_CHANGED_BY: Final = "add checkout cherry-pick commit fetch merge pull push rebase reset restore switch"
-_SILENT_GIT_COMMANDS: Final = frozenset(f"git {name}" for name in _GIT_CHANGED_BY.split())
-"""Commands whose output does not begin with free text."""
+_GIT_CHANGES: Final = frozenset(f"git {name}" for name in _GIT_CHANGED_BY.split())
+"""Commands of git whose output does not begin with text from the repository."""
 
 
 def rejection(result: Event, call: Event | None) -> str:
@@ -158,9 +158,9 @@ def is_bare_rejection(line: str) -> bool:
 
 
 def _only_changes_git(command: str) -> bool:
-    """Return whether a command runs git alone, and nothing that prints what is in the repository."""
+    """Return whether a command runs git alone, and nothing that prints the repository's contents."""
     ran = set(programs(command))
-    return bool(ran) and ran <= _SILENT_GIT_COMMANDS
+    return bool(ran) and ran <= _GIT_CHANGES
 
 
 def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
@@ -168,7 +168,7 @@ def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
 
     `events` are in order; their arguments and texts are parsed only as far as the iterator is consumed.
     """
-    calls = {seq: call for call in answered_calls(events) for seq in (call.seq, call.result_seq)}
+    calls = {seq: call for call in calls_in(events) for seq in (call.seq, call.result_seq)}
     for event in reversed(events):
         if call := calls.get(event.seq):
             yield from ((event.seq, path) for path in (call.use.modified if call.event is event else call.diffed))

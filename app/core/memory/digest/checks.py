@@ -58,7 +58,8 @@ _VALUED: Final = _words(
 """Options whose value is the next word."""
 _WIDENING: Final = re.compile(r"--?(?:tags|features|all-features|all-targets|race|strict)\b")
 """Options with which a check looks at more."""
-_EVERYTHING: Final = frozenset({"./...", ".", "...", "./", "--all", "--workspace"})
+_EVERYTHING: Final = frozenset({"./...", ".", "...", "./"})
+"""Operands that mean the whole project, as does a check without any."""
 
 
 class Check(NamedTuple):
@@ -118,7 +119,7 @@ def _checks(parts: Sequence[Step]) -> Iterator[Check]:
         words = _bare(step.words)
         if words[:1] == ["cd"] and len(words) == 2:
             folder = words[1] if words[1].startswith(("/", "~")) or not folder else f"{folder}/{words[1]}"
-        if step.follows == "|" or not words or not _NO_CHECK.isdisjoint(words):
+        if step.separator == "|" or not words or not _NO_CHECK.isdisjoint(words):
             continue
         found = _kind(words)
         if found:
@@ -158,7 +159,7 @@ def _kind(words: Sequence[str]) -> tuple[str, int] | None:
     if name in _TASKS:
         for at, word in enumerate(named[:2], start=2):
             kind = next((kind for kind, pattern in _TASK_KINDS if pattern.fullmatch(word)), None)
-            if kind and not (at == 3 and name == "go"):
+            if kind and not (at == 3 and name == "go"):  # the second word after `go` is a package, not a task
                 return kind, at
     if name in _PROGRAMS:
         has_subcommand = named and name not in _BARE_PROGRAMS and re.fullmatch(r"[a-z][a-z-]{1,20}", named[0])
@@ -186,5 +187,5 @@ def _check(words: Sequence[str], kind: str, length: int, at: int, folder: str) -
         before = word
     parts = frozenset(operands) - _EVERYTHING
     text = " ".join(quote(word) for word in kept)
-    narrowing = frozenset(option for option in options if not option.startswith("-o "))
-    return Check(text, kind, at, tuple(words[:length]), narrowing, parts, folder)
+    scope_options = frozenset(option for option in options if not option.startswith("-o "))
+    return Check(text, kind, at, tuple(words[:length]), scope_options, parts, folder)

@@ -61,7 +61,7 @@ class Step(NamedTuple):
     """The separator before a simple command, its words without assignments, prefixes and redirections, and the files
     that its output is redirected to."""
 
-    follows: str
+    separator: str
     words: tuple[str, ...]
     targets: tuple[str, ...] = ()
 
@@ -106,7 +106,7 @@ def replaced_paths(command: str) -> Iterator[str]:
     """Yield the paths whose whole content a command writes, resolved against its `cd`s."""
     for folder, plain, targets in _with_folders(command):
         copied = _changed(plain)[-1:] if plain[:1] in (("mv",), ("cp",)) else ()
-        # The files that a command appends to are among its targets.
+        # Targets do not tell `>` from `>>`, so a command with any `>>` counts as appending.
         written = () if ">>" in command else targets
         yield from (_join(folder, path) for path in (*copied, *written) if _is_literal_path(path))
 
@@ -149,8 +149,8 @@ def steps(command: str) -> Sequence[Step]:
 
 @lru_cache(maxsize=1_024)
 def _steps(command: str) -> Sequence[Step]:
-    found = ((follows, *_split_redirects(words)) for follows, words in _commands(_without_heredocs(command)))
-    return tuple(Step(follows, _without_prefixes(plain), targets) for follows, plain, targets in found)
+    found = ((separator, *_split_redirects(words)) for separator, words in _commands(_without_heredocs(command)))
+    return tuple(Step(separator, _without_prefixes(plain), targets) for separator, plain, targets in found)
 
 
 def _without_prefixes(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -181,14 +181,14 @@ def _without_heredocs(command: str) -> str:
 def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the words of each simple command, with the separator before it."""
     words: list[str] = []
-    follows = ""
+    separator = ""
     for word in _WORD.findall(text):
         if word in _SEPARATORS:
-            yield follows, words
-            follows, words = word, []
+            yield separator, words
+            separator, words = word, []
         elif not (word.isspace() or word == "\\\n" or word.startswith("#") or _DUPLICATE.fullmatch(word)):
             words.append(_QUOTES.sub(r"\1", word))
-    yield follows, words
+    yield separator, words
 
 
 def _split_redirects(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -225,7 +225,7 @@ def _changed(words: Sequence[str]) -> Sequence[str]:
     if name in ("rm", "touch", "tee", "unlink"):
         return files
     if name in ("mv", "cp") and len(files) == 2 and "-t" not in rest:
-        return [*files[: name == "mv"], _target(*files)]
+        return [*(files[:1] if name == "mv" else ()), _target(*files)]
     return ()
 
 

@@ -269,19 +269,22 @@ class Undone(NamedTuple):
 def unite_made(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the lines of `Digest.made` in order, the newest MADE_MAX.
 
-    Left out are commits that later lines undo or amend, and reversals of uncommitted changes before a commit.
+    Left out are commits that later lines undo or amend, and reversals of uncommitted changes before a commit. A
+    reversal that these commits do not use up names the commits still missing; after a rebase, earlier commits lose
+    their hashes.
     """
     made: list[str] = []
     for line in lines:
         found = _COMMITS_UNDONE.match(line)
-        wanted = int(found[1]) if found else int(line.endswith(AMENDED))
+        undone_count = int(found[1]) if found else int(line.endswith(AMENDED))
         commits = [one for one in made if one.startswith(COMMITTED)]
-        gone = commits[len(commits) - min(wanted, len(commits)) :]
+        gone = commits[len(commits) - min(undone_count, len(commits)) :]
         if line.startswith(COMMITTED):
             gone += [one for one in made if one.startswith(_UNDONE) and not _COMMITS_UNDONE.match(one)]
             line = line.removesuffix(AMENDED) if commits else line
         elif found and gone:
-            line = f"{_UNDONE}{wanted - len(gone)} newest commits{line[found.end() :]}" if wanted > len(gone) else ""
+            missing = undone_count - len(gone)
+            line = f"{_UNDONE}{missing} newest commits{line[found.end() :]}" if missing else ""
         if line == REBASED:  # the commits before have other hashes now
             made = [_HASH.sub(COMMITTED, one) for one in made]
         made = [one for one in made if one not in gone and one != line] + ([line] if line else [])

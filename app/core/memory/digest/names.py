@@ -39,8 +39,8 @@ TEXT_CHARS_MAX: Final = 200_000
 SHORT_ARGUMENT_CHARS: Final = 300
 
 USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 1.0, 0.5
-"""The contribution of one event to a name's weight: USED in a short argument, WRITTEN in a long one, SAID by the
-assistant, ASKED by the user; in a result DEFINED, REPEATED or merely SEEN."""
+"""The contribution of one event to a name's weight: USED in a short argument, WRITTEN in a long one, SAID by
+anyone but the user, ASKED by the user; in a result DEFINED, REPEATED or merely SEEN."""
 
 _NAMED_NUMBER: Final = Pattern(
     r"(?<![\w.-])[A-Za-z][\w.-]{1,40}+(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b(?![\w/:-])"  # not the year of a date
@@ -60,7 +60,7 @@ _HASH: Final = re.compile(r"[0-9a-f-]+")
 _MISSING: Final = re.compile(
     r"(?:<tool_use_error>)?\s{0,4}(?:error: )?(?:(?:file|path) does not exist|no such file|directory not found)", re.I
 )
-"""The beginning of the answer to a call that named a file which is not there."""
+"""The beginning of the result of a call that named a file which is not there."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 _PATH, _RELATIVE, _ADDRESS, _NUMBER, _HEX, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
@@ -180,8 +180,7 @@ def _counts(text: str) -> dict[str, int]:
 
 
 def strings(value: Json) -> Iterator[str]:
-    """Yield the strings inside a JSON value in order, without keys; integers of four digits or more count as
-    strings."""
+    """Yield the strings inside a JSON value in order, without keys, and its integers of four digits or more."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -211,7 +210,7 @@ def _weighed_names(event: Event) -> Iterable[tuple[str, float]]:
 
 
 def _keys(text: str) -> Mapping[str, int]:
-    """Return the keys of an answer in JSON and their counts, which say nothing about this answer."""
+    """Return the keys of a result in JSON and their counts, which say nothing about this result."""
     whole = text.strip()
     return Counter(_KEY.findall(whole)) if whole[:1] + whole[-1:] in ("{}", "[]") else {}
 

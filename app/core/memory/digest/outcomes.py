@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from app.core.log.event import Event
 from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is_same
 from app.core.memory.digest.commands import Step, programs, steps, written_paths
-from app.core.memory.digest.sentences import is_denied, is_invalid_call, shorten
+from app.core.memory.digest.sentences import is_refused, is_rejected, shorten
 
 OK, ERROR, REJECTED, UNKNOWN = "ok", "error", "rejected", "unknown"
 
@@ -141,11 +141,11 @@ def state_of(result: Event | None, command: str | None = None) -> str:
 
 
 def _state_of(result: Event, command: str | None) -> str:
-    if is_denied(result):
+    if is_rejected(result):
         return REJECTED
     text = result.text
     codes = _EXIT.findall(text[:300] + "\n" + text[-300:])
-    if result.is_error or is_invalid_call(result) or (codes and codes[-1].lstrip("-").strip("0")):
+    if result.is_error or is_refused(result) or (codes and codes[-1].lstrip("-").strip("0")):
         return ERROR
     if command is None:
         return OK
@@ -178,7 +178,7 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
 
 def _outcomes_of(result: Event, command: str) -> Sequence[Outcome]:
     checks = checks_of(command[:CHECK_CHARS_READ_MAX])
-    if not checks or is_invalid_call(result):
+    if not checks or is_refused(result):
         return ()
     state, text = state_of(result, command), result.text
     if state == OK and _NO_TESTS.search(text) and not _SOME_TESTS.search(text):
@@ -189,19 +189,19 @@ def _outcomes_of(result: Event, command: str) -> Sequence[Outcome]:
     red = [number for number, check in enumerate(checks) if _RED_OF[check.kind].search(text)]
     failed = next((number for number in red if checks[number].kind == "test"), red[-1] if red else -1)
     if failed < 0:
-        alone = len(checks) == 1 and len([step for step in steps(command) if _does_work(step)]) == 1
-        kind = checks[0].kind if alone else ""
-        return [Outcome(check, ERROR if alone else UNKNOWN, _failure(text, kind) if alone else "") for check in checks]
+        if len(checks) > 1 or len([step for step in steps(command) if _does_work(step)]) != 1:
+            return [Outcome(check, UNKNOWN, "") for check in checks]
+        return [Outcome(checks[0], ERROR, _failure(text, checks[0].kind))]
     parts = steps(command[:CHECK_CHARS_READ_MAX])
     passed: list[Outcome] = []
     for number, check in enumerate(checks[:failed]):
-        chained = all(step.follows in ("&&", "|") for step in parts[check.at + 1 : checks[number + 1].at + 1])
+        chained = all(step.separator in ("&&", "|") for step in parts[check.at + 1 : checks[number + 1].at + 1])
         passed.append(Outcome(check, OK if chained else UNKNOWN, ""))
     return [*passed, Outcome(checks[failed], ERROR, _failure(text, checks[failed].kind))]
 
 
 def _does_work(step: Step) -> bool:
-    return bool(step.words) and step.follows != "|" and step.words[0] not in _HARMLESS
+    return bool(step.words) and step.separator != "|" and step.words[0] not in _HARMLESS
 
 
 def error_in(text: str) -> str:
@@ -238,13 +238,13 @@ def counts_of(text: str) -> str:
 def _reports_success(command: str, text: str) -> bool:
     """Return whether a check's output reports success at its shown end, or is empty where that means success."""
     parts = steps(command[:CHECK_CHARS_READ_MAX])
-    cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]
-    if not _shows(command, cut):
+    kept = [step for step in parts if not (step.separator == "|" and _passes_end(step, text))]
+    if not _shows(command, kept):
         return False
     if _GREEN.search(_RUNNERS_LINES.sub("", text[-RESULT_END_CHARS:])[-GREEN_TAIL_CHARS:]):
         return True
     # A build that fails prints an error to one of the streams, if nothing filters it out.
-    filtered = any(step.follows == "|" and step.words and step.words[0] in GREPS for step in parts)
+    filtered = any(step.separator == "|" and step.words and step.words[0] in GREPS for step in parts)
     is_silent = all(check.kind in SILENT for check in checks_of(command[:CHECK_CHARS_READ_MAX]))
     return is_silent and not text.strip() and "2>&1" in command and "timeout" not in command and not filtered
 
@@ -307,10 +307,10 @@ def shows_status(command: str) -> bool:
 
 
 def _shows(command: str, parts: Sequence[Step]) -> bool:
-    if any(step.follows in ("||", "&") or (step.follows == "|" and "pipefail" not in command) for step in parts):
+    if any(step.separator in ("||", "&") or (step.separator == "|" and "pipefail" not in command) for step in parts):
         return False
     ran = [step for step in parts if step.words]
-    hidden = (step for step, after in pairwise(ran) if after.follows in (";", "\n"))
+    hidden = (step for step, after in pairwise(ran) if after.separator in (";", "\n"))
     return bool(ran) and all(step.words[0] in _HARMLESS for step in hidden)
 
 
@@ -324,10 +324,10 @@ def bare_command(command: str) -> str:
     for step in steps(command):
         if not step.words or step.words[0] in _HARMLESS:
             continue
-        if kept and step.follows == "|" and step.words[0].rsplit("/", 1)[-1] in _FILTERS:
+        if kept and step.separator == "|" and step.words[0].rsplit("/", 1)[-1] in _FILTERS:
             continue
         if kept:
-            kept.append(step.follows if step.follows in ("|", "||", "&&") else ";")
+            kept.append(step.separator if step.separator in ("|", "||", "&&") else ";")
         kept += step.words
     return " ".join(" ".join(kept).split()) or " ".join(command.split())
 
@@ -352,12 +352,12 @@ class CheckRun:
     seq: int = 0
     is_before_changes: bool = False
 
-    def line(self, body: str = "") -> str:
+    def line(self, other_text: str = "") -> str:
         """Return the run as a line of a list of commands, with details as a shell comment.
 
-        The report is left out if the text around the list contains it.
+        The report is left out if the summary's `other_text` contains it.
         """
-        told = self.told if self.told not in body else ""
+        told = self.told if self.told not in other_text else ""
         about = [
             *([f"failed: {told}" if self.state == ERROR else told] if told else []),
             *([BEFORE_CHANGES] if self.is_before_changes and self.state != UNKNOWN else []),

@@ -85,7 +85,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One shell command, shortened; `state` is `ok`, `error` or `unknown`. The last three fields are as in `Search`."""
+    """One shell command, shortened; `state` is as in `state_of`. The last three fields are as in `Search`."""
 
     text: str
     state: str
@@ -106,8 +106,8 @@ class Digest:
     with the agent's promises, `directives` the system messages, `plan` the agent's newest list of steps, `tasks` its
     tasks. `requests` are the user's messages in the turns that the span's ends cut through. `checks` are the newest
     runs of checks, which are in `commands` too. `made` are lines on commits, pushes and the like, and on their
-    reversals. `edits` counts the calls that changed files other than plain text, or merged the commits of others,
-    without edits that were taken back.
+    reversals. `edits` is the number of distinct edits of files other than plain text, and of merges of others'
+    commits, that were not taken back; only whether it is 0 matters.
     """
 
     events: int = 0
@@ -229,20 +229,21 @@ _REPOSITORY_COMMAND: Final = re.compile(
 )
 
 
-def listed_commands(digest: Digest, beside: str) -> Sequence[str]:
+def listed_commands(digest: Digest, other_text: str) -> Sequence[str]:
     """Return lines on the runs of checks; without any, on the other commands with a known outcome.
 
-    Left out are commands that read or prepare, that the repository section has, or that failed before a later success.
-    A report that the text around the list has is not repeated.
+    Left out are commands that only read or prepare, that the section `repository` names, that failed and printed their
+    own status, or whose programs succeeded later. A report that the summary's `other_text` has is not repeated.
     """
+    if checks := [run.line(other_text) for run in _telling_checks(digest.checks)]:
+        return checks
     # The text of a here-document is not a command, but on one line it cannot be told apart.
     bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
     others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_left_out(one, digest))]
     others = [
         one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at + 1 :]))
     ]
-    stated = (f"[{one.state}] {shorten(one.text, COMMAND_CHARS_SHOWN_MAX)}" for one in others)
-    return [run.line(beside) for run in _telling_checks(digest.checks)] or list(stated)
+    return [f"[{one.state}] {shorten(one.text, COMMAND_CHARS_SHOWN_MAX)}" for one in others]
 
 
 def _telling_checks(runs: Sequence[CheckRun]) -> Sequence[CheckRun]:

@@ -10,12 +10,12 @@ from app.core.log.events import EventType
 
 def own_messages(events: Iterable[Event]) -> Iterator[Event]:
     """Yield the users' messages without those that a program wrote in their name."""
-    is_prompt = False
+    prompt_follows = False
     for event in events:
-        if event.type is not EventType.USER_MESSAGE or (is_prompt and not prompt_command(event.text)):
-            is_prompt = False
+        if event.type is not EventType.USER_MESSAGE or (prompt_follows and not prompt_command(event.text)):
+            prompt_follows = False
         else:
-            is_prompt = bool(prompt_command(event.text))
+            prompt_follows = bool(prompt_command(event.text))
             if not is_loaded(event.text):
                 yield event
 
@@ -28,7 +28,7 @@ _REJECTED: Final = re.compile(
 _SAID: Final = re.compile(r"\bthe user said:\s{0,8}(.+)|<feedback>\s{0,8}(.+?)\s{0,8}</feedback>", re.S)
 
 
-def is_denied(result: Event | None) -> bool:
+def is_rejected(result: Event | None) -> bool:
     """Return whether the user did not allow a result's call, which therefore had no effect."""
     if result is None:
         return False
@@ -36,8 +36,8 @@ def is_denied(result: Event | None) -> bool:
     return _REJECTED.match(result.text if result.gist is None else result.gist) is not None
 
 
-def is_invalid_call(result: Event | None) -> bool:
-    """Return whether a harness did not execute a call because of its form or state, by the first line as above."""
+def is_refused(result: Event | None) -> bool:
+    """Return whether a harness did not execute a call because of its form or state, by the result's first line."""
     first_line = "" if result is None else result.text if result.gist is None else result.gist
     return first_line.lstrip().startswith("<tool_use_error>")
 
@@ -88,7 +88,7 @@ def rules_with_reversals(messages: Sequence[str]) -> Iterator[str]:
 
 def _matching_rules(sentence: str, number: int, found: Sequence[tuple[int, str]]) -> Iterator[int]:
     """Yield the places of the rules that a reversal in message `number` refers to."""
-    near = [at for at, (said, _) in enumerate(found) if number - MESSAGES_BACK <= said]
+    near = [at for at, (message_number, _) in enumerate(found) if number - MESSAGES_BACK <= message_number]
     if len(sentence.split()) < POINTING_WORDS and _POINTS.search(sentence):
         last = max((found[at][0] for at in near), default=-1)
         yield from (at for at in near if found[at][0] == last == number - 1)

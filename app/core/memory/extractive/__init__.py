@@ -16,7 +16,7 @@ BODY_SHARE: Final = 0.4
 many names as they have room for, but show a body unchanged."""
 NAMES_ENOUGH: Final = 2_800
 """The size from which more names bring little, so that the rest of a larger summary goes to its body. Measured on
-recorded coding sessions: contexts show as many of the values that later calls need."""
+recorded coding sessions: above it, contexts show no more of the values that later calls need."""
 CASES_SHARE: Final = 0.5
 """The body's share in a summary of tool calls that used neither files nor a shell, where the words and the calls matter
 more than the names in results."""

@@ -15,8 +15,7 @@ from app.core.log.events import EventType
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.answers import user_lines, with_question
 from app.core.memory.digest.appendix import Measure
-from app.core.memory.digest.calls import PENDING, is_bare_rejection
-from app.core.memory.digest.calls import RUNNING as UNDER_WAY
+from app.core.memory.digest.calls import PENDING, RUNNING, is_bare_rejection
 from app.core.memory.digest.outcomes import is_check, reads_only
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import abridge_message, ask_of, own_messages, own_words
@@ -53,6 +52,7 @@ from app.core.memory.extractive.sections import (
     EARLY,
     GOAL,
     HEADINGS,
+    IN_PROGRESS,
     LATER_REQUEST,
     LATEST,
     NEXT,
@@ -60,7 +60,6 @@ from app.core.memory.extractive.sections import (
     NOTHING,
     PAST,
     REQUEST,
-    RUNNING,
     STATES,
     SUFFIX,
     TURN_START_HEADINGS,
@@ -91,20 +90,20 @@ NEWEST_TEXTS: Final = 3
 TEXT_SHARE: Final = 0.93
 """The share of a body's room that its headings leave for text."""
 LONG_SHARE: Final = 0.6
-"""The share of a section's room from which a user's message, or a text of the assistant, is shortened."""
+"""The share of a section's room above which a user's message, or a text of the assistant, is shortened."""
 LONG_CHARS: Final = 240
 """The length to which a user's message is shortened."""
 CHARS_PER_TOKEN: Final = 3.4
 
-_SMALL: Final = {NOT_STARTED: 0.03, RUNNING: 0.03, NEXT: 0.03, DECISIONS: 0.0, CONTEXT: 0.0}
+_SMALL: Final = {NOT_STARTED: 0.03, IN_PROGRESS: 0.03, NEXT: 0.03, DECISIONS: 0.0, CONTEXT: 0.0}
 _WORK: Final = _SMALL | {GOAL: 0.1, USERS: 0.52, CONSTRAINTS: 0.04, BLOCKED: 0.05, LATEST: 0.25, DONE: 0.07}
 _CASES: Final = _WORK | {USERS: 0.33, LATEST: 0.15, DONE: 0.26, DECISIONS: 0.04, CONTEXT: 0.04}
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
 """The initial share of the room for each section: in a span with work on files, with other tool calls, and in talk
 without any."""
 
-_ANSWER: Final = re.compile(r' \((?:answered|then reported): "[^\n]{1,300}"\)$')
-"""The agent's answer to a user's question, or its report on a request, at the end of its line."""
+_REPORT_MARK: Final = re.compile(r' \((?:answered|then reported): "[^\n]{1,300}"\)$')
+"""The agent's answer to a user's question, or its report on a request, at the end of the line."""
 _ACTS: Final = frozenset({EventType.USER_MESSAGE, EventType.TOOL_CALL})
 _GREETING: Final = re.compile(
     r"(?:(?:hi|hey|hello|yo|(?:great|perfect|okay|ok)?\W{0,4}(?:thanks|thank you)(?: (?:so|very) much| a lot)?"
@@ -129,7 +128,7 @@ class SpanBody:
         self._messages = messages = _Messages(events, focus, previous)
         self._shares = _TALK if messages.is_talk else _WORK if digest.uses_files else _CASES
         earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
-        begins = any(not is_later(line.text) for line in earlier[GOAL]) if previous_text else not messages.begins_later
+        has_beginning = any(not is_later(g.text) for g in earlier[GOAL]) if previous_text else not messages.begins_later
         earlier[GOAL], users_before = requests_in(earlier[GOAL], earlier[USERS])
         earlier[USERS], self._left_out = split_left_out(users_before)
         notes = messages.notes
@@ -146,20 +145,19 @@ class SpanBody:
         finished = [*reported, *work.done()] if digest.uses_files else interleave(work.done(), reported)
         new, old = messages.decisions(), decisions(past, ())
         decided = interleave(new, ranked_decisions([*earlier[DECISIONS], *old]))
-        findings = [] if messages.is_talk else [one for one in interleave(new, old) if one.seq not in messages.commits]
+        findings = [one for one in interleave(new, old) if not (messages.is_talk or one.seq in messages.commit_seqs)]
         observed = [one for one in findings if is_observation(one.text)]
         planned = {
-            state: _lines((step.text for step in digest.plan if step.state == state), 0)
-            for state in (PENDING, UNDER_WAY)
+            state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, RUNNING)
         }
         asks = _lines(digest.asks, messages.last_seq)
         users = sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq)
-        said = messages.said([SectionLine(_ANSWER.sub("", line.text), line.seq) for line in users])
+        said = messages.said([SectionLine(_REPORT_MARK.sub("", line.text), line.seq) for line in users])
         self._said = [*said, *([] if said else asks)]
-        goal = _goal(earlier[GOAL], messages, asks, begins=begins)
+        goal = _goal(earlier[GOAL], messages, asks, has_beginning=has_beginning)
         asked = {line.text.removeprefix(LATER_REQUEST) for line in goal}
-        answered = [*messages.answered(), *(line for line in reversed(users) if _ANSWER.search(line.text))]
-        self._answered = [line for line in answered if _ANSWER.sub("", line.text) not in asked]
+        answered = [*messages.with_reports(), *(line for line in reversed(users) if _REPORT_MARK.search(line.text))]
+        self._answered = [line for line in answered if _REPORT_MARK.sub("", line.text) not in asked]
         # In the order in which the sections choose: a sentence goes to the first section that takes it.
         self._candidates: Mapping[str, Sequence[SectionLine]] = {
             GOAL: opening(earlier[GOAL], asks) if messages.is_talk else goal,
@@ -167,7 +165,7 @@ class SpanBody:
             CONSTRAINTS: rules,
             BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED]), *messages.open_problems()],
             NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
-            RUNNING: [*planned[UNDER_WAY], *(messages.open_calls or before[RUNNING])],
+            IN_PROGRESS: [*planned[RUNNING], *(messages.open_calls or before[IN_PROGRESS])],
             LATEST: [],
             DONE: finished,
             DECISIONS: [*notes.decisions, *(line for line in decided if line not in observed)],
@@ -201,11 +199,15 @@ class SpanBody:
 
 
 def _goal(
-    earlier: Sequence[SectionLine], messages: "_Messages", asks: Sequence[SectionLine], *, begins: bool
+    earlier: Sequence[SectionLine], messages: "_Messages", asks: Sequence[SectionLine], *, has_beginning: bool
 ) -> Sequence[SectionLine]:
-    """Return the first request and the newest one, of a later part neither answers nor questions."""
+    """Return the first request and the newest one.
+
+    If the conversation began before this part, the first is marked as a later request, or left out if it is an answer
+    or a question.
+    """
     goal = goals(earlier, messages.said([])) or asks[:1]
-    if not goal or begins:
+    if not goal or has_beginning:
         return goal
     first = [SectionLine(LATER_REQUEST + goal[0].text, goal[0].seq)] if is_task(goal[0].text) else []
     return [*first, *goal[1:]]
@@ -246,13 +248,13 @@ class _Messages:
         self.users = list(own_messages(events))
         self.last_seq = events[-1].seq if events else 0
         first = next((event for event in events if event.type in _ACTS), None)
-        self.begins_later = first is not None and first.turn > int(first.type is not EventType.TOOL_CALL)
+        self.begins_later = first is not None and first.turn > (0 if first.type is EventType.TOOL_CALL else 1)
         """Whether a turn began before the span: it begins with a call, or with a message of a turn after the first."""
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
         self._reports, refuted = reports_of(events)
         self._commits = commits_of(events)
-        self.commits = {one.seq for one in self._commits}
-        """Seqs, of texts that give the reasons for a change."""
+        self.commit_seqs = {one.seq for one in self._commits}
+        """The seqs of the calls that committed; their messages give reasons for changes, so none is a finding."""
         self._unrefuted = [one for one in self._assistant_texts if one[0] not in refuted]
         self._stands = without_discarded(self._unrefuted, events, [event.seq for event in self.users])
         self._focus = content_words(focus)
@@ -275,10 +277,11 @@ class _Messages:
         lines = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
         return [*earlier, *(SectionLine(with_question(words, asked), seq) for seq, words, asked in lines)]
 
-    def answered(self) -> Sequence[SectionLine]:
-        """Return the users' short messages with the beginnings of the reports that ended their turns, newest first.
+    def with_reports(self) -> Sequence[SectionLine]:
+        """Return the users' short messages, newest first, each with a statement of the report that ended its turn.
 
-        The newest texts of the span are left out, since they are quoted.
+        A question gets the first statement, a request the first one on finished work. The newest texts of the span are
+        left out, since they are quoted.
         """
         reports = {at: text for at, text in self._stands[:-NEWEST_TEXTS] if at in self._reports}
         found: list[SectionLine] = []
@@ -305,7 +308,7 @@ class _Messages:
         texts = [(seq, own_words(text)) for seq, text in telling[-NEWEST_TEXTS:]]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
-            line = condense(text, most, is_first=not found)
+            line = condense(text, most, may_cut=not found)
             if not found and (taken := measure(f"- {line}\n")) > tokens:
                 line = condense(text, most * tokens // taken)
             if line:
@@ -314,7 +317,7 @@ class _Messages:
         return found
 
     def open_problems(self) -> Sequence[SectionLine]:
-        """Return the problems that the assistant reported since anything may have solved them, the newest first."""
+        """Return the problems reported after the last call or message that may have solved them, the newest first."""
         settled = max([last_effect(self._events), *(e.seq for e in self.users if reports_success(e.text))])
         found: list[SectionLine] = []
         for seq, text in reversed(self._unrefuted):
@@ -365,9 +368,9 @@ def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
 
 
 def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[SectionLine]:
-    """Return the lines, the newest first, that are not overlong; then all in short form, skipped if chosen already.
+    """Return the lines that are not overlong, newest first, then all lines shortened.
 
-    Rejections without words come after the messages.
+    `fill_sections` skips those that it already has. Rejections without words come after the messages.
     """
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
     newest = sorted(reversed(lines), key=lambda line: is_bare_rejection(line.text))

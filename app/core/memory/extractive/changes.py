@@ -12,7 +12,7 @@ from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.memory.digest.answers import INTERRUPTED
-from app.core.memory.digest.calls import answered_calls
+from app.core.memory.digest.calls import calls_in
 from app.core.memory.digest.files import edits_in, has_committed, undone_changes
 from app.core.memory.digest.outcomes import OK
 from app.core.memory.digest.sentences import abridge_message, own_words
@@ -69,7 +69,7 @@ class FileChange:
             self.is_new, self.is_gone, self.has_more = True, False, False
         self.times += times
         self.commands += commands
-        self.seq = max(self.seq, seq) if self.seq > 0 else seq
+        self.seq = max(self.seq, seq) if self.seq > 0 else seq  # below 0 are lines of earlier summaries, in order
         self.has_more |= times > 0 and not names
         for name, done in names.items():
             before = self.names.pop(name, None)
@@ -95,7 +95,7 @@ class FileChange:
             self.names = {name: done for name, done in self.names.items() if name not in change.names}
 
     def line(self, name: str, *, counted: bool) -> SectionLine:
-        """Describe the changes of the file in one line, for an older file with their number if all are `counted`."""
+        """Describe the file's changes in one line, with their number if all are `counted` and the file is not new."""
         if self.is_gone:
             return SectionLine(f"Deleted {name}.", self.seq)
         verb = "Wrote" if self.is_new else "Changed"
@@ -194,7 +194,7 @@ class Commit:
 def commits_of(events: Sequence[Event]) -> Sequence[Commit]:
     """Return the commits whose calls succeeded, oldest first, without those that a reset or an amendment replaced."""
     found: list[Commit] = []
-    for call in answered_calls(events):
+    for call in calls_in(events):
         command = call.command
         if not command or "git " not in command or call.state != OK:
             continue
@@ -221,22 +221,22 @@ def reports_of(events: Sequence[Event]) -> tuple[Collection[int], Collection[int
 
 
 def without_discarded(
-    texts: Sequence[tuple[int, str]], events: Sequence[Event], turns: Sequence[int]
+    texts: Sequence[tuple[int, str]], events: Sequence[Event], user_seqs: Sequence[int]
 ) -> Sequence[tuple[int, str]]:
     """Return the texts, given with their seqs, without those on work that a hard reset or a checkout threw away.
 
-    These follow the last commit that remains. `turns` are the seqs of the users' messages: texts between the last one
-    and the reset may be about new work, and stay.
+    These follow the last commit that remains. Texts between the user's last message and the reset may be about new
+    work, and stay.
     """
     commits: list[int] = []
     gone: set[int] = set()
-    for call in answered_calls(events):
+    for call in calls_in(events):
         if call.command is None or call.result is None:
             continue
         for back in () if "stash" in call.command else undone_changes(call.command, call.state):
             commits = commits[: max(0, len(commits) - back.commits)]
             if not (back.paths or back.keeps_changes):
-                since, until = max(commits, default=0), max((seq for seq in turns if seq < call.seq), default=0)
+                since, until = max(commits, default=0), max((seq for seq in user_seqs if seq < call.seq), default=0)
                 gone.update(seq for seq, _ in texts if since < seq < until)
         if has_committed(call.command, call.result.text):
             commits.append(call.seq)
@@ -244,31 +244,28 @@ def without_discarded(
 
 
 def decisions(
-    texts: Sequence[tuple[int, str]], turns: Sequence[int], reports: Collection[int] = ()
+    texts: Sequence[tuple[int, str]], user_seqs: Sequence[int], reports: Collection[int] = ()
 ) -> Sequence[SectionLine]:
     """Return decisions and findings with their reasons, the best first; of equals the newest first.
 
-    `texts` are texts with their seqs, `turns` the seqs of the users' messages, `reports` those of the texts that end a
-    turn. A diagnosis that a later one of its turn replaced is left out.
+    `texts` are texts with their seqs, `reports` the seqs of those that end a turn. A diagnosis that a later one of its
+    turn replaced is left out.
     """
-    found = [(seq, worth, text) for seq, whole in texts for worth, text in findings(whole, is_report=seq in reports)]
-    kept = _newest_diagnoses(found, turns)
+    found = [(seq, worth, text) for seq, whole in texts for worth, text in findings(whole, ends_turn=seq in reports)]
+    kept = _newest_diagnoses(found, user_seqs)
     worths = {(seq, text): worth for seq, worth, text in kept}
     chosen = _distinct_lines([(seq, text) for seq, _, text in kept])
     return sorted(chosen, key=lambda line: -worths[line.seq, line.text])
 
 
 def _newest_diagnoses(
-    found: Iterable[tuple[int, float, str]], turns: Sequence[int]
+    found: Iterable[tuple[int, float, str]], user_seqs: Sequence[int]
 ) -> Sequence[tuple[int, float, str]]:
-    """Return the findings, given oldest first with their seqs, without diagnoses that a later one of the turn replaced.
-
-    `turns` are the seqs of the users' messages.
-    """
+    """Return the findings, given oldest first, without diagnoses that a later one of their turn replaced."""
     kept: list[tuple[int, float, str]] = []
     later: set[int] = set()
     for seq, worth, text in reversed(list(found)):
-        turn = bisect_left(turns, seq)
+        turn = bisect_left(user_seqs, seq)
         if is_diagnosis(text):
             if turn in later:
                 continue
@@ -299,11 +296,11 @@ def _distinct_lines(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
     return [one for one in distinct(candidates) if len(one.words) >= TELLING_WORDS]
 
 
-LATEST_CHARS_MAX: Final = 240
+LATER_REQUEST_CHARS_MAX: Final = 240
 REQUEST_WORDS: Final = 3
 """The number of content words below which a message (`commit this`) says little about the work."""
 CORRECTED: Final = 0.6
-"""The share of common words from which the next message, if it begins alike, corrects a first one."""
+"""The least share of common words with which the next message, if it begins alike, corrects a first one."""
 
 _ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(reject(?:ing|ed): |^Rejected\b|^/|^(?:[A-H]|\d{1,2})[.)]")
 """Marks of a reply, of a rejected call, of a command, and of one entry of a list."""
@@ -346,21 +343,22 @@ def _number_after(number: int, numbers: Collection[int]) -> int:
     return next(after for after in count(number) if after not in numbers)
 
 
-def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequence[SectionLine]:
+def goals(earlier: Sequence[SectionLine], messages: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """Return the first request and, if it differs, the newest; without a request, the first message.
 
-    `earlier` are the goals of earlier summaries, `said` the users' messages since, with the questions that they answer.
+    `earlier` are the goals of earlier summaries, `messages` those of the users since, with the questions
+    that they answer.
     """
-    requests = [line for line in (*earlier, *said) if is_request(line.text)]
+    requests = [line for line in (*earlier, *messages) if is_request(line.text)]
     if not requests:
-        return [line for line in (*earlier[:1], *said) if not _REJECTED.search(line.text)][:1]
+        return [line for line in (*earlier[:1], *messages) if not _REJECTED.search(line.text)][:1]
     first = requests[0]
     if len(requests) > 1 and _corrects(requests[1].text, first.text):
         first = requests[1]
     latest = next((line for line in reversed(requests) if is_task(line.text)), first)
     if latest.text == first.text or latest.seq < first.seq:
         return [first]
-    return [first, SectionLine(LATER_REQUEST + abridge_message(latest.text, LATEST_CHARS_MAX), latest.seq)]
+    return [first, SectionLine(LATER_REQUEST + abridge_message(latest.text, LATER_REQUEST_CHARS_MAX), latest.seq)]
 
 
 def is_request(text: str) -> bool:

@@ -21,7 +21,7 @@ PER_TEXT_MAX: Final = 40
 TELLING_WORDS: Final = 4
 """The number of content words below which a sentence says nothing alone."""
 ALIKE: Final = 0.7
-"""The share of words in common with one better sentence from which a sentence counts as a repeat."""
+"""The least share of words in common with one better sentence with which a sentence counts as a repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,7 @@ def distinct(ranked: Iterable[Sentence]) -> Sequence[Sentence]:
     chosen: list[Sentence] = []
     by_word: dict[str, list[int]] = {}
     for sentence in ranked:
-        common: dict[int, int] = {}
-        for word in sentence.words:
-            for index in by_word.get(word, ()):
-                common[index] = common.get(index, 0) + 1
+        common = Counter(index for word in sentence.words for index in by_word.get(word, ()))
         if max(common.values(), default=0) >= ALIKE * len(sentence.words):
             continue
         for word in sentence.words:
@@ -195,14 +192,14 @@ _UNSTOPPED: Final = re.compile(r"[\w)`]$")
 SECTIONS_MIN: Final = 3
 
 
-def condense(text: str, chars: int, *, is_first: bool = True) -> str:
+def condense(text: str, chars: int, *, may_cut: bool = True) -> str:
     """Return the text on one line if it takes at most `chars` characters, else a selection of its sentences.
 
     Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
     the next steps. A sentence that ends with a colon is joined to the next one, and to the first one shown of the list
     after it; one that points back, to the one before it. Sentences that only announce are left out, except the last. If
-    few sentences fit, it is the first words if `is_first`, else empty. A text with SECTIONS_MIN headings or more is
-    shortened to its outline.
+    few sentences fit, return the first words if `may_cut`, else an empty text. A text with SECTIONS_MIN headings or
+    more is shortened to its outline.
     """
     listed = _tables_as_lists(text)
     line = plain(_with_stops(listed))
@@ -225,7 +222,7 @@ def condense(text: str, chars: int, *, is_first: bool = True) -> str:
                 room = chars - len(chosen)
     words = content_words(" ".join(units[number].text for number in kept))
     if chars - room < chars // 3 or len(words) < TELLING_WORDS:
-        return shorten(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
+        return shorten(line, chars) if may_cut and chars >= SHORTEST_CHARS else ""
     return _join(units, kept)
 
 
@@ -340,9 +337,9 @@ def _units(text: str) -> Sequence[_Unit]:
         elif was_item:
             leads = []
         was_item = item is not None
-        said = [one for one in sentences(line) if any(map(str.isalpha, one))]
-        for place, one in enumerate(said, start=1):
-            if is_narration(one) and (number < len(lines) or place < len(said)):
+        parts = [one for one in sentences(line) if any(map(str.isalpha, one))]
+        for place, one in enumerate(parts, start=1):
+            if is_narration(one) and (number < len(lines) or place < len(parts)):
                 continue
             sentence = plain(one)
             heading = sentence.rstrip(":") if HEADING.match(line) else heading

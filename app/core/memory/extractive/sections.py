@@ -15,18 +15,18 @@ from app.core.memory.extractive.statements import names_cause
 NONE: Final = "(none)"
 """The line under an empty heading of a model's summary."""
 GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Progress"
-DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
+DONE, IN_PROGRESS, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
 USERS, LATEST = "## User Messages", "## Agent Messages at the End of This Part"
 PAST: Final = "## Past Agent Messages"
 """The heading under which `parse_sections` returns the latest messages of all summaries but the last."""
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
 HEADINGS: Final = (
-    *(GOAL, USERS, CONSTRAINTS, PROGRESS, DONE, RUNNING, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT, LATEST),
+    *(GOAL, USERS, CONSTRAINTS, PROGRESS, DONE, IN_PROGRESS, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT, LATEST),
 )
 TURN_START_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
-PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
-STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
+PROGRESS_HEADINGS: Final = (DONE, IN_PROGRESS, NOT_STARTED, BLOCKED)
+STATES: Final = frozenset({IN_PROGRESS, NOT_STARTED, BLOCKED, NEXT, LATEST})
 """Headings of sections that describe the state at a summary's end."""
 NOTHING: Final = "Nothing was decided or changed."
 UNDECIDED: Final = "Nothing was decided"
@@ -38,8 +38,8 @@ COUNTED: Final = re.compile(r"(?:Changed|Wrote|Deleted|Ran|Called) .*\.$|`[^`]+`
 """A line on the runs and changes of a span, counted at its end."""
 _WITHOUT_DETAILS: Final = re.compile(r"(?:(?:Changed|Wrote) \S{1,200}(?: x\d+)?|`[^`]+` failed [^:]{1,200})(?=: )")
 """The part of such a line that is enough if there is no room for the rest."""
-GOAL_SHARE: Final = 0.2
-LATEST_SHARE: Final = 0.12
+FIRST_REQUEST_SHARE: Final = 0.2
+LATER_REQUEST_SHARE: Final = 0.12
 """The maximum shares of the room for the first line of a goal and for its second."""
 SHORTENED: Final = frozenset({GOAL, USERS, LATEST, REQUEST, EARLY, SUFFIX})
 """Headings whose first line is shortened rather than left out, as is that of the section that takes the spare room."""
@@ -59,7 +59,7 @@ UNRESOLVED: Final = "Not resolved when this part ended: "
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
 SPARE_SHARE: Final = 0.1
-"""The share of the room from which lines are replaced by longer forms."""
+"""The share of the room that must be left for lines to be replaced by longer forms."""
 MESSAGES: Final = frozenset({GOAL, USERS})
 """Headings over the user's own words."""
 LEFT_OUT: Final = re.compile(r"\((\d+) other messages? left out\)")
@@ -69,15 +69,15 @@ LEFT_OUT_TOKENS, LEFT_OUT_SHARE = 10, 0.03
 _LAST: Final = sys.maxsize
 """The seq of a line that follows all others of its section."""
 _SAME_CHARS: Final = 40
-"""The number of common characters from which two lines, one of them shortened, may be the same message."""
+"""The least number of common characters with which two lines, one shortened, may be the same message."""
 
 
 @dataclass(frozen=True, slots=True)
 class SectionLine:
-    """A line of a section, and the seq of its event.
+    """A line of a section. `seq` sorts lines by time: the seq of the line's event, 0 if unknown.
 
-    A line of earlier summaries has its line number less the number of lines, so adjacent lines have adjacent numbers
-    and a gap is a heading.
+    Lines of earlier summaries have negative ones: the line number less the number of lines, so adjacent lines have
+    adjacent numbers and a gap is a heading.
     """
 
     text: str
@@ -186,7 +186,7 @@ def fill_sections(
         return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
     counts_left_out = room * LEFT_OUT_SHARE >= LEFT_OUT_TOKENS
     users = [section for section in sections if section.heading == USERS and section.candidates and counts_left_out]
-    said = [line for section in users for line in section.candidates]
+    user_messages = [line for section in users for line in section.candidates]
     room -= LEFT_OUT_TOKENS * len(users)
     whole = room
     shares = max(1.0, sum(section.share for section in sections if section.candidates))
@@ -203,16 +203,16 @@ def fill_sections(
     if room > whole * SPARE_SHARE:
         _lengthen(sections, room, measure)
     for section in users:
-        section.chosen += _left_out_line(said, section.left_out, sections)
+        section.chosen += _left_out_line(user_messages, section.left_out, sections)
     chosen = {section.heading: section.chosen for section in sections if section.chosen}
     text = _text(headings, {heading: _ordered(heading, lines) for heading, lines in _in_place(chosen).items()})
     return text if measure(text) <= max_tokens else _cut(text, measure, max_tokens)
 
 
-def _left_out_line(said: Sequence[SectionLine], before: int, sections: Sequence[Section]) -> Sequence[SectionLine]:
+def _left_out_line(lines: Sequence[SectionLine], before: int, sections: Sequence[Section]) -> Sequence[SectionLine]:
     """Return a line with the number of users' messages, `before` of them in earlier summaries, that no section has."""
     chosen = {line.seq for section in sections if section.heading in MESSAGES for line in section.chosen}
-    missing = {line.seq for line in said if line.seq not in chosen and not _is_covered(line.text, sections)}
+    missing = {line.seq for line in lines if line.seq not in chosen and not _is_covered(line.text, sections)}
     number = before + len(missing)
     return [SectionLine(f"({number} other message{'s' * (number > 1)} left out)", _LAST)] if number else []
 
@@ -222,7 +222,7 @@ def _share(section: Section, whole: int, measure: Measure) -> int:
     share = int(whole * section.share)
     if section.heading != GOAL or not section.candidates:
         return share
-    most = (GOAL_SHARE, LATEST_SHARE)
+    most = (FIRST_REQUEST_SHARE, LATER_REQUEST_SHARE)
     lines = (min(measure(f"- {g.text}\n"), int(whole * m)) for g, m in zip(section.candidates, most, strict=False))
     return max(share, sum(lines))
 

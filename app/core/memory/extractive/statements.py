@@ -213,7 +213,7 @@ class Statement:
 
     @property
     def label(self) -> str:
-        """The item, or the short line before the list, without which an item may say something else."""
+        """The parent item, else the short line before the list; without it an item may be misread."""
         lead = _NUMBER.sub("", self.lead.split(" / ")[-1]).rstrip(":—– ") if self.is_item else ""
         return self.parent or ("" if _GENERAL.search(lead) or len(lead) > LABEL_CHARS_MAX else lead)
 
@@ -265,7 +265,7 @@ def _statements(words: str) -> Iterator[Statement]:
             parents.append((depth, label if len(label) <= LABEL_CHARS_MAX else ""))
 
 
-def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str]]:
+def findings(text: str, *, ends_turn: bool = False) -> Iterator[tuple[float, str]]:
     """Yield the statements of a text that give a decision or a finding with its reason, each with its worth.
 
     A statement that depends on its neighbour is joined to it.
@@ -276,10 +276,10 @@ def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str
         is_retracted = at + 1 < len(items) and _RETRACTION.match(items[at + 1].text)
         if not worth or one.is_supposed or is_narration(one.text) or _HEDGED.search(one.text) or is_retracted:
             continue
-        whole = _join_neighbor(items, at)
+        whole = _join_neighbour(items, at)
         if whole and not INTENT.search(whole):
             label = one.label if whole.startswith(one.text) else ""
-            yield worth + is_report - one.is_item * 0.5, f"{label}: {whole}" if label else whole
+            yield worth + ends_turn - one.is_item * 0.5, f"{label}: {whole}" if label else whole
 
 
 def worth_of(text: str) -> float:
@@ -299,12 +299,12 @@ def finished_statements(text: str) -> Iterator[str]:
     yield from (
         f"{one.parent}: {one.text}" if one.parent else one.text
         for one in statements(text)
-        if _DONE.search(one.text) and _is_report(one)
+        if _DONE.search(one.text) and _is_certain(one)
     )
 
 
-def _is_report(one: Statement) -> bool:
-    """Return whether a statement tells without a doubt, outside a description or a plan."""
+def _is_certain(one: Statement) -> bool:
+    """Return whether a statement expresses no doubt or intent, and stands outside descriptions and plans."""
     if _DOUBT.search(_MENDED.sub("", one.text)) or INTENT.search(one.text):
         return False
     described = one.is_supposed or one.is_fault or (one.is_item and one.lead and not one.is_reported)
@@ -337,7 +337,7 @@ def _with_reason(items: Sequence[Statement], at: int) -> str:
 
 def reports_success(text: str) -> bool:
     """Return whether a text reports finished work, or a check that passed, without a doubt."""
-    return any(_reports_end(one) and _is_report(one) for one in statements(text))
+    return any(_reports_end(one) and _is_certain(one) for one in statements(text))
 
 
 def _reports_end(one: Statement) -> bool:
@@ -351,7 +351,7 @@ def states_next_step(sentence: str, text: str) -> bool:
     return not any(one.is_reported and one.text == plain(sentence) for one in statements(text))
 
 
-def _join_neighbor(items: Sequence[Statement], at: int) -> str:
+def _join_neighbour(items: Sequence[Statement], at: int) -> str:
     """Return a statement with the one that it needs; empty if they are too long, or the other one is missing."""
     text = items[at].text
     if text.endswith(":") or _FOUND.search(text):

@@ -14,7 +14,7 @@ from typing import Final
 from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.memory.digest.appendix import REMOVED
-from app.core.memory.digest.calls import AnsweredCall, answered_calls
+from app.core.memory.digest.calls import CallWithResult, calls_in
 from app.core.memory.digest.commands import programs, removed_paths, replaced_paths, written_paths
 from app.core.memory.digest.files import (
     Undone,
@@ -46,14 +46,14 @@ from app.core.memory.extractive.sections import SectionLine, done_lines
 ARGUMENTS_CHARS_MAX: Final = 120
 """The length to which the arguments of one call are shortened."""
 LINE_CHARS_MAX: Final = 240
-"""The length of all arguments in a line, from which on those of the oldest calls are left out."""
+"""The length of all arguments in a line, above which those of the oldest calls are left out."""
 OMITTED: Final = "…"
 
 _CALL_LINE: Final = re.compile(r"^- Called ([^\s,:]{1,200})(?: x(\d{1,6}))?(?:: ([^\n]{1,1000}))?\.$", re.M)
 _EARLIER: Final = re.compile(r"^- Called ([^\s,:]{1,200}) with ([^\n]{1,200})\.$", re.M)
 """One call in summaries of 0.3."""
 _EARLIER_SUM: Final = re.compile(r"^- Called ([^\n:]{1,800}, [^\n:]{1,800}?)(?: and \d{1,6} more)?\.$", re.M)
-"""The numbers of all calls of several tools in summaries of 0.3, which follow the newest ones."""
+"""Counts by tool, in summaries of 0.3, that include the calls listed singly before."""
 _NUMBERED: Final = re.compile(r"(|.*?[^\d.,:/])(\d{1,15})(?: to (\d{1,15}))?")
 """Arguments that end with a whole number, or with the first and the last of successive ones."""
 
@@ -69,7 +69,7 @@ class ToolCalls:
     def add(self, times: int, seq: int, arguments: str) -> None:
         """Count more calls; successive numbers become a range, and repeated arguments are listed once."""
         self.times += times
-        self.seq = max(self.seq, seq) if self.seq > 0 else seq
+        self.seq = max(self.seq, seq) if self.seq > 0 else seq  # as in FileChange
         if not arguments or arguments in self.arguments:
             return
         joined = _join(self.arguments[-1], arguments) if self.arguments else None
@@ -97,10 +97,11 @@ def parse_calls(text: str) -> Iterator[tuple[str, int, int, str]]:
 
     A line yields each of its arguments once; the first has the number of all its calls.
     """
-    told = sorted((one for form in (_CALL_LINE, _EARLIER, _EARLIER_SUM) for one in form.finditer(text)), key=_start)
+    forms = (_CALL_LINE, _EARLIER, _EARLIER_SUM)
+    matches = sorted((one for form in forms for one in form.finditer(text)), key=re.Match.start)
     listed: Counter[str] = Counter()
-    for match in told:
-        seq = _start(match) - len(text)
+    for match in matches:
+        seq = match.start() - len(text)
         if match.re is _EARLIER:
             listed[match[1]] += 1
             yield match[1], 1, seq, match[2]
@@ -112,10 +113,6 @@ def parse_calls(text: str) -> Iterator[tuple[str, int, int, str]]:
         else:
             for number, one in enumerate(match[3].split("; ")):
                 yield match[1], 0 if number else int(match[2] or 1), seq, one
-
-
-def _start(match: re.Match[str]) -> int:
-    return match.start()
 
 
 def plain_arguments(arguments: Mapping[str, Json]) -> str:
@@ -140,7 +137,8 @@ _CONFLICTING: Final = ("git merge", "git rebase", "git pull", "git cherry-pick",
 """Commands whose conflicts are resolved by the next commit."""
 
 _ASKING: Final = re.compile(r"(?:^|_)(?:get|look_?up|query|check|calculate|describe|show|count)(?:$|_)", re.I)
-"""Names of tools that change nothing; the calls of others come first."""
+"""Names of tools that probably look something up, whose calls are listed after others; they may count as changes
+elsewhere."""
 _END_OF_FILES: Final = re.compile(r"(?<=</modified-files>)")
 """The end of the list that tells which file a name in the text before it means."""
 _UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
@@ -184,13 +182,13 @@ class SpanWork:
         self._called: dict[str, ToolCalls] = {}
         earlier = "\n".join(map(self._done_lines_of, _END_OF_FILES.split(previous_text)))
         for name, change in parse_changes(earlier):
-            self._change(name, change)
+            self._merge_change(name, change)
         for told in parse_calls(earlier):
-            self._call(*told)
-        for call in answered_calls(events):
-            self._add(call)
+            self._count_call(*told)
+        for call in calls_in(events):
+            self._add_call(call)
 
-    def _add(self, call: AnsweredCall) -> None:
+    def _add_call(self, call: CallWithResult) -> None:
         tool, state, output = call.tool or "a tool", call.state, "" if call.result is None else call.result.text
         if state == REJECTED:
             return  # it had no effect, and is quoted with the user's words
@@ -206,17 +204,17 @@ class SpanWork:
             if state == OK and not self._takes_back(path, arguments):
                 change = FileChange(is_new=writes_whole(arguments) and path not in self._read)
                 change.add(1, call.seq, definitions(arguments))
-                name = self._name(path)
+                name = self._shown_name(path)
                 if name in self._changes:
                     self._changes[name].forget(arguments)
-                self._note(path, change)
+                self._add_uncommitted(path, change)
                 if edit := single_edit(arguments):
                     self._replaced[path, *edit] = change
         self._read.update(use.read)
         if not (use.modified or use.read or changes_nothing(tool)):
             self._tools[tool] = _Attempt(state, call.seq)
             if state != ERROR:
-                self._call(tool, 1, call.seq, plain_arguments(arguments))
+                self._count_call(tool, 1, call.seq, plain_arguments(arguments))
 
     def _takes_back(self, path: str, arguments: Mapping[str, Json]) -> bool:
         """Undo the uncommitted change of which a call's edit is the exact inverse; return whether there is one."""
@@ -225,7 +223,7 @@ class SpanWork:
         if earlier is None or (path, earlier) not in self._uncommitted:
             return False
         self._uncommitted.remove((path, earlier))
-        self._changes[self._name(path)].take_back(earlier)
+        self._changes[self._shown_name(path)].take_back(earlier)
         return True
 
     def _done_lines_of(self, previous: str) -> str:
@@ -235,25 +233,25 @@ class SpanWork:
         def renamed(told: re.Match[str]) -> str:
             found = [path for path in listed if path.endswith(f"/{told[2]}")]
             start, end = (place - told.start() for place in told.span(2))
-            return f"{told[0][:start]}{self._name(found[0])}{told[0][end:]}" if len(found) == 1 else told[0]
+            return f"{told[0][:start]}{self._shown_name(found[0])}{told[0][end:]}" if len(found) == 1 else told[0]
 
         return FILE_LINE.sub(renamed, done_lines(previous))
 
-    def _name(self, path: str) -> str:
+    def _shown_name(self, path: str) -> str:
         """Return a file's own name, with the folders that tell it from other known files of this name."""
         *folders, name = path.rstrip("/").split("/")
         while folders and sum(f"/{file}".endswith(f"/{name}") for file in self._files) > 1:
             name = f"{folders.pop()}/{name}"
         return name or path
 
-    def _note(self, path: str, change: FileChange) -> None:
+    def _add_uncommitted(self, path: str, change: FileChange) -> None:
         """Add a change that is not committed yet."""
-        name = self._name(path)
-        self._change(name, change)
+        name = self._shown_name(path)
+        self._merge_change(name, change)
         self._uncommitted.append((path, change))
         self._paths.setdefault(name, set()).add(path)
 
-    def _change(self, name: str, change: FileChange) -> None:
+    def _merge_change(self, name: str, change: FileChange) -> None:
         known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
         if change.is_gone:
             known.is_gone, known.seq = True, change.seq
@@ -261,7 +259,7 @@ class SpanWork:
             known.add(change.times, change.seq, change.names, change.commands)
             known.has_more |= change.has_more
 
-    def _call(self, tool: str, times: int, seq: int, arguments: str) -> None:
+    def _count_call(self, tool: str, times: int, seq: int, arguments: str) -> None:
         self._called.setdefault(tool, ToolCalls()).add(times, seq, arguments)
 
     def _add_command(self, command: str, state: str, seq: int, output: str) -> None:
@@ -289,9 +287,9 @@ class SpanWork:
         for path in written_paths(command):
             if path in gone or is_temporary(path):
                 continue
-            if path in replaced and (known := self._changes.get(self._name(path))):
+            if path in replaced and (known := self._changes.get(self._shown_name(path))):
                 known.names.clear()
-            self._note(path, FileChange(seq=seq, commands=1))
+            self._add_uncommitted(path, FileChange(seq=seq, commands=1))
 
     def _remove(self, gone: str, seq: int) -> None:
         """Note that a file was deleted, if only one changed file has its path."""
@@ -302,7 +300,7 @@ class SpanWork:
         if len(names) == 1:
             paths = self._paths.pop(names[0], {gone})
             deletion = FileChange(seq=seq, is_gone=True)
-            self._change(names[0], deletion)
+            self._merge_change(names[0], deletion)
             self._uncommitted += [(path, deletion) for path in paths]
 
     def _revert(self, back: Undone) -> None:
@@ -311,13 +309,13 @@ class SpanWork:
         gone = [
             (path, change)
             for path, change in self._uncommitted
-            if not back.keeps_changes and (not back.paths or any(_names(path, one) for one in back.paths))
+            if not back.keeps_changes and (not back.paths or any(_means_file(path, one) for one in back.paths))
         ]
         for path, change in gone:
             self._uncommitted.remove((path, change))
-            self._changes[self._name(path)].take_back(change)
+            self._changes[self._shown_name(path)].take_back(change)
             if change.is_gone:
-                self._paths.setdefault(self._name(path), set()).add(path)
+                self._paths.setdefault(self._shown_name(path), set()).add(path)
 
     def done(self) -> Sequence[SectionLine]:
         """Return lines on changed files, on files that commands changed, and on the tools called.
@@ -326,7 +324,7 @@ class SpanWork:
         """
         counted = self._counts_all
         changes = {name: change for name, change in self._changes.items() if change.times > 0 or change.is_gone}
-        uncommitted = {self._name(path) for path, _ in self._uncommitted}
+        uncommitted = {self._shown_name(path) for path, _ in self._uncommitted}
         ranked = sorted(
             changes.items(), key=lambda one: (one[0] in uncommitted, one[1].times, one[1].seq), reverse=True
         )
@@ -363,10 +361,10 @@ class SpanWork:
 
 def last_effect(events: Sequence[Event]) -> int:
     """Return the seq of the newest result of a call that may have changed something or shown success; 0 without any."""
-    return max((call.result_seq for call in answered_calls(events) if _may_settle(call)), default=0)
+    return max((call.result_seq for call in calls_in(events) if _may_settle(call)), default=0)
 
 
-def _may_settle(call: AnsweredCall) -> bool:
+def _may_settle(call: CallWithResult) -> bool:
     if call.state in (ERROR, REJECTED) or call.result is None:
         return False
     if call.command is not None:
@@ -386,7 +384,7 @@ def _failed(command: str, report: str, *, is_old: bool = False) -> str:
     return f"`{shorten(command, COMMAND_CHARS_SHOWN_MAX)}` failed when it was last run in this part{when}{why}."
 
 
-def _names(path: str, named: str) -> bool:
+def _means_file(path: str, named: str) -> bool:
     """Return whether a path in a command means a file, or a folder that contains it."""
     named = named.removeprefix("./").rstrip("/")
     return path == named or path.endswith(f"/{named}") or f"/{named}/" in f"/{path}"

@@ -16,7 +16,7 @@ from app.core.memory.digest.commands import shown_paths
 from app.core.memory.digest.files import NEW_TEXTS, OLD_TEXTS, FileUse, command_of, files_of, is_listing, patched_paths
 from app.core.memory.digest.names import is_missing
 from app.core.memory.digest.outcomes import ERROR, OK, is_idle, outcomes_of
-from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_denied, is_invalid_call, own_messages
+from app.core.memory.digest.sentences import REQUEST_CHARS_MAX, is_refused, is_rejected, own_messages
 from app.core.plan.state.items import Item
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class WorkedFiles:
                 continue
             result, call = pair.result.event, pair.call.event
             first_line = result.text if result.gist is None else result.gist
-            if result.is_error or is_invalid_call(result) or is_denied(result) or is_missing(first_line):
+            if result.is_error or is_refused(result) or is_rejected(result) or is_missing(first_line):
                 continue
             use = use_of(call)
             for path in map(normpath, use.read):

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from app.core.log.event import Event
 from app.core.memory.cover import Summary
-from app.core.memory.digest.calls import OPEN, AnsweredCall, answered_calls, parse_tasks, plan_of, tasks_in, unite_tasks
+from app.core.memory.digest.calls import OPEN, CallWithResult, calls_in, parse_tasks, plan_of, tasks_in, unite_tasks
 from app.core.memory.digest.checks import Check, check_of, checks_of, covers, is_same
 from app.core.memory.digest.commands import programs
 from app.core.memory.digest.outcomes import ERROR, OK, bare_command, outcomes_of
@@ -57,7 +57,7 @@ _NO_PROGRESS: Final = re.compile(r"#(?<=^#)# Progress\n(?=## |<|\n|\Z)", re.M)
 class _Later:
     """The states that the calls of later messages show, and whether a turn ended in them."""
 
-    def __init__(self, calls: Sequence[AnsweredCall], *, ended_turn: bool) -> None:
+    def __init__(self, calls: Sequence[CallWithResult], *, ended_turn: bool) -> None:
         self._went_on = ended_turn or len(calls) >= ANNOUNCED_CALLS
         done = [call for call in calls if call.result is not None and call.result.body is not None]
         self._runs = [(call.command, call) for call in done if call.command and not call.is_rejected]
@@ -118,7 +118,7 @@ def settled_lines(summaries: Sequence[Summary], events: Sequence[Event]) -> tupl
     """
     settled = [line for one, after in pairwise(summaries) for line in _settled_by(one, after, summaries[-1].last_turn)]
     stated = [found for one in summaries for found in _lines(one.text)]
-    if stated and (calls := answered_calls(events)):
+    if stated and (calls := calls_in(events)):
         later = _Later(calls, ended_turn=events[0].turn < events[-1].turn)
         settled += [line for heading, line in stated if later.settles(line, heading)]
     return tuple(dict.fromkeys(map(_checksum, settled)))
