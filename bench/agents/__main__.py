@@ -74,9 +74,9 @@ async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> li
     numbers: Sequence[int] = given.agents
     match scene:
         case "steps":
-            ours = [await setting.start_client(steps.STEPS[requests], requests) for requests in given.step]
+            ours = [await setting.start_client(steps.CLIENTS[requests], requests) for requests in given.step]
             others = [one for one in setting.sides[2:] if isinstance(one, Ours)]
-            ours += [steps.STEPS[given.step[0]](one.name, one.url, one.stack, one.ask) for one in others]
+            ours += [steps.CLIENTS[given.step[0]](one.name, one.url, one.stack, one.ask) for one in others]
             sides = [setting.floor, *ours]
         case "together":
             sides, numbers = [*sides[:2], await setting.start_side("serve", together=True)], (TOGETHER,)
@@ -129,7 +129,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scenes", nargs="+", choices=SCENES, default=DEFAULT)
     parser.add_argument("--agents", type=int, nargs="+", default=AGENTS, help="number of concurrent agents")
     parser.add_argument(
-        "--step", nargs="+", choices=steps.STEPS, default=tuple(steps.STEPS), help="requests of a step; a side each"
+        "--step", nargs="+", choices=steps.CLIENTS, default=tuple(steps.CLIENTS), help="requests of a step; a side each"
     )
     parser.add_argument(
         "--processes", type=int, nargs="+", default=PROCESSES, help="API processes of each side of that scene"

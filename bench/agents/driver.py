@@ -16,15 +16,15 @@ from bench.agents.traffic import Life
 from bench.http import Http, Spread
 
 NO_PIDS: Final[Mapping[str, int]] = {}
-STRIDE_CALLS: Final = 8
-"""Calls that are posted together while an agent is advanced to its starting point."""
+STRIDE_STEPS: Final = 8
+"""Steps that are posted together while an agent is advanced to its starting point."""
 GOLDEN: Final = 0.618034
 TOKENS: Final = re.compile(rb'"tokens":\{"estimate":(\d+),"target":(\d+)')
 EPOCH: Final = re.compile(rb'"epoch":(\d+)')
 
 
-class OverBudget(Exception):
-    """A context larger than its target."""
+class BadContext(Exception):
+    """A context that is larger than its target, or does not state its size."""
 
 
 def even_start(number: int) -> float:
@@ -65,11 +65,11 @@ class Agent:
         return f"{self.name}.{self.born}"
 
     async def advance_to(self, share: float) -> None:
-        """Advance to a share of the life, several calls at a time."""
+        """Advance to a share of the life, several steps at a time."""
         await self.side.open(self.http, self.session, self.lives[self.life])
         until = int(len(self.lives[self.life].steps) * share)
         while self.step < until:
-            await self.advance(min(STRIDE_CALLS, until - self.step), Times())
+            await self.advance(min(STRIDE_STEPS, until - self.step), Times())
 
     async def make_calls(self, calls: int, times: Times) -> None:
         """Make `calls` calls, beginning the next life where one ends."""
@@ -107,9 +107,9 @@ class Agent:
         at = answer.rfind(b'"tokens":{"estimate":')
         found, epoch = TOKENS.match(answer, max(at, 0)), EPOCH.search(answer, 0, 4_000)
         if found is None or epoch is None:
-            raise OverBudget(f"{self.session}: the answer does not say its size: {answer[:300]!r}")
+            raise BadContext(f"{self.session}: the answer does not say its size: {answer[:300]!r}")
         if int(found[1]) > int(found[2]):
-            raise OverBudget(f"{self.session}: {int(found[1])} tokens, the target is {int(found[2])}")
+            raise BadContext(f"{self.session}: {int(found[1])} tokens, the target is {int(found[2])}")
         if self.epoch not in (None, int(epoch[1])):
             times.openings.append(times.contexts[-1])
         self.epoch = int(epoch[1])
@@ -160,7 +160,7 @@ async def target_of(side: Side, life: Life) -> int:
     found = TOKENS.search(await side.context(http, "target"))
     http.close()
     if found is None:
-        raise OverBudget("the answer does not say its size")
+        raise BadContext("the answer does not say its size")
     return int(found[2])
 
 

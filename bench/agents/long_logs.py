@@ -4,10 +4,11 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
+from copy import copy
 from itertools import accumulate
 from typing import Any, Final
 
-from bench.agents.driver import STRIDE_CALLS, Agent, Times
+from bench.agents.driver import STRIDE_STEPS, Agent, Times
 from bench.agents.rows import Row
 from bench.agents.setting import Setting
 from bench.agents.sides import Side
@@ -19,8 +20,8 @@ WIDE_WINDOW: Final = 500_000
 WIDE_CHARS: Final = 6_000_000
 OPENINGS: Final = 3
 MANY_EVENTS: Final = 1_000
-FEW_CALLS: Final = 2
-"""Calls posted together, so that epochs open sooner."""
+FEW_STEPS: Final = 2
+"""Steps posted together, so that epochs open sooner."""
 WIDE_CALLS: Final = 120
 SHORT_EVENTS: Final = 1_000
 TEXT: Final = "The quick brown fox reads another line of the log."
@@ -52,18 +53,17 @@ async def measure_epoch(setting: Setting, rounds: int = 1, calls: int = WIDE_CAL
 async def _openings(setting: Setting, side: Side, life: Life, calls: int) -> Times:
     """Return the times of contexts of a new session, from MANY_EVENTS events on."""
     full = next(n for n, events in enumerate(accumulate(step.events for step in life.steps)) if events >= MANY_EVENTS)
-    before, times = side.ask, Times()
-    side.ask = before.in_window(WIDE_WINDOW)
-    agent = Agent(side, await Http.connect(side.port), setting.new_name("wide"), [life])
-    await side.open(agent.http, agent.session, life)
+    wide, times = copy(side), Times()
+    wide.ask = side.ask.in_window(WIDE_WINDOW)
+    agent = Agent(wide, await Http.connect(side.port), setting.new_name("wide"), [life])
+    await wide.open(agent.http, agent.session, life)
     while agent.step < full:
-        await agent.advance(STRIDE_CALLS, Times())
+        await agent.advance(STRIDE_STEPS, Times())
     await side.idle()
     for _ in range(calls):
-        await agent.advance(FEW_CALLS, times)
+        await agent.advance(FEW_STEPS, times)
         if len(times.openings) >= OPENINGS or agent.step >= len(life.steps):
             break
-    side.ask = before
     agent.http.close()
     return times
 
@@ -89,10 +89,10 @@ async def measure_context(setting: Setting, events: int) -> list[Row]:
 async def measure_busy(setting: Setting, rounds: int, events: int) -> list[Row]:
     """Compare contexts after very many events, while the worker summarizes them, with contexts after a thousand."""
     few = Row(f"context after {SHORT_EVENTS:,} events, the worker idle, p50")
-    beside = Row("... while the worker summarizes the others, p50")
+    meanwhile = Row("... while the worker summarizes the others, p50")
     many, longest = Row(f"context after {events:,} events meanwhile, p50"), Row("... the longest", ".0f")
-    ratio = Row("... against the first of these", ".2f")
-    meanwhile, left = Row("... against the second", ".2f"), Row("jobs waiting or running after it", ".0f")
+    ratio = Row("many events against few with the worker idle", ".2f")
+    both_busy, left = Row("... busy", ".2f"), Row("jobs waiting or running after it", ".0f")
     for side in setting.sides:
         agent = await _after_events(setting, side, SHORT_EVENTS, TEXT * BUSY_TIMES)
         await side.idle()
@@ -102,16 +102,16 @@ async def measure_busy(setting: Setting, rounds: int, events: int) -> list[Row]:
         side.resume_worker()
         for _ in range(rounds):
             times = await _contexts([agent, other])
-            beside.add(side, statistics.median(times[::2]) * 1e3)
+            meanwhile.add(side, statistics.median(times[::2]) * 1e3)
             many.add(side, statistics.median(times[1::2]) * 1e3)
             longest.add(side, max(times[1::2]) * 1e3)
             ratio.add(side, many.values[side.name][-1] / few.values[side.name][0])
-            meanwhile.add(side, many.values[side.name][-1] / beside.values[side.name][-1])
+            both_busy.add(side, many.values[side.name][-1] / meanwhile.values[side.name][-1])
             left.add(side, await side.jobs())
             setting.say(f"busy, {side.name}: {left.values[side.name][-1]:.0f} jobs left")
         await side.erase(other.http, other.session)
         await side.idle()
-    return [few, beside, many, longest, ratio, meanwhile, left]
+    return [few, meanwhile, many, longest, ratio, both_busy, left]
 
 
 async def _contexts(agents: Sequence[Agent]) -> list[float]:
@@ -134,7 +134,7 @@ async def _after_events(setting: Setting, side: Side, events: int, text: str = T
         if number % 100 == 99:
             setting.say(f"{side.name}: {number + 1},000 events, {time.monotonic() - begun:.0f} s")
     while agent.step < len(setting.lives[0].steps) // 2:
-        await agent.advance(STRIDE_CALLS, Times())
+        await agent.advance(STRIDE_STEPS, Times())
     return agent
 
 

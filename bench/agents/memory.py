@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from bench.agents.driver import STRIDE_CALLS, Agent, Times
+from bench.agents.driver import STRIDE_STEPS, Agent, Times
 from bench.agents.rows import Row
 from bench.agents.setting import Setting
 from bench.agents.sides import memory_mb
@@ -13,7 +13,7 @@ from bench.http import Http
 AT_A_TIME: Final = 16
 PARTS: Final = 4
 """Memory is measured after each of these parts of the requests."""
-FIRST_CALLS: Final = 3 * STRIDE_CALLS
+FIRST_CALLS: Final = 3 * STRIDE_STEPS
 """Calls that a session begins with, so that its contexts have some size."""
 
 

@@ -11,8 +11,9 @@ from bench.agents.sides import Side, cpu_seconds
 from bench.agents.steps import commits_a_step
 
 CALLS: Final = {1: 150, 4: 320}
+"""Calls of all agents together in a round, by the number of agents."""
 MANY_CALLS: Final = 640
-"""Calls of all agents together in a round, by the number of agents; MANY_CALLS for other numbers."""
+"""Calls for other numbers of agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ async def run_agents(
     """Return the results of `agents` agents on each side.
 
     Each side's agents replay the same lives from the same places. The first round is not counted. A side's workers
-    finish before the next side has its turn. With `commits`, those of a step of the first agent are counted as well.
+    finish before the next side has its turn. `commits` also counts, after each round, the commits of a step of the
+    first agent.
     """
     each = max(1, (calls or CALLS.get(agents, MANY_CALLS)) // agents)
     fleets: list[list[Agent]] = []

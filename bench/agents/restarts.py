@@ -51,8 +51,8 @@ async def measure_import(setting: Setting, rounds: int, events: int) -> list[Row
     for number in range(rounds):
         lives = [_life(setting, AGENTS * number + one, events) for one in range(AGENTS)]
         for side in setting.sides:
-            some = [_newcomers(setting, side, part) for part in (lives[:1], lives[:1], lives, lives)]
-            summarized, first, idle, worked = some
+            fleets = [_newcomers(setting, side, part) for part in (lives[:1], lives[:1], lives, lives)]
+            summarized, first, idle, worked = fleets
             await _import(summarized, events)
             await side.idle()
             side.suspend_worker()
@@ -68,7 +68,7 @@ async def measure_import(setting: Setting, rounds: int, events: int) -> list[Row
             await _import(worked, events)
             await side.restart()
             busy.add(side, (await _concurrently(worked))[0])
-            await asyncio.gather(*[side.erase(agent.http, agent.session) for part in some for agent in part])
+            await asyncio.gather(*[side.erase(agent.http, agent.session) for fleet in fleets for agent in fleet])
             await side.idle()
             setting.say(f"imported, round {number + 1} of {rounds}, {side.name}")
     return [written, single, after_summary, held, busy, repeated]

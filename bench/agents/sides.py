@@ -188,7 +188,7 @@ class WholeListClient(Ours):
 class Floor:
     """The minimal server for the same traffic, in a process of its own (`bench/speed/floor.py`).
 
-    `processes` is its multiprocessing context. With `summaries` it also queues jobs for its minimal worker.
+    `spawning` is its multiprocessing context. With `summaries` it also queues jobs for its minimal worker.
     """
 
     url: str
@@ -196,7 +196,7 @@ class Floor:
     name: str = "floor"
     port: int = field(default_factory=free_port)
     summaries: bool = False
-    processes: SpawnContext | ForkServerContext = _spawn
+    spawning: SpawnContext | ForkServerContext = _spawn
     _process: multiprocessing.process.BaseProcess | None = None
 
     @property
@@ -205,7 +205,7 @@ class Floor:
 
     async def start(self) -> None:
         """Start the process; return when it accepts connections."""
-        self._process = self.processes.Process(target=_serve_floor, args=(self.url, self.port), daemon=True)
+        self._process = self.spawning.Process(target=_serve_floor, args=(self.url, self.port), daemon=True)
         self._process.start()
         async with asyncio.timeout(READY_SECONDS):
             while True:
@@ -221,7 +221,7 @@ class Floor:
     async def summarizing(self) -> AsyncIterator[None]:
         """Run the minimal worker while the block lasts."""
         await execute(self.url, floor.SUMMARIES_TABLE)
-        worker = self.processes.Process(target=_summarize, args=(self.url,), daemon=True)
+        worker = self.spawning.Process(target=_summarize, args=(self.url,), daemon=True)
         worker.start()
         self.summaries = True
         yield

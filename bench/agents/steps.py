@@ -13,7 +13,7 @@ from bench.agents.traffic import body_of
 from bench.http import Http, Spread
 
 LEAST_SHARE: Final = 0.95
-"""Least share of the estimator's own tokens that the provider counts; at most 1, and the same in all of a session."""
+"""The simulated provider counts between this share and all of the estimator's tokens, always alike in a session."""
 OUTPUT_TOKENS, LATENCY_MS = 300, 2_000
 COUNTED_STEPS: Final = 20
 """Steps of one agent in which commits are counted."""
@@ -44,10 +44,10 @@ NO_CALL: Final = Call("", -1, 0, 0)
 
 
 def next_call(answer: bytes, session: str, last: Call) -> Call:
-    """Return the call that a context response is for; what its provider caches is the last call, in the same epoch.
+    """Return the call of a context response.
 
-    The estimate of the response is divided by the ratio that the server has learned, or each report would lower the
-    next estimate.
+    All tokens of the last call count as cached if it was in the same epoch, otherwise none. The estimate of
+    the response is divided by the ratio that the server has learned, or each report would lower the next estimate.
     """
     called, epoch = _CALL_ID.search(answer, 0, 4_000), EPOCH.search(answer, 0, 4_000)
     at = max(answer.rfind(b'"tokens":{"estimate":'), 0)
@@ -102,7 +102,7 @@ class InOneRequest(InThreeRequests):
         return answer
 
 
-STEPS: Final[dict[str, type[Ours]]] = {"three": InThreeRequests, "one": InOneRequest}
+CLIENTS: Final[dict[str, type[Ours]]] = {"three": InThreeRequests, "one": InOneRequest}
 
 
 async def commits_a_step(side: Side, agent: Agent) -> float:

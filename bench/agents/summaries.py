@@ -32,7 +32,7 @@ EXECUTE FUNCTION bench_due();
 """
 """Records when each job was queued: an append queues one when a summary is due, unless one is already waiting."""
 UNWATCH: Final = "DROP TRIGGER bench_due ON pgqueuer; DROP FUNCTION bench_due(); DROP TABLE bench_due;"
-OURS: Final = """
+OUR_LAG: Final = """
 WITH made AS (
     SELECT session_id::text AS session, depth, created_at AS at,
            lag(created_at) OVER (PARTITION BY session_id, depth ORDER BY created_at) AS earlier
@@ -44,7 +44,7 @@ SELECT depth > 0 AS merged, extract(epoch FROM at - coalesce((
 ), made.earlier, at))::float8 AS late FROM made WHERE at >= $1
 """
 """Lag of each summary: since the append that queued its job, or since the job's previous summary."""
-LEAST: Final = (
+FLOOR_LAG: Final = (
     "SELECT false AS merged, extract(epoch FROM made - due)::float8 AS late FROM floor_summaries WHERE made >= $1"
 )
 
@@ -90,7 +90,7 @@ async def _phase(side: Side, fleet: list[Agent], rows: list[Row], pause: float) 
     lived = time.perf_counter() - begun
     await side.idle()
     minutes = (time.perf_counter() - begun) / 60
-    made = await raw.fetch(LEAST if isinstance(side, Floor) else OURS, since)
+    made = await raw.fetch(FLOOR_LAG if isinstance(side, Floor) else OUR_LAG, since)
     await raw.close()
     late = sorted(row["late"] for row in made if not row["merged"])
     merged = sum(row["merged"] for row in made)

@@ -33,7 +33,7 @@ def _cpu(role: str) -> Callable[[Slice], float | None]:
 
 Columns = Mapping[str, tuple[Callable[[Slice], float | None], str]]
 
-CALLS: Final[Columns] = {
+CALL_COLUMNS: Final[Columns] = {
     "contexts/s": (lambda one: one.per_second, ".0f"),
     "context p50": (lambda one: one.context[0], ".1f"),
     "p99": (lambda one: one.context[1], ".0f"),
@@ -48,8 +48,8 @@ CALLS: Final[Columns] = {
     "cores in use": (lambda one: (sum(one.cpu.values()) + one.client_cpu) / one.seconds, ".2f"),
     "KB a context": (lambda one: one.context_kb, ".0f"),
 }
-CALL_RATIOS: Final = tuple(CALLS)[:6]
-STEPS: Final[Columns] = {
+CALL_RATIOS: Final = tuple(CALL_COLUMNS)[:6]
+STEP_COLUMNS: Final[Columns] = {
     "steps/s": (lambda one: one.per_second, ".0f"),
     "step p50": (lambda one: one.step[0], ".1f"),
     "p99": (lambda one: one.step[1], ".0f"),
@@ -61,17 +61,17 @@ STEPS: Final[Columns] = {
     "commits a step": (lambda one: one.commits, ".2f"),
     "KB a context": (lambda one: one.context_kb, ".0f"),
 }
-STEP_RATIOS: Final = tuple(STEPS)[:6]
+STEP_RATIOS: Final = tuple(STEP_COLUMNS)[:6]
 
 
 def lived_table(found: Sequence[AgentResults]) -> str:
-    """Return the medians of the rounds, and of each round's ratio to the first side in the same round."""
-    return _table(found, CALLS, CALL_RATIOS)
+    """Return a table of calls: medians of the rounds, and of each round's ratio to the first side."""
+    return _table(found, CALL_COLUMNS, CALL_RATIOS)
 
 
 def steps_table(found: Sequence[AgentResults]) -> str:
-    """Return the same of whole steps, each an append and a context with what else the side sends."""
-    return _table(found, STEPS, STEP_RATIOS)
+    """Return a table of whole steps: medians, and median ratios to the first side."""
+    return _table(found, STEP_COLUMNS, STEP_RATIOS)
 
 
 def _table(found: Sequence[AgentResults], columns: Columns, ratios: Sequence[str]) -> str:

@@ -74,7 +74,7 @@ def load(folder: Path, files: Sequence[str] = ()) -> list[Recording]:
 
 
 def lives_of(recordings: Sequence[Recording], form: str, chars: int = LIFE_CHARS) -> list[Life]:
-    """Return one life for each recording, which begins with it, in a provider's format."""
+    """Return a life for each recording, beginning with that recording, in a provider's format."""
     return [a_life(recordings, number, form, chars=chars) for number in range(len(recordings))]
 
 
@@ -88,7 +88,7 @@ def _recordings(file: Path) -> Iterator[Recording]:
 
 
 def a_life(recordings: Sequence[Recording], first: int, form: str, *, chars: int = 0, events: int = 0) -> Life:
-    """Return a recording and those that follow it, up to `chars` and `events`; call ids are made unique."""
+    """Return a life of a recording and those after it, of at least `chars` and `events`; call ids are made unique."""
     steps: list[Step] = []
     had_chars = had_events = 0
     for part, recording in enumerate(islice(cycle(recordings), first % len(recordings), None)):

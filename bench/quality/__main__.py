@@ -9,7 +9,7 @@ that window, and every context is requested with the same `max_tokens` and with 
 * the window in the call alone: as before but without that policy, so that the worker uses the model's own window until
   the first context; then requested again when the worker is done.
 * lived through: appended as the agent did, a context before each of its calls; the worker finishes its jobs before the
-  agent's call returns (`--settle 0`: without waiting).
+  agent's call returns (`--wait-after 0`: without waiting).
 * after a restart: at the same point again, by a restarted API.
 * a smaller view: as first asked with twice the window; then a second view.
 * other policies: from the start, and the same view changed to them after a context under `default`, measured
@@ -65,41 +65,41 @@ def units(recordings: Sequence[Recorded], given: argparse.Namespace) -> Iterator
     if {"lived", "restart"} & set(given.scenarios):
         for window in given.lived_windows:
             for part in range(given.lanes):
-                yield _lived(recordings[part :: given.lanes], window, "restart" in given.scenarios)
+                yield _lived_through(recordings[part :: given.lanes], window, "restart" in given.scenarios)
     for recording in recordings:
         for number in range(len(recording.moments)):
             if "policies" in given.scenarios:
                 for window in given.policy_windows:
                     for preset in given.policies:
-                        yield _other(recording, number, window, preset)
+                        yield _presets(recording, number, window, preset)
             if "untold" in given.scenarios:
                 for window in given.windows:
-                    yield _untold(recording, number, window)
-            yield from _first(recording, number, given)
+                    yield _window_in_call(recording, number, window)
+            yield from _first_contexts(recording, number, given)
 
 
-def _first(recording: Recorded, number: int, given: argparse.Namespace) -> Iterator[Unit]:
+def _first_contexts(recording: Recorded, number: int, given: argparse.Namespace) -> Iterator[Unit]:
     """Yield the first contexts of a point; smaller views are measured with the first context of twice their window."""
-    asked = set(given.windows) if "first" in given.scenarios else set()
+    windows = set(given.windows) if "first" in given.scenarios else set()
     smaller = set(given.windows) if "smaller" in given.scenarios else set()
-    for window in sorted(asked | {2 * one for one in smaller}):
+    for window in sorted(windows | {2 * one for one in smaller}):
         side = window // 2 if window // 2 in smaller else None
-        yield _bulk(recording, number, window, side, window in asked)
+        yield _first_asked(recording, number, window, side, window in windows)
 
 
-def _lived(recordings: Sequence[Recorded], window: int, restart: bool) -> Unit:
-    return lambda lane: lane.call_by_call(recordings, window, restart=restart)
+def _lived_through(recordings: Sequence[Recorded], window: int, restart: bool) -> Unit:
+    return lambda lane: lane.lived_through(recordings, window, restart=restart)
 
 
-def _bulk(recording: Recorded, number: int, window: int, side: int | None, asked: bool) -> Unit:
-    return lambda lane: lane.first_asked(recording, recording.moments[number], window, side, asked=asked)
+def _first_asked(recording: Recorded, number: int, window: int, side: int | None, keep_first: bool) -> Unit:
+    return lambda lane: lane.first_asked(recording, recording.moments[number], window, side, keep_first=keep_first)
 
 
-def _untold(recording: Recorded, number: int, window: int) -> Unit:
-    return lambda lane: lane.window_in_call_only(recording, recording.moments[number], window)
+def _window_in_call(recording: Recorded, number: int, window: int) -> Unit:
+    return lambda lane: lane.window_in_call(recording, recording.moments[number], window)
 
 
-def _other(recording: Recorded, number: int, window: int, preset: str) -> Unit:
+def _presets(recording: Recorded, number: int, window: int, preset: str) -> Unit:
     async def both(lane: Lane) -> AsyncIterator[Record]:
         async for record in lane.preset_from_start(recording, recording.moments[number], window, preset):
             yield record
@@ -128,7 +128,8 @@ async def measure(
     async with AsyncExitStack() as servers:
         # Started one after the other: two migrations in one process would interfere.
         lanes = [
-            Lane(await servers.enter_async_context(a_stack()), given.settle, given.texts) for _ in range(given.lanes)
+            Lane(await servers.enter_async_context(a_stack()), given.wait_after, given.texts)
+            for _ in range(given.lanes)
         ]
         async with asyncio.TaskGroup() as working:
             for lane in lanes:
@@ -231,7 +232,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--policy-windows", type=int, nargs="+", default=OTHERS)
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
     parser.add_argument(
-        "--settle", type=int, default=1, help="contexts after which the worker is waited for; 0 means never"
+        "--wait-after", type=int, default=1, help="contexts after which the worker is waited for; 0 means never"
     )
     parser.add_argument("--lanes", type=int, default=2, help="number of concurrent servers")
     parser.add_argument("--json", type=Path, help="a JSONL file to which every measured context is appended")

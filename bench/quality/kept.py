@@ -15,14 +15,14 @@ NONE: Final[Share] = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Measurements of one context. A share is the number of things that it shows, and of those there are."""
+    """Measurements of one context. A share is a pair: how many the context shows, and how many there are."""
 
     values: Share
     """Uses of values in the arguments of later calls."""
     distinct: Share
     """These values, each once."""
     unseen: Share
-    """The uses before which no message after the point had shown the value again."""
+    """Uses of values that had not been shown again since the point."""
     files: Share
     """Modified files, by full path."""
     names: Share
@@ -47,7 +47,7 @@ class Kept:
 
 
 def kept_needs(moment: Moment, system: str, text: str) -> Kept:
-    """Return the needs of a moment that are present in the text."""
+    """Count a moment's needs, and how many of them the text shows."""
     point = moment.point
     flat, lines = " ".join(text.split()), unnumbered(text)
     return Kept(
@@ -66,7 +66,7 @@ def text_of(request: Any) -> str:
     return "\n".join(_strings(request))
 
 
-def lost(evictions: Iterable[Mapping[str, Any]], summaries: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+def count_dropped(evictions: Iterable[Mapping[str, Any]], summaries: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
     """Return how many of the events reported as dropped a summary covers, and how many were dropped."""
     dropped = {
         seq for run in evictions if run["disposition"] == "dropped" for seq in range(run["from_seq"], run["to_seq"] + 1)

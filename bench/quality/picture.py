@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bench.charts import Axis, Line, Panel, draw
-from bench.quality.scenarios import FIRST_ASKED, LIVED, SMALLER, WINDOW_IN_CALL
+from bench.quality.scenarios import FIRST_ASKED, LIVED_THROUGH, SMALLER, WINDOW_IN_CALL
 from bench.quality.tables import NEWEST, OWN
 
 EXPLAINED: Final = {
     FIRST_ASKED: "all messages arrive at one time, and the policy names the window",
-    LIVED: "the events arrive as they did, with a context before each call",
+    LIVED_THROUGH: "the events arrive as they did, with a context before each call",
     SMALLER: "a second view of a session whose first one has twice the window",
     WINDOW_IN_CALL: "only the call names the window, and summaries are not ready for it",
     NEWEST: "without Palimpsest, as many whole rounds as fit",

@@ -13,15 +13,16 @@ from app.core.policy.policy import DOCUMENTS
 from bench.cost.sessions import MODEL
 from bench.quality import texts
 from bench.quality.answers import with_questions
-from bench.quality.kept import Kept, covered, kept_needs, lost, text_of
+from bench.quality.kept import Kept, count_dropped, covered, kept_needs, text_of
 from bench.quality.recorded import Moment, Recorded
 from bench.quality.servers import Stack
 from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Object
 from palimpsest_tools.server import append
 
-FIRST_ASKED, LIVED, RESTARTED, SMALLER = "first asked", "lived through", "after a restart", "a smaller view"
-WINDOW_IN_CALL, UNTOLD_LATER = "the window in the call alone", "the window in the call alone, asked again"
-ALONE, SWITCHED, SWITCHED_LATER = "{} from the start", "default, then {}", "default, then {}, worker done"
+FIRST_ASKED, LIVED_THROUGH, RESTARTED, SMALLER = "first asked", "lived through", "after a restart", "a smaller view"
+WINDOW_IN_CALL, WINDOW_IN_CALL_LATER = "the window in the call alone", "the window in the call alone, asked again"
+PRESET_FROM_START, PRESET_CHANGED = "{} from the start", "default, then {}"
+PRESET_CHANGED_LATER = "default, then {}, worker done"
 BULK_MESSAGES: Final = 450
 """Messages in one request; the worker finishes after each, so that its summaries do not depend on its speed."""
 
@@ -39,41 +40,41 @@ class Record:
 
 @dataclass(slots=True)
 class Lane:
-    """One server and the scenarios on it; after `settle` contexts that report a due summary it waits for the worker.
+    """One server and the scenarios on it; after `wait_after` contexts that report a due summary, it awaits the worker.
 
     Each measured context is written to the folder `texts`, for people to read.
     """
 
     stack: Stack
-    settle: int
+    wait_after: int
     texts: Path | None = None
     _numbers: Iterator[int] = field(default_factory=count)
 
     async def first_asked(
-        self, recording: Recorded, moment: Moment, window: int, smaller: int | None, *, asked: bool = True
+        self, recording: Recorded, moment: Moment, window: int, smaller: int | None, *, keep_first: bool = True
     ) -> AsyncIterator[Record]:
         """Append all messages in bulk, wait for the worker, and measure the first context, and a second view's."""
         session = await self._loaded(recording, moment, policy_of("default", window))
         record = await self._measured(FIRST_ASKED, session, recording, moment, {"max_tokens": window})
-        if asked:
+        if keep_first:
             yield record
         if smaller is not None:
             side = {"max_tokens": smaller, "view": "side"}
             yield await self._measured(SMALLER, session, recording, moment, side)
 
-    async def window_in_call_only(self, recording: Recorded, moment: Moment, window: int) -> AsyncIterator[Record]:
+    async def window_in_call(self, recording: Recorded, moment: Moment, window: int) -> AsyncIterator[Record]:
         """Measure the first context where only its request names the window, and another when the worker is done."""
         session, body = await self._loaded(recording, moment, None), {"max_tokens": window}
         yield await self._measured(WINDOW_IN_CALL, session, recording, moment, body)
         await self.stack.idle()
-        yield await self._measured(UNTOLD_LATER, session, recording, moment, body)
+        yield await self._measured(WINDOW_IN_CALL_LATER, session, recording, moment, body)
 
     async def preset_from_start(
         self, recording: Recorded, moment: Moment, window: int, preset: str
     ) -> AsyncIterator[Record]:
         """Measure the first context under another preset."""
         session = await self._loaded(recording, moment, policy_of(preset, window))
-        yield await self._measured(ALONE.format(preset), session, recording, moment, {"max_tokens": window})
+        yield await self._measured(PRESET_FROM_START.format(preset), session, recording, moment, {"max_tokens": window})
 
     async def preset_changed(
         self, recording: Recorded, moment: Moment, window: int, preset: str
@@ -82,11 +83,13 @@ class Lane:
         session = await self._loaded(recording, moment, policy_of("default", window))
         await self._measured(FIRST_ASKED, session, recording, moment, {"max_tokens": window})
         other = {"max_tokens": window, "policy": policy_of(preset, window)}
-        yield await self._measured(SWITCHED.format(preset), session, recording, moment, other)
+        yield await self._measured(PRESET_CHANGED.format(preset), session, recording, moment, other)
         await self.stack.idle()
-        yield await self._measured(SWITCHED_LATER.format(preset), session, recording, moment, {"max_tokens": window})
+        yield await self._measured(
+            PRESET_CHANGED_LATER.format(preset), session, recording, moment, {"max_tokens": window}
+        )
 
-    async def call_by_call(
+    async def lived_through(
         self, recordings: Sequence[Recorded], window: int, *, restart: bool
     ) -> AsyncIterator[Record]:
         """Append sessions call by call and measure contexts at their points; with `restart`, again after an API
@@ -117,16 +120,16 @@ class Lane:
                 break
             now = life.recording.times[upto - 1]
             try:
-                answer = await session.post_context(**_asked({"max_tokens": window}, now))
+                answer = await session.post_context(**_context_body({"max_tokens": window}, now))
             except ContextInfeasibleError:
                 continue
             written += answer.compaction.state in ("scheduled", "running")
-            if self.settle and written >= self.settle:
+            if self.wait_after and written >= self.wait_after:
                 await self.stack.idle()
                 written = 0
-        if self.settle:
+        if self.wait_after:
             await self.stack.idle()
-        return await self._measured(LIVED, life.session, life.recording, moment, {"max_tokens": window})
+        return await self._measured(LIVED_THROUGH, life.session, life.recording, moment, {"max_tokens": window})
 
     async def _loaded(self, recording: Recorded, moment: Moment, policy: Mapping[str, Any] | None) -> str:
         """Create a session with all messages before a moment, and wait for the worker's summaries."""
@@ -149,7 +152,7 @@ class Lane:
             scenario, body["max_tokens"], recording.id, moment.point.at, kept_needs(moment, recording.system, "")
         )
         try:
-            context = await self.stack.client.session(session).post_context(**_asked(body, moment.now))
+            context = await self.stack.client.session(session).post_context(**_context_body(body, moment.now))
         except ContextInfeasibleError as problem:
             return replace(record, kept=replace(record.kept, refused=problem.detail))
         answer = context.to_dict()
@@ -159,7 +162,7 @@ class Lane:
         if self.texts is not None:
             title = f"{scenario}, {body['max_tokens']} tokens"
             texts.write(self.texts, title, recording, moment, answer["request"])
-        gone, dropped = lost(answer["evictions"], live)
+        gone, dropped = count_dropped(answer["evictions"], live)
         kept = replace(
             kept_needs(moment, recording.system, text),
             answers=with_questions(moment.answers, answer["request"], text),
@@ -190,5 +193,5 @@ def policy_of(preset: str, window: int) -> Mapping[str, Any]:
     return {**DOCUMENTS[preset], "window_tokens": window}
 
 
-def _asked(body: Object, now: str | None) -> dict[str, Any]:
+def _context_body(body: Object, now: str | None) -> dict[str, Any]:
     return {"format": "openai", **body} | ({} if now is None else {"now": now})

@@ -7,21 +7,21 @@ from typing import Final
 from app.core.policy.policy import PRESETS
 from bench.quality.kept import Kept, Share, total
 from bench.quality.scenarios import (
-    ALONE,
     FIRST_ASKED,
-    LIVED,
+    LIVED_THROUGH,
+    PRESET_CHANGED,
+    PRESET_CHANGED_LATER,
+    PRESET_FROM_START,
     RESTARTED,
     SMALLER,
-    SWITCHED,
-    SWITCHED_LATER,
-    UNTOLD_LATER,
     WINDOW_IN_CALL,
+    WINDOW_IN_CALL_LATER,
     Record,
 )
 
 NEWEST, OWN = "the newest messages", "the agent's own summary and the newest messages"
-SHORT: Final = (FIRST_ASKED, LIVED, RESTARTED, SMALLER, WINDOW_IN_CALL, UNTOLD_LATER, NEWEST, OWN)
-DRAWN: Final = (FIRST_ASKED, LIVED, SMALLER, WINDOW_IN_CALL, NEWEST, OWN)
+SHORT: Final = (FIRST_ASKED, LIVED_THROUGH, RESTARTED, SMALLER, WINDOW_IN_CALL, WINDOW_IN_CALL_LATER, NEWEST, OWN)
+DRAWN: Final = (FIRST_ASKED, LIVED_THROUGH, SMALLER, WINDOW_IN_CALL, NEWEST, OWN)
 _SHARES: Final[tuple[tuple[str, Callable[[Kept], Share]], ...]] = (
     ("values", lambda kept: kept.values),
     ("distinct", lambda kept: kept.distinct),
@@ -67,7 +67,7 @@ def comparison(records: Sequence[Record], of: Callable[[Sequence[Record], str, i
     lines = [f"| window | {' | '.join(names)} | first asked less lived through |", "|---" * (len(names) + 2) + "|"]
     for window in windows(records):
         cells = [_percent(of(records, name, window)) for name in names]
-        first, lived = of(records, FIRST_ASKED, window), of(records, LIVED, window)
+        first, lived = of(records, FIRST_ASKED, window), of(records, LIVED_THROUGH, window)
         gap = "" if first is None or lived is None else f"{(first - lived) * 100:+.1f}"
         lines.append(f"| {window:,} | {' | '.join(cells)} | {gap} |")
     return "\n".join(lines)
@@ -88,7 +88,8 @@ def policies(records: Sequence[Record]) -> str:
     lines = [f"| window | policy | {' | '.join(heads)} |", "|---" * (len(heads) + 2) + "|"]
     for window in windows(records):
         for preset in PRESETS:
-            ways = [_kept(records, one.format(preset), window) for one in (ALONE, SWITCHED, SWITCHED_LATER)]
+            names = [one.format(preset) for one in (PRESET_FROM_START, PRESET_CHANGED, PRESET_CHANGED_LATER)]
+            ways = [_kept(records, name, window) for name in names]
             if any(ways):
                 cells = [_percent(share(way, lambda kept: kept.values)) for way in ways]
                 cells += [_percent(sum(one.used for one in way) / max(1, len(way)), 0) for way in ways[:2]]

@@ -40,7 +40,7 @@ def count(text: str) -> int:
 
 
 def summarize(point: Point, tokens: int) -> str:
-    """Return body and appendix together, in at most `tokens`."""
+    """Return the summary of a point, prose and lists together, of at most `tokens`."""
     text = write_summary(point.events, (), "", digest_of(point.events), tokens, COUNTER)
     if count(text) > tokens:
         raise AssertionError(f"{count(text)} tokens where {tokens} were allowed")
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def _halves(points: Sequence[Point]) -> Iterator[tuple[str, Sequence[Point]]]:
-    """Yield the points of every other session, then those of the others."""
+    """Yield the points of every other session, then the others', to show which figures depend on a few sessions."""
     order = list(dict.fromkeys(point.session for point in points))
     for name, parity in (("Odd", 0), ("Even", 1)):
         yield name, [point for point in points if order.index(point.session) % 2 == parity]

@@ -104,18 +104,18 @@ def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
     return Context(first, lines, made.context.tokens)
 
 
-def recall(
+def evidence_share(
     dialogues: Sequence[Dialogue], window: int, counter: Counter, make: Make, *, strict: bool
 ) -> tuple[float, int]:
     """Return the share of questions all of whose evidence is visible, and the largest context's tokens."""
     found: list[bool] = []
-    peak = 0
+    largest = 0
     for one in dialogues:
         context = make(one.events, window, counter)
-        peak = max(peak, context.tokens)
+        largest = max(largest, context.tokens)
         visible = visibility(one, context, strict)
         found += [all(visible(index) for index in evidence) for evidence in one.evidence]
-    return sum(found) / max(1, len(found)), peak
+    return sum(found) / max(1, len(found)), largest
 
 
 def visibility(one: Dialogue, context: Context, strict: bool) -> Callable[[int], bool]:
@@ -154,12 +154,12 @@ def table(dialogues: Sequence[Dialogue]) -> str:
     for name, counter in COUNTERS.items():
         for window in WINDOWS:
             cells: list[str] = []
-            peak = 0
-            for make in (plain, rendered):
+            largest = 0
+            for make in (plain, rendered):  # the largest context is the one with a summary
                 for strict in (True, False):
-                    share, peak = recall(dialogues, window, counter, make, strict=strict)
+                    share, largest = evidence_share(dialogues, window, counter, make, strict=strict)
                     cells.append(f"{share:.1%}")
-            if peak > window:
-                raise AssertionError(f"{peak} tokens in a window of {window}")
-            lines.append(f"| {name} | {window:,} | {' | '.join(cells)} | {peak:,} |")
+            if largest > window:
+                raise AssertionError(f"{largest} tokens in a window of {window}")
+            lines.append(f"| {name} | {window:,} | {' | '.join(cells)} | {largest:,} |")
     return "\n".join(lines)

@@ -63,7 +63,10 @@ def questions(text: str) -> Sequence[str]:
 
 @dataclass(slots=True)
 class StatementCounts:
-    """Counts of one kind of summary over all points, as one value for each thing looked for."""
+    """Results for one kind of summary over all points.
+
+    A list has one value for each thing looked for, a number is a count.
+    """
 
     messages: list[bool] = field(default_factory=list)
     newest: list[bool] = field(default_factory=list)
@@ -73,8 +76,6 @@ class StatementCounts:
     repeated: int = 0
     cut: int = 0
     misplaced: int = 0
-    open_questions: list[str] = field(default_factory=list)
-    junk_names: list[str] = field(default_factory=list)
 
     def add(self, text: str, events: Sequence[Event]) -> None:
         """Count one summary."""
@@ -90,31 +91,24 @@ class StatementCounts:
         shown: dict[str, int] = {}
         for at, said in reversed(list(users(events))):
             shown[said] = shown.get(said, 0) + 1
-            # Of equal messages the newest are taken to be shown.
-            if shown[said] <= sum(line.startswith(said) and not line[len(said) :][:1].isalnum() for line in lines):
-                self._answer(said, _before(events, at), lines)
+            showing = [line for line in lines if line.startswith(said) and not line[len(said) :][:1].isalnum()]
+            if shown[said] <= len(showing):  # among equal messages the newest are taken to be shown
+                self._count_answer(said, _before(events, at), showing)
         names = [name for block in _NAMES.findall(text) for name in _ASSIGNED.sub("=", block).split()]
-        bad = [is_junk(name, events) for name in names]
-        self.junk += bad
-        self.junk_names += [name for name, is_bad in zip(names, bad, strict=True) if is_bad]
+        self.junk += [is_junk(name, events) for name in names]
         self.repeated += _repeated(text)
         self.cut += _cut(flat, events)
         self.misplaced += _misplaced(text, events)
 
-    def _answer(self, said: str, before: str, lines: Sequence[str]) -> None:
+    def _count_answer(self, said: str, before: str, showing: Sequence[str]) -> None:
+        """Count a short answer, shown in the lines `showing`, if the text before it asked a question."""
         asked = questions(before)
         if len(said.split()) > SHORT_WORDS or said.rstrip().endswith("?") or not (asked and _ANSWERS.match(said)):
             return
         choice = _CHOICE.search(said)
         options = [one for one in before.splitlines() if choice and (o := _OPTION.match(one)) and o[1] == choice[1]]
-        shown = [line for line in lines if line.startswith(said) and not line[len(said) :][:1].isalnum()]
-        if not shown:
-            return
-        held = content_words(" ".join(shown))
-        kept = [one for one in (*options, *asked) if _kept(one, held)]
-        self.answers.append(bool(kept))
-        if not kept:
-            self.open_questions.append(f"{said} <- {asked[-1]}")
+        held = content_words(" ".join(showing))
+        self.answers.append(any(_kept(one, held) for one in (*options, *asked)))
 
 
 def _kept(asked: str, held: frozenset[str]) -> bool:

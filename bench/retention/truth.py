@@ -58,32 +58,26 @@ def verdicts(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str
     """Yield each statement's kind, verdict and line."""
     runs = list(_runs(events))
     for state, command in _STATED.findall(text):
-        found = _ends(command, runs)
-        verdict = (
-            UNKNOWN if not found or found[-1] == UNKNOWN else TRUE if (found[-1] == "ok") == (state == "ok") else FALSE
-        )
-        yield ("[ok]" if state == "ok" else "[error]"), verdict, command
+        wanted = "ok" if state == "ok" else "error"
+        yield f"[{wanted}]", _verdict(_ends(command, runs), wanted), command
     for command in (one for line in _PASSED_LAST.findall(text) for one in re.findall(r"`(.+?)`", line)):
-        found = _ends(command, runs)
-        yield (
-            "passed last",
-            (UNKNOWN if not found or found[-1] == UNKNOWN else TRUE if found[-1] == "ok" else FALSE),
-            command,
-        )
+        yield "passed last", _verdict(_ends(command, runs), "ok"), command
     yield from _work(text, events)
     for pattern, kind, wanted in ((_FAILED, "failed last", "error"), (_PASSED, "passed last", "ok")):
         for command in pattern.findall(text):
-            found = _ends(command, runs)
-            yield (
-                kind,
-                (UNKNOWN if not found or found[-1] == UNKNOWN else TRUE if found[-1] == wanted else FALSE),
-                command,
-            )
+            yield kind, _verdict(_ends(command, runs), wanted), command
     yield from _rules(text, events)
     for block in _BLOCKED.findall(text):
         for line in block.splitlines():
             if line.rstrip("*_ ").endswith("?"):
                 yield "blocked", (FALSE if _answered(line[2:], events) else TRUE), line[2:]
+
+
+def _verdict(outcomes: Sequence[str], wanted: str) -> str:
+    """Return whether the last of a command's outcomes is the wanted one."""
+    if not outcomes or outcomes[-1] == UNKNOWN:
+        return UNKNOWN
+    return TRUE if outcomes[-1] == wanted else FALSE
 
 
 def _ends(command: str, runs: Sequence[tuple[int, str, str, str]]) -> Sequence[str]:
@@ -103,7 +97,7 @@ def _words(command: str) -> Sequence[str]:
 
 
 def _runs(events: Sequence[Event]) -> Iterator[tuple[int, str, str, str]]:
-    """Yield shell commands on one line, each of their parts and its outcome, with the index of the call."""
+    """Yield (index of the call, command on one line, part, outcome of the part); first for the command as a whole."""
     answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
     for at, call in enumerate(events):
         command = call.arguments.get("command") if call.type is EventType.TOOL_CALL else None

@@ -43,7 +43,7 @@ class Forked(Stack):
 async def sides(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Floor, Ours]]:
     """Start both sides on one Postgres, each in processes of its own."""
     await execute(database_url, floor.MESSAGES_TABLE)
-    base = Floor(database_url, ASK, processes=multiprocessing.get_context("forkserver"))
+    base = Floor(database_url, ASK, spawning=multiprocessing.get_context("forkserver"))
     stack = Forked(database_url, tmp_path)
     try:
         await asyncio.gather(base.start(), stack.start())

@@ -11,10 +11,10 @@ from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost.sessions import COUNTER
 from bench.quality import baselines, tables, texts
 from bench.quality.answers import short_answers, with_questions
-from bench.quality.kept import Kept, kept_needs, lost, text_of, total
+from bench.quality.kept import Kept, count_dropped, kept_needs, text_of, total
 from bench.quality.picture import svg
 from bench.quality.recorded import Recorded, recorded
-from bench.quality.scenarios import FIRST_ASKED, LIVED, Record, policy_of
+from bench.quality.scenarios import FIRST_ASKED, LIVED_THROUGH, Record, policy_of
 
 SYSTEM = "Work on the parser."
 
@@ -122,8 +122,8 @@ def test_events_dropped_although_a_summary_covers_them() -> None:
         {"from_seq": 5, "to_seq": 5, "disposition": "dropped"},
         {"from_seq": 10, "to_seq": 20, "disposition": "summarized"},
     ]
-    assert lost(runs, [{"from_seq": 1, "to_seq": 4}, {"from_seq": 3, "to_seq": 3}]) == (3, 8)
-    assert lost(runs, []) == (0, 8)
+    assert count_dropped(runs, [{"from_seq": 1, "to_seq": 4}, {"from_seq": 3, "to_seq": 3}]) == (3, 8)
+    assert count_dropped(runs, []) == (0, 8)
 
 
 def test_the_newest_rounds_that_fit_are_whole(one: Recorded) -> None:
@@ -156,7 +156,7 @@ def test_points_are_weighted_by_their_needs() -> None:
     assert total([few.values, many.values]) == (1, 4)
     assert tables.values(records, FIRST_ASKED, 8_000) == 0.25
     assert tables.values(records, FIRST_ASKED, 16_000) is None
-    records.append(Record(LIVED, 8_000, "one", 7, kept((3, 4))))
+    records.append(Record(LIVED_THROUGH, 8_000, "one", 7, kept((3, 4))))
     assert tables.comparison(records).splitlines()[-1] == "| 8,000 | 25.0% | 75.0% | -50.0 |"
 
 
