@@ -86,12 +86,12 @@ async def test_a_moment_between_two_acknowledged_events_is_restored(site: Site, 
         watched = Agent(http, "watched")
         for agent in (*agents, watched):
             await agent.begin()
-            await agent.round()
+            await agent.take_turn()
         stop = asyncio.Event()
         living = [asyncio.create_task(agent.live(stop)) for agent in agents]
         stack.callback(lambda: [task.cancel() for task in living])
         await page.run("base")
-        await watched.rounds(ROUNDS)
+        await watched.take_turns(ROUNDS)
         last = await watched.append()
         before = [(agent, list(agent.events), dict(agent.calls), dict(agent.reported)) for agent in (*agents, watched)]
         moment = await shell(
@@ -100,8 +100,8 @@ async def test_a_moment_between_two_acknowledged_events_is_restored(site: Site, 
         stop.set()
         async with asyncio.timeout(SECONDS_MAX):
             await asyncio.gather(*living)
-            await asyncio.gather(*(agent.round() for agent in (*agents, watched)))
-        assert "|0|" in (await page.run("watch", watch="psql -> psql -At"))
+            await asyncio.gather(*(agent.take_turn() for agent in (*agents, watched)))
+        assert "|0|" in (await page.run("watch", ("psql", "psql -At")))
         await page.run("switch")
 
     restored = site.page(MOMENT=datetime.fromisoformat(moment.strip()).astimezone(UTC).isoformat())
@@ -122,7 +122,7 @@ async def test_a_moment_between_two_acknowledged_events_is_restored(site: Site, 
         again.events = await event_ids(http, "watched")
         for _ in watched.events:  # skip names that the log already has
             next(again._numbers)
-        await again.rounds(2)
+        await again.take_turns(2)
         assert await event_ids(http, "watched") == again.events
         await wait_for_compaction(http, "watched")
         async with worker_queue(site.database_url(1)) as done:
@@ -146,9 +146,9 @@ async def test_a_dump_is_restored_into_another_postgres(site: Site, clusters: Pa
         agents = [Agent(http, f"agent{number}") for number in range(AGENTS)]
         for agent in agents:
             await agent.begin()
-            await agent.rounds(ROUNDS)
+            await agent.take_turns(ROUNDS)
         before = [(agent, list(agent.events), dict(agent.calls), dict(agent.reported)) for agent in agents]
-        living = [asyncio.create_task(agent.rounds(ROUNDS)) for agent in agents]
+        living = [asyncio.create_task(agent.take_turns(ROUNDS)) for agent in agents]
         stack.callback(lambda: [task.cancel() for task in living])
         await page.run("dump")
         await asyncio.gather(*living)
@@ -162,7 +162,7 @@ async def test_a_dump_is_restored_into_another_postgres(site: Site, clusters: Pa
         assert (await verify(str(http.base_url))).endswith("0 do not")
         again = Agent(http, "later")
         await again.begin()
-        await again.rounds(2)
+        await again.take_turns(2)
         await wait_for_compaction(http, "agent0")
 
 
@@ -174,15 +174,16 @@ async def test_the_folder_of_serve_is_copied_when_it_is_stopped_and_backed_up_wh
     async with patient_client(await serve.url()) as http:
         agent = Agent(http, "s")
         await agent.begin()
-        await agent.rounds(ROUNDS)
-        living = asyncio.create_task(agent.rounds(ROUNDS))
+        await agent.take_turns(ROUNDS)
+        living = asyncio.create_task(agent.take_turns(ROUNDS))
         before = list(agent.events), dict(agent.calls), dict(agent.reported)
         await page.run("online")
         await living
-    folder = await page.run("programs", us=True, printed="export PATH= -> echo ", ours=".venv/bin/python -> python")
+    printing = ("export PATH=", "echo "), (".venv/bin/python", "python")
+    folder = await page.run("programs", *printing, as_current_user=True)
     assert folder.startswith(f"{embedded.BINARIES}:")
     assert (await serve.stop())[0] == 0
-    await page.run("copy", us=True)
+    await page.run("copy", as_current_user=True)
     copy = Path(str(site.values["SERVE_COPY"]))
     everything = list(agent.events), dict(agent.calls), dict(agent.reported)
     for folder, (events, calls, reported) in ((copy, everything), (copy.with_name(f"{copy.name}.online"), before)):

@@ -47,7 +47,8 @@ class Site:
         await self.page.run("standby")
         await self.page.run("synchronous")
         await self.in_step("standby1|streaming|quorum")
-        self.url = (await self.page.run("address", us=True, printed="export PALIMPSEST_DATABASE_URL= -> echo ")).strip()
+        printing = ("export PALIMPSEST_DATABASE_URL=", "echo ")
+        self.url = (await self.page.run("address", printing, as_current_user=True)).strip()
         await migrate.upgrade(dsn.normalize(self.url))
 
     async def in_step(self, line: str) -> None:
@@ -83,10 +84,10 @@ async def test_nothing_acknowledged_is_lost_when_the_standby_takes_over(commands
         agents = [Agent(http, f"agent{number}") for number in range(AGENTS)]
         for agent in agents:
             await agent.begin()
-            await agent.round()
+            await agent.take_turn()
         path = f"/v1/sessions/{agents[0].session}/stream"
         stream = await stack.enter_async_context(streaming(url, path, types="appended"))
-        await asyncio.gather(*(agent.rounds(ROUNDS) for agent in agents))
+        await asyncio.gather(*(agent.take_turns(ROUNDS) for agent in agents))
 
         stop = asyncio.Event()
         living = [asyncio.create_task(agent.live(stop)) for agent in agents]
@@ -99,7 +100,7 @@ async def test_nothing_acknowledged_is_lost_when_the_standby_takes_over(commands
         stop.set()
         async with asyncio.timeout(SECONDS_MAX):
             await asyncio.gather(*living)
-            await asyncio.gather(*(agent.rounds(ROUNDS) for agent in agents))
+            await asyncio.gather(*(agent.take_turns(ROUNDS) for agent in agents))
         assert (await http.get("/readyz")).status_code == 200
 
         for agent in agents:
@@ -119,7 +120,7 @@ async def test_nothing_acknowledged_is_lost_when_the_standby_takes_over(commands
                 1, "SELECT application_name, sync_state FROM pg_stat_replication"
             ):
                 pass
-        await agents[0].round()
+        await agents[0].take_turn()
         lines = await site.ask(0, "SELECT pg_is_in_recovery(), count(*) FROM pg_stat_wal_receiver")
         assert lines.strip() == "t|1"
     assert site.page.left == set()
@@ -144,7 +145,7 @@ async def test_without_its_standby_no_request_and_no_retry_is_acknowledged(
     async with serving(Settings(), dsn.normalize(site.url)) as url, patient_client(url) as http:
         agent = Agent(http, "s")
         await agent.begin()
-        await agent.rounds(2)
+        await agent.take_turns(2)
         made = await agent.ask("context", {"format": "openai"})
         await asyncio.to_thread(kill, site.standby)
         event = {"type": "user.message", "id": "late", "content": "late"}

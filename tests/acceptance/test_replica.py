@@ -47,7 +47,7 @@ class Site:
         await self.page.run("primary")
         await self.page.run("replica")
         name = "export PALIMPSEST_READ_DATABASE_URL="
-        self.read_url = dsn.normalize((await self.page.run("address", us=True, printed=f"{name} -> echo ")).strip())
+        self.read_url = dsn.normalize((await self.page.run("address", (name, "echo "), as_current_user=True)).strip())
         self.url = self.read_url.replace(str(self.ports["replica"]), str(self.ports["primary"]))
         await migrate.upgrade(self.url)
 
@@ -127,7 +127,7 @@ async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Sit
     async with site.server() as http:
         agent = Agent(http, "s")
         await agent.begin()
-        await agent.rounds(2)
+        await agent.take_turns(2)
         first, second = agent.calls
         await site.replayed()
         await wait_for_state(http, "ready")
@@ -142,7 +142,7 @@ async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Sit
         assert after["primary_asked"] - before.get("primary_asked", 0) == len(paths(first, second))
 
         await site.ask("replica", "SELECT pg_wal_replay_pause()")  # it replays nothing from here on
-        await agent.round()
+        await agent.take_turn()
         third = next(call for call in agent.calls if call not in (first, second))
         late, age = await calls(http)
         assert (late, age is not None) == ({first, second}, True)
@@ -168,10 +168,10 @@ async def test_a_lagging_or_dead_replica_is_not_used(site: Site) -> None:
     async with site.server(read_behind_seconds_max=3.0) as http:
         agent = Agent(http, "s")
         await agent.begin()
-        await agent.round()
+        await agent.take_turn()
         await wait_for_state(http, "ready")
         await site.ask("replica", "SELECT pg_wal_replay_pause()")
-        await agent.round()
+        await agent.take_turn()
         await wait_for_state(http, "behind")
         assert await calls(http) == (set(agent.calls), None)
         await site.ask("replica", "SELECT pg_wal_replay_resume()")
@@ -191,7 +191,7 @@ async def test_a_lagging_or_dead_replica_is_not_used(site: Site) -> None:
         await asyncio.to_thread(kill, site.replica)
         assert await calls(http) == (set(agent.calls), None)
         await wait_for_state(http, "away")
-        await agent.round()
+        await agent.take_turn()
         assert await calls(http) == (set(agent.calls), None)
         assert (await reads_by_server(http))["primary_away"] >= 4
         await site.start_replica()
@@ -242,7 +242,7 @@ async def test_a_timeout_on_the_replica_is_not_retried_on_the_primary(
     async with site.server() as http:
         agent = Agent(http, "s")
         await agent.begin()
-        await agent.round()
+        await agent.take_turn()
         await site.replayed()
         owner = await asyncpg.connect(dsn.for_asyncpg(site.url))
         lock = owner.transaction()

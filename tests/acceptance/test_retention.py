@@ -45,29 +45,29 @@ async def test_the_page_erases_the_sessions_it_names(
             "TENANT": "unknown",
         }
         page = Page("retention.md", values)
-        assert json.loads(await page.run("put", us=True))["idle_days"] == 180
-        lines = (await page.run("set", us=True)).splitlines()
+        assert json.loads(await page.run("put", as_current_user=True))["idle_days"] == 180
+        lines = (await page.run("set", as_current_user=True)).splitlines()
         assert {"session_days  365", "idle_days  180", "call_days  30", "change_days  forever"} <= set(lines)
 
         await database.execute(
             "UPDATE sessions SET created_at = now() - interval '400 days' WHERE external_id = 'bob-1'"
         )
-        told: dict[str, Any] = json.loads(await page.run("preview", us=True))
-        printed = (await page.run("dry_run", us=True)).splitlines()
+        told: dict[str, Any] = json.loads(await page.run("preview", as_current_user=True))
+        printed = (await page.run("dry_run", as_current_user=True)).splitlines()
         assert [one["id"] for one in told["items"]] == ["bob-1"]
         assert printed[0].startswith("age  1  from ") and printed[-1].startswith("session bob-1  age  created ")
         with acting_for(DEFAULT_TENANT):
             assert await DataRetention(application).apply(DEFAULT_TENANT) == {"age": 1}
 
-        assert json.loads(await page.run("preview_erasure", us=True))["sessions"] == 2
-        begun = json.loads(await page.run("erase", us=True))
+        assert json.loads(await page.run("preview_erasure", as_current_user=True))["sessions"] == 2
+        begun = json.loads(await page.run("erase", as_current_user=True))
         async with asyncio.timeout(SECONDS_MAX):
             while (done := (await http.get(f"/v1/erasures/{begun['id']}")).json())["state"] != "done":
                 pass
         after = Page("retention.md", {**values, "ERASURE": begun["id"], "TENANT": done["tenant_id"]})
-        assert json.loads(await after.run("receipt", us=True)) == done
-        erased = [one["session_id"] for one in json.loads(await after.run("erased", us=True))["items"]]
-        digest, session_id = (await after.run("check", us=True)).split()
+        assert json.loads(await after.run("receipt", as_current_user=True)) == done
+        erased = [one["session_id"] for one in json.loads(await after.run("erased", as_current_user=True))["items"]]
+        digest, session_id = (await after.run("check", as_current_user=True)).split()
         assert digest == done["filter_sha256"] and session_id in erased and len(erased) == 2
         assert (await http.get("/v1/sessions")).json()["items"] == []
         assert page.left & after.left == set(), "steps that were not run"

@@ -12,7 +12,7 @@ from app.runtime.settings import Settings
 from app.store import views
 from app.worker import run as run_worker
 from tests.conftest import DEFAULTS, own_or_shared, serving
-from tests.support.gateways import BackgroundWrites, background_writes, settings
+from tests.support.gateways import GatewayReader, gateway_reader, settings
 from tests.support.pooler import pooled
 from tests.support.provider import Provider, serving_provider
 from tests.support.requesting import Loopback
@@ -78,21 +78,21 @@ async def http(gateway: str) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def behind(request: pytest.FixtureRequest) -> BackgroundWrites:
-    """A reader of what the gateway writes to the test's database after its responses."""
-    found: BackgroundWrites = own_or_shared(request, "_own_writes", "_shared_writes")
+def behind(request: pytest.FixtureRequest) -> GatewayReader:
+    """A reader of the gateway's writes to the test's database after its responses."""
+    found: GatewayReader = own_or_shared(request, "_own_reader", "_shared_reader")
     return found
 
 
 @pytest.fixture
-async def _own_writes(database_url: str) -> AsyncIterator[BackgroundWrites]:
-    async with background_writes(database_url) as found:
+async def _own_reader(database_url: str) -> AsyncIterator[GatewayReader]:
+    async with gateway_reader(database_url) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
-async def _shared_writes(_shared_servers: Shared) -> AsyncIterator[BackgroundWrites]:
-    async with background_writes(_shared_servers.database_url) as found:
+async def _shared_reader(_shared_servers: Shared) -> AsyncIterator[GatewayReader]:
+    async with gateway_reader(_shared_servers.database_url) as found:
         yield found
 
 

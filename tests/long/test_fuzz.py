@@ -14,7 +14,7 @@ async def test_ten_thousand_from_the_document(
     database_url: str, name: str, api_key: str | None, sent: str | None
 ) -> None:
     async with fuzzing(database_url, api_key, sent) as fuzz:
-        await asyncio.to_thread(fuzz.made_from_the_document, 40)
+        await asyncio.to_thread(fuzz.send_generated, 40)
         print(name, fuzz.cases, dict(fuzz.counts))
         assert fuzz.cases >= 2_500
 
@@ -23,6 +23,6 @@ async def test_ten_thousand_from_the_document(
 async def test_five_thousand_hostile(database_url: str, name: str, api_key: str | None, sent: str | None) -> None:
     async with fuzzing(database_url, api_key, sent) as fuzz:
         for seed in range(5):
-            await asyncio.to_thread(fuzz.hostile, 300, seed)
+            await asyncio.to_thread(fuzz.send_hostile, 300, seed)
         print(name, fuzz.cases, dict(fuzz.counts))
         assert fuzz.cases >= 1_250

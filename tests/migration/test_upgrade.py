@@ -219,7 +219,7 @@ async def test_agents_keep_working_while_the_previous_release_is_replaced(
         receiver.statuses.extend([410] * 1_000)  # ends a delivery, which the walk requests again
         load = Load(Site([http]), agents=3)
         async with load.running():
-            await load.rounds(2)
+            await load.wait_for_turns(2)
             reader = Reader("agent-0")
             reading = asyncio.create_task(reader.read(before))
             await run_commands("backup", tmp_path, url)
@@ -227,7 +227,7 @@ async def test_agents_keep_working_while_the_previous_release_is_replaced(
             load.site.seconds.clear()
             assert f"palimpsest {VERSION}" in await run_commands("migrate", tmp_path, url)
             assert await fetch(url, "SELECT version_num FROM alembic_version") == revisions()[-1]
-            await load.rounds(1)
+            await load.wait_for_turns(1)
             print(f"longest request: {usual:.3f} s before, {max(load.site.seconds):.3f} s while migrating")
             # Every operation of the old API, its worker's summaries and its webhooks run on the new schema.
             done = await their_walk(old).walk(http, receiver)
@@ -237,16 +237,16 @@ async def test_agents_keep_working_while_the_previous_release_is_replaced(
             after, *_ = await start_release(OURS, settings, started)
             new = await stack.enter_async_context(client(after))
             load.site.servers.append(new)
-            await load.rounds(2)
+            await load.wait_for_turns(2)
             load.site.servers.remove(http)
-            await load.rounds(1)  # requests at the old server have completed
+            await load.wait_for_turns(1)  # requests at the old server have completed
             for process in (old_api, old_worker):
                 assert (await process.stop())[0] == 0
             await asyncio.wait_for(reading, SECONDS_MAX)
             out = await run_commands("check", tmp_path, url, after)
             assert f'"version":"{VERSION}"' in out
             assert "palimpsest_jobs_overdue_seconds" in out
-            await load.rounds(2)
+            await load.wait_for_turns(2)
         database = Database(url, pool_size=1, role=None)
         try:
             await wait_until_idle(database)
@@ -268,13 +268,13 @@ async def test_downgrade_to_the_previous_release(
     async with client(before) as http:
         agent = Agent(Site([http]), "agent-0")
         await agent.begin()
-        await agent.round()
+        await agent.take_turn()
         await run_commands("migrate", tmp_path, url)
         refused = await old.start("api", **settings)
         status, [line] = await refused.wait()
         assert status != 0
         assert "newer" in line
-        await agent.round()
+        await agent.take_turn()
         made_by_old = set(agent.calls)
         (known,) = set((await render_versions(http, agent)).values())
     for process in started:
@@ -284,7 +284,7 @@ async def test_downgrade_to_the_previous_release(
     after, api, worker = await start_release(OURS, settings, started)
     async with client(after) as http:
         agent.site.servers = [http]
-        await agent.round()
+        await agent.take_turn()
         versions = await render_versions(http, agent)
         made_by_ours = agent.calls.keys() - made_by_old
         assert {versions[call_id] for call_id in made_by_ours} == {RENDER_VERSION}
@@ -301,7 +301,7 @@ async def test_downgrade_to_the_previous_release(
     again, *_ = await start_release(old, settings, started)
     async with client(again) as http:
         agent.site.servers = [http]
-        await agent.round()
+        await agent.take_turn()
         again_by_old = agent.calls.keys() - versions.keys()
         assert await render_versions(http, agent) == versions | dict.fromkeys(again_by_old, known)
         await assert_complete(http, agent, newest=known)

@@ -49,7 +49,7 @@ class Agent:
         self.events.append(name)
         return name
 
-    async def round(self) -> None:
+    async def take_turn(self) -> None:
         """Append a user message, request a context, append the reply and report its usage."""
         await self.append()
         made = await self.ask("context", {"format": "openai"}, key=f"context-{next(self._numbers)}")
@@ -60,14 +60,14 @@ class Agent:
         await self.ask(f"calls/{made['call_id']}/outcome", usage, key=f"outcome-{tokens}")
         self.reported[made["call_id"]] = tokens
 
-    async def rounds(self, number: int) -> None:
+    async def take_turns(self, number: int) -> None:
         for _ in range(number):
-            await self.round()
+            await self.take_turn()
 
     async def live(self, stop: asyncio.Event, pause: float = MODEL_SECONDS) -> None:
-        """Run rounds until `stop` is set."""
+        """Take turns until `stop` is set."""
         while not stop.is_set():
-            await self.round()
+            await self.take_turn()
             await asyncio.sleep(pause)
 
     async def ask(self, what: str, body: Json, key: str | None = None) -> Json:

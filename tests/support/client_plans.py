@@ -10,13 +10,17 @@ Json = dict[str, Any]
 
 
 def event_pieces(events: Sequence[Json]) -> list[tuple[str, ...]]:
-    """Return the pieces of events as (speaker, call id, text) tuples."""
+    """Return events as (type, call id, part) tuples, one a part; a tool call is one, with its tool and arguments."""
     found: list[tuple[str, ...]] = []
     for event in events:
         texts = pieces(event)
-        if texts is not None:
-            about, parts = texts[:2], texts[2:] if event["type"] == "tool.call" else texts[3:]
-            found += [(*about, *parts)] if event["type"] == "tool.call" else [(*about, part) for part in parts]
+        if texts is None:
+            continue
+        kind, call_id, *rest = texts
+        if event["type"] == "tool.call":
+            found.append((kind, call_id, *rest))
+        else:
+            found += [(kind, call_id, part) for part in rest[1:]]  # without the error flag
     return found
 
 

@@ -24,7 +24,7 @@ Step = tuple[str, int, int]
 
 CLIENTS: Final = 3
 WORDS: Final = "which means that the parser reads its settings from a folder of its own "
-ROOMS: Final = (40_000, 40_000, 3_000)
+WINDOWS: Final = (40_000, 40_000, 3_000)
 
 _numbers = st.integers(0, 1_000)
 programs = st.lists(
@@ -87,9 +87,9 @@ class Clients:
     def __init__(self, servers: Sequence[httpx.AsyncClient], session: str, room: int) -> None:
         self._servers = servers
         self._session = session
-        self._room = ROOMS[room % len(ROOMS)]
+        self._room = WINDOWS[room % len(WINDOWS)]
         self._clients = [Client() for _ in range(CLIENTS)]
-        self._words = itertools.count(1)
+        self._counter = itertools.count(1)
         self._seen: dict[str, tuple[int, list[tuple[str, ...]]]] = {}
         self._begun = False
         self._forms: set[str] = set()
@@ -120,7 +120,7 @@ class Clients:
             assert (await self._servers[-1].get(f"/v1/sessions/{line}")).status_code == 404
 
     def _text(self, who: str) -> str:
-        return f"{who} {next(self._words)}, {WORDS * 14}"
+        return f"{who} {next(self._counter)}, {WORDS * 14}"
 
     async def _talk(self, http: httpx.AsyncClient, client: Client, which: int) -> None:
         """Add one to three turns, some with tool calls; the last reply may be missing."""
@@ -135,7 +135,7 @@ class Clients:
 
     async def _calls(self, _: httpx.AsyncClient, client: Client, which: int) -> None:
         if client.messages and not client.waiting:
-            calls = [f"call_{next(self._words)}" for _ in range(1 + which % 3)]
+            calls = [f"call_{next(self._counter)}" for _ in range(1 + which % 3)]
             client.messages.append(
                 {
                     "role": "assistant",

@@ -83,23 +83,22 @@ class Page:
         self.left = {name for name in self._steps if name != "variables"}
         """The steps that have not been run yet."""
 
-    async def run(self, step: str, *, us: bool = False, **instead: str) -> str:
-        """Run a step with `old -> new` replacements and return its output; `us` runs it as the current user."""
+    async def run(self, step: str, *replaced: tuple[str, str], as_current_user: bool = False) -> str:
+        """Run a step as Postgres' OS user and return its output, with each old text replaced by the new."""
         self.left.discard(step)
         script = self._steps[step]
-        for words in instead.values():
-            old, new = words.split(" -> ")
+        for old, new in replaced:
             assert old in script
             script = script.replace(old, new)
-        return await shell(f"{self._variables}\n{script}", us=us)
+        return await shell(f"{self._variables}\n{script}", as_current_user=as_current_user)
 
 
-async def shell(script: str, *, us: bool = False) -> str:
+async def shell(script: str, *, as_current_user: bool = False) -> str:
     """Run a shell script that stops at the first failing command, and return its output."""
     path = f"{embedded.BINARIES}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"PATH": path, "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": "/"}
     identity: dict[str, object] = {}
-    if os.geteuid() == 0 and not us:
+    if os.geteuid() == 0 and not as_current_user:
         user = pwd.getpwnam(embedded.ROOTS_USER)
         identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     done = await asyncio.to_thread(

@@ -69,7 +69,7 @@ class Exchange:
 
 @dataclass
 class Agent:
-    """A simulated coding agent; `check` gets each request that reached the provider, and the messages meant by it."""
+    """A coding agent; `check` gets each request that reached the provider, and the messages it was made of."""
 
     name: str
     form: str
@@ -100,7 +100,7 @@ class Agent:
     async def live(self, requests: int) -> None:
         """Make `requests` requests."""
         for why in self.reasons():
-            await self.ask_as_it_is(why)
+            await self.ask_passed_through(why)
         while self.requests < requests:
             await self.step()
 
@@ -114,14 +114,14 @@ class Agent:
             self.edit()
         elif luck < 0.13 and len(self.messages) > 12:
             self.compact()
-        elif luck < 0.20 and self.form != "openai-responses" and self.answered():
+        elif luck < 0.20 and self.form != "openai-responses" and self.ends_with_user_text():
             self.messages.append({"role": "system", "content": f"Reminder {self.mark()}"})
             self.messages.append(self.user())
         elif luck < 0.24:
             await self.ask([self.user("Do this apart:")], tools=False, part=f"sub{self.random.randrange(3)}")
             return
         elif luck < 0.27:
-            await self.ask_as_it_is(self.random.choice(self.reasons()))
+            await self.ask_passed_through(self.random.choice(self.reasons()))
             return
         reply = await self.ask(self.messages, drops=luck > 0.95)
         if reply is not None:
@@ -145,7 +145,7 @@ class Agent:
         self.exchanges.append(Exchange(list(messages), reply))
         return reply
 
-    async def ask_as_it_is(self, why: str) -> None:
+    async def ask_passed_through(self, why: str) -> None:
         """Make a request that the gateway must pass to the provider byte for byte."""
         messages = [self.user("Between us:")]
         if why == "context-infeasible":
@@ -258,7 +258,7 @@ class Agent:
     def output(self) -> str:
         return f"output {self.mark()} " + "line\n" * self.random.randrange(3 * self.text_words)
 
-    def answered(self) -> bool:
+    def ends_with_user_text(self) -> bool:
         """Return whether the last message is the user's own text."""
         return self.messages[-1].get("role") == "user" and isinstance(self.messages[-1].get("content"), str)
 

@@ -1,7 +1,7 @@
-"""The imports of a collection, shared by the processes of a run.
+"""Imports of all tests, divided among the processes of a run.
 
-Each process imports all tests. Python compiles a module, and pytest rewrites it, where no process has done so before,
-as in a fresh clone; processes that begin with the same module all compile it.
+The first process to import a module in a fresh clone compiles it. Processes that import in the same order would all
+compile the same modules, so each begins with a share of its own.
 """
 
 from contextlib import suppress
@@ -19,7 +19,7 @@ LARGE: Final = ["anthropic.types", "openai.types", "google.genai.types", "schema
 
 
 def is_excluded(path: Path, config: pytest.Config) -> bool:
-    """Return whether a folder is named as a marker that `-m` excludes, which all of its tests have."""
+    """Return whether `-m` excludes the marker that a folder is named after, and that all of its tests have."""
     return path.parent == TESTS and f"not {path.name} " in f"{config.option.markexpr} "
 
 
@@ -34,5 +34,5 @@ def import_share(config: pytest.Config, number: int, processes: int) -> None:
     ]
     names = [".".join(path.relative_to(TESTS.parent).with_suffix("").parts) for path in files]
     for name in [*LARGE, *names][number::processes]:
-        with suppress(Exception, pytest.skip.Exception):  # collection says what it is
+        with suppress(Exception, pytest.skip.Exception):  # the collection reports the error
             import_module(name)

@@ -74,7 +74,7 @@ def targets(page: Page, fields: Mapping[str, str]) -> Iterator[str]:
 
 
 def kind_of(path: str, sessions: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the kind of the page at an address; None of other addresses and of other sessions."""
+    """Return the kind of the page at an address; None for other addresses and other sessions."""
     at = urlsplit(path)
     route = route_of(at.path)
     if at.netloc or route is None or not at.path.startswith(FIRST):

@@ -44,8 +44,8 @@ SELECT split_part(one, '=', 1) || ' = ' || quote_literal(substr(one, strpos(one,
 FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase, unnest(setconfig) one
 WHERE datname = $1 AND setrole = 0
 """
-_servers: Final[dict[str, "Copies"]] = {}
-"""The servers in use, by URL."""
+_copies: Final[dict[str, "Copies"]] = {}
+"""Makers of databases, by the URL of their server."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -96,16 +96,16 @@ def server(config: pytest.Config) -> Iterator[str]:
     if config.getoption("--citus"):
         with nodes.running(workers=2) as cluster:
             url = normalize(cluster.url("postgres"))
-            _servers[url] = DistributedCopies(cluster)
+            _copies[url] = DistributedCopies(cluster)
             yield url
     elif named := config.getoption("--database-url"):
         url = normalize(named)
-        _servers[url] = Copies(url, strategy="WAL_LOG")  # FILE_COPY forces slow checkpoints on a server that syncs
+        _copies[url] = Copies(url, strategy="WAL_LOG")  # FILE_COPY forces slow checkpoints on a server that syncs
         yield url
     else:
         with data_folder() as folder:
             running = embedded.start(folder, {**embedded.OPTIONS, **FAST_SETTINGS})
-            _servers[running.url] = Copies(running.url, strategy="FILE_COPY")
+            _copies[running.url] = Copies(running.url, strategy="FILE_COPY")
             with pooler.pooler_for_all(running.url) if config.getoption("--pooler") else nullcontext():
                 yield running.url
             running.stop()
@@ -114,7 +114,7 @@ def server(config: pytest.Config) -> Iterator[str]:
 @asynccontextmanager
 async def template(postgres: str) -> AsyncIterator[str]:
     """Yield the name of a migrated database that tests copy."""
-    databases = _servers[postgres]
+    databases = _copies[postgres]
     try:
         yield await databases.template()
     finally:
@@ -123,7 +123,7 @@ async def template(postgres: str) -> AsyncIterator[str]:
 
 def migrated(postgres: str, template: str) -> AbstractAsyncContextManager[str]:
     """Yield the URL of a migrated, empty database, dropped when the block ends."""
-    return _servers[postgres].migrated(template)
+    return _copies[postgres].migrated(template)
 
 
 @asynccontextmanager
@@ -172,7 +172,7 @@ class Copies:
     async def migrated(self, template: str) -> AsyncIterator[str]:
         """Yield the URL of a copy, dropped when the block ends."""
         if template not in self._settings:
-            await self._seal(template)
+            await self._disconnect_all(template)
         name = _unused_name()
         await self._run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY {self._strategy}")
         for setting in self._settings[template]:
@@ -192,7 +192,7 @@ class Copies:
                 if not left:
                     raise
 
-    async def _seal(self, template: str) -> None:
+    async def _disconnect_all(self, template: str) -> None:
         """Close all connections to a database and refuse new ones: Postgres copies no database that is in use."""
         await self._run(f"ALTER DATABASE {template} ALLOW_CONNECTIONS false")
         await self._run(f"SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = '{template}'")

@@ -14,7 +14,7 @@ FREE_BYTES_MIN: Final = 2 * 1024**3
 
 @contextmanager
 def data_folder() -> Iterator[Path]:
-    """Yield an empty folder for a Postgres with a path short enough for a socket, removed when the block ends.
+    """Yield an empty folder for a Postgres, removed when the block ends; its path is short enough for a socket.
 
     It is not in pytest's temporary folder, to which every other pytest process denies the Postgres user access.
     """

@@ -22,7 +22,7 @@ MODES: Final = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
 class Fuzz:
-    """A server under test.
+    """A fuzzer of one server.
 
     `counts` are the statuses returned, `done` the operations that succeeded, and `reconciled` the formats of
     conversations that were accepted with a request for a context.
@@ -47,7 +47,7 @@ class Fuzz:
     def close(self) -> None:
         self._http.close()
 
-    def made_from_the_document(self, each: int) -> None:
+    def send_generated(self, each: int) -> None:
         """Send `each` valid and `each` invalid requests for every operation."""
         for result in self._schema.get_all_operations():
             operation = result.ok()
@@ -108,7 +108,7 @@ class Fuzz:
         if case.headers is not None:
             case.headers.pop("Idempotency-Key", None)
 
-    def hostile(self, number: int, seed: int) -> None:
+    def send_hostile(self, number: int, seed: int) -> None:
         """Send `number` requests with hostile values in every parameter and body."""
         chance = random.Random(seed)
         operations = [
@@ -327,8 +327,7 @@ def _hostile(
     body = None
     if "requestBody" in operation or chance.random() < 0.05:
         sent["Content-Type"] = "application/json" if chance.random() < 0.8 else chance.choice(TYPES)
-        shape = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-        body = chance.choice(BODIES) if chance.random() < 0.3 else json.dumps(_value(chance, shape, 0)).encode()
+        body = chance.choice(BODIES) if chance.random() < 0.3 else json.dumps(_value(chance, 0)).encode()
     return {"method": method, "url": url + place, "params": query, "headers": sent, "data": body}
 
 
@@ -397,16 +396,16 @@ EVENTS: Final = [
 ]
 
 
-def _value(chance: random.Random, shape: Mapping[str, Any], depth: int) -> Any:
+def _value(chance: random.Random, depth: int) -> Any:
     """Return a random value; near the root it is usually an object with field names of the API."""
     kind = chance.random()
     if depth == 0 or (depth < 4 and kind < 0.3):
-        made = {chance.choice(NAMES): _value(chance, shape, depth + 1) for _ in range(chance.randint(1, 4))}
+        made = {chance.choice(NAMES): _value(chance, depth + 1) for _ in range(chance.randint(1, 4))}
         if chance.random() < 0.4:
             made["type" if depth else "events"] = chance.choice(EVENTS) if depth else list(_events(chance))
         return made
     if depth < 4 and kind < 0.5:
-        return [_value(chance, shape, depth + 1) for _ in range(chance.randint(0, 3))]
+        return [_value(chance, depth + 1) for _ in range(chance.randint(0, 3))]
     return chance.choice(TEXTS) if kind < 0.8 else chance.choice([*NUMBERS, None])
 
 
@@ -415,5 +414,5 @@ def _events(chance: random.Random) -> Iterator[Any]:
         event = {"type": chance.choice(EVENTS), "content": chance.choice(TEXTS)}
         for name in ("call_id", "tool", "arguments", "occurred_at", "turn_id", "path", "metadata", "ttl_seconds"):
             if chance.random() < 0.2:
-                event[name] = _value(chance, {}, 3)
+                event[name] = _value(chance, 3)
         yield event

@@ -1,4 +1,4 @@
-"""Clients of the gateway, and readers of its logged events."""
+"""Clients of the gateway, and a reader of its background writes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ KEY: Final = "sk-the-providers-key-123456"
 SESSION: Final = {"x-palimpsest-session": "s"}
 NO_WAIT_POLICY: Final = {"summarize": {"enabled": False}}
 """A policy with which no retry waits for a summary, since no worker runs."""
-SETTLED_SECONDS: Final = 20
+WRITES_SECONDS_MAX: Final = 20
 """More seconds than the gateway's background writes take."""
 TELL: Final = (
     "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('changed', ''); "
@@ -44,20 +44,20 @@ def gpt(gateway: str, headers: dict[str, str] = SESSION) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0, default_headers=headers)
 
 
-class BackgroundWrites:
-    """Reads of what the gateway writes after its responses, repeated whenever the database notifies of a change.
+class GatewayReader:
+    """A reader of the gateway's writes after its responses.
 
-    Without notifications, as on Citus, the reads are repeated continuously.
+    It repeats a read whenever the database notifies of a change, and without notifications, as on Citus, continuously.
     """
 
     def __init__(self, changed: asyncio.Event | None) -> None:
         self._changed = changed
 
     async def until(self, read: Callable[[], Awaitable[T]], ready: Callable[[T], bool]) -> T:
-        """Return what `read` returns once it is ready, or its last value after SETTLED_SECONDS."""
+        """Return what `read` returns once it is ready, or its last value after WRITES_SECONDS_MAX."""
         found = await read()
         with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLED_SECONDS):
+            async with asyncio.timeout(WRITES_SECONDS_MAX):
                 while not ready(found):
                     if self._changed is not None:
                         await self._changed.wait()
@@ -86,7 +86,7 @@ class BackgroundWrites:
 
 
 @asynccontextmanager
-async def background_writes(database_url: str) -> AsyncIterator[BackgroundWrites]:
+async def gateway_reader(database_url: str) -> AsyncIterator[GatewayReader]:
     """Make a database notify of every change to its events and calls."""
     changed = asyncio.Event()
     connection = await asyncpg.connect(for_asyncpg(database_url))
@@ -95,7 +95,7 @@ async def background_writes(database_url: str) -> AsyncIterator[BackgroundWrites
         notifies = not await connection.fetchval("SELECT to_regclass('pg_dist_node') IS NOT NULL")
         for statement in TELL if notifies else ():
             await connection.execute(statement)
-        yield BackgroundWrites(changed if notifies else None)
+        yield GatewayReader(changed if notifies else None)
     finally:
         await connection.close()
 

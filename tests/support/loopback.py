@@ -16,7 +16,7 @@ CLOSING_SECONDS: Final = 0.001
 
 
 class SignalingServer(uvicorn.Server):
-    """A server that signals when it listens and stops immediately; uvicorn polls for both every 0.1 seconds."""
+    """A server that signals when it listens, and stops when it is asked to; uvicorn only polls, every 0.1 seconds."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -4,9 +4,8 @@ A program is a list of steps, each a name and its arguments as plain data. Numbe
 that exist at that moment, so every program can run, and any part of one. The server is compared with the model of
 acknowledged requests after every step (`Machine.run`).
 
-Known and not asserted: in the format `openai`, an assistant message whose `content` was null may gain a text within an
-epoch, if a context was requested between a call and the text of its round. For the same reason the last message of a
-request may grow if it is the assistant's, because its next text is joined to it.
+The last message of a request in the format `openai` may gain tool calls within an epoch if it is the assistant's;
+nothing else about it may change.
 """
 
 import itertools
@@ -51,6 +50,8 @@ TOO_LONG: Final = {"error": {"status": 400, "message": "prompt is too long: 2150
 ROUND: Final = ("tool.call", "tool.result")
 SILENT: Final = ("turn.start", "turn.end")
 LEFT_OUT: Final = ("dropped", "not_rendered", "redacted")
+HIDES_REDACTION: Final = ("dropped", "not_rendered", "summarized")
+"""Dispositions that a redacted event keeps: its content was not shown anyway."""
 
 
 def policy_of(number: int) -> Json:
@@ -163,8 +164,8 @@ class Entry:
 class Call:
     """A context response.
 
-    `waiting` are the calls then without a result, `plain` means nothing ephemeral was included, and `words` holds the
-    disposition of each event up to the head.
+    `waiting` are the calls then without a result, and `plain` means nothing ephemeral was included. `dispositions` has
+    one for each event up to the head.
     """
 
     answer: Json
@@ -173,7 +174,7 @@ class Call:
     waiting: frozenset[str]
     plain: bool
     past: bool
-    words: Mapping[int, str]
+    dispositions: Mapping[int, str]
 
 
 @dataclass
@@ -291,7 +292,7 @@ class Machine:
         live = list(self._live.values())
         return live[who % len(live)] if live else None
 
-    # The steps; each returns the views that may have a new epoch.
+    # The steps; one that may open an epoch returns the views of which it may, the others return None.
 
     async def _append(self, who: int, pieces: list[Json]) -> None:
         name = self._name(who)
@@ -428,20 +429,20 @@ class Machine:
         at = asked.get("at", session.head)
         past = "at" in asked
         manifest = await self._ask("GET", f"{session.path}/calls/{found['call_id']}")
-        words = _words(manifest["dispositions"])
+        dispositions = _dispositions(manifest["dispositions"])
         plain = not (manifest["injections"] or manifest["layers"] or manifest["notice"])
         waiting = frozenset(session.waiting(at))
-        call = Call(found, _request(answer.text), self._clock, waiting, plain, past, words)
+        call = Call(found, _request(answer.text), self._clock, waiting, plain, past, dispositions)
         _check_figures(found, injected=bool(manifest["injections"]))
         assert (found["session"], found["view"], found["head"]) == (session.name, asked["view"], at)
         CHECKS[found["format"]](found["request"])
-        assert list(words) == list(range(1, at + 1))
-        self._check_words(session, call)
+        assert list(dispositions) == list(range(1, at + 1))
+        self._check_dispositions(session, call)
         if not past:
             self._check_protected(session, call)
             self._check_prefix(session, call)
             covered = await self._ask("GET", f"{session.path}/coverage", params={"view": asked["view"]})
-            assert _words(covered["runs"]) == words
+            assert _dispositions(covered["runs"]) == dispositions
         session.calls.append(call)
         session.views.add(asked["view"])
 
@@ -455,7 +456,7 @@ class Machine:
         found = answer.json()
         assert answer.status_code == 200 or found["target"] < least, (problem, found)
 
-    def _check_words(self, session: Session, call: Call) -> None:
+    def _check_dispositions(self, session: Session, call: Call) -> None:
         """Check that verbatim events are in the request and omitted ones are not (I4)."""
         unfit = {
             seq
@@ -464,20 +465,21 @@ class Machine:
             for seq in range(row["from_seq"], row["to_seq"] + 1)
         }
         summarized = bool(call.answer["summaries"])
-        for seq, word in call.words.items():
+        for seq, disposition in call.dispositions.items():
             entry = session.entries[seq - 1]
-            assert (word == "redacted") == (entry.redacted_at is not None and word not in (*LEFT_OUT[:2], "summarized"))
+            shows_redaction = entry.redacted_at is not None and disposition not in HIDES_REDACTION
+            assert (disposition == "redacted") == shows_redaction
             if entry.kind in SILENT:
-                assert word == "not_rendered", (seq, word)
-            elif word == "verbatim" and entry.mark and seq not in unfit:
+                assert disposition == "not_rendered", (seq, disposition)
+            elif disposition == "verbatim" and entry.mark and seq not in unfit:
                 assert entry.mark in call.request, (seq, entry.event)
-            elif word in LEFT_OUT and entry.mark and not summarized and entry.kind != "tool.call":
-                assert entry.mark not in call.request, (seq, word, entry.event)
+            elif disposition in LEFT_OUT and entry.mark and not summarized and entry.kind != "tool.call":
+                assert entry.mark not in call.request, (seq, disposition, entry.event)
 
     def _check_protected(self, session: Session, call: Call) -> None:
         for seq in session.protected():
             allowed = ("redacted",) if session.entries[seq - 1].redacted_at is not None else ("verbatim",)
-            assert call.words[seq] in allowed, (seq, call.words[seq], session.entries[seq - 1].event)
+            assert call.dispositions[seq] in allowed, (seq, call.dispositions[seq], session.entries[seq - 1].event)
 
     def _check_prefix(self, session: Session, call: Call) -> None:
         """Check that within an epoch an earlier request is a prefix of a later one (I5)."""
@@ -678,7 +680,7 @@ class Machine:
             proof = await self._ask("GET", f"{session.path}/coverage", params={"view": view})
             assert proof["ok"], proof["faults"]
             assert proof["head"] == session.head
-            assert list(_words(proof["runs"])) == list(range(1, session.head + 1))
+            assert list(_dispositions(proof["runs"])) == list(range(1, session.head + 1))
 
     async def _check_summaries(self, session: Session) -> None:
         """Check that live summaries never overlap (I7)."""
@@ -708,8 +710,8 @@ class Machine:
             assert found["redacted"]
             assert set(found["redacted"]) <= later, (found["redacted"], later)
             named = [seq for seq in later if session.entries[seq - 1].kind == "tool.call"]  # in a note on dropped calls
-            shown = [seq for seq in later if call.words[seq] not in LEFT_OUT]
-            assert {*named, *shown}, (found["redacted"], call.words)
+            shown = [seq for seq in later if call.dispositions[seq] not in LEFT_OUT]
+            assert {*named, *shown}, (found["redacted"], call.dispositions)
 
     async def _check_erased(self) -> None:
         """Check that no table holds erased content or rows of erased sessions."""
@@ -746,7 +748,7 @@ def _request(text: str) -> str:
     return text[start : start + json.JSONDecoder().raw_decode(text[start:])[1]]
 
 
-def _words(runs: Sequence[Json]) -> dict[int, str]:
+def _dispositions(runs: Sequence[Json]) -> dict[int, str]:
     return {seq: run["disposition"] for run in runs for seq in range(run["from_seq"], run["to_seq"] + 1)}
 
 

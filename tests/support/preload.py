@@ -1,6 +1,6 @@
-"""Last preload of the fork server: the slowest parts of a start, and then no object that a fork would look through.
+"""Last preload of the fork server: it loads the vocabularies and freezes all objects.
 
-A fork that collects garbage visits, and so copies, all objects of the fork server; frozen ones are left alone.
+A collection in a fork would otherwise visit, and so copy, them.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""Waits until no work on a session is left to a worker, by notifications of its queue."""
+"""A wait until the worker has no compaction and no indexing left, by notifications of its queue."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""An httpx transport for loopback: httpx's own takes more of a processor than the server does for many a request."""
+"""An httpx transport for loopback; for many requests httpx's own uses more CPU than the server."""
 
 import asyncio
 import time
@@ -10,10 +10,10 @@ import httptools
 import httpx
 
 IDLE_SECONDS: Final = 5.0
-"""Seconds after which an idle connection is not used again.
+"""Seconds after which an idle connection is not reused.
 
-A server closes one after longer. Tests run it in their own event loop, which stands still while tests without a loop
-run: then the close and the next request fall together.
+Servers keep one longer, but a server in the tests' event loop stands still during tests without a loop, and might close
+a connection just as the next request uses it.
 """
 
 
@@ -110,7 +110,7 @@ class _Connection(asyncio.Protocol):
             raise httpx.ReadTimeout(str(error)) from error
 
     def end(self) -> None:
-        """Expect no body, whatever the headers say; the parser cannot be told, so the connection is closed."""
+        """Expect no body, whatever the headers say; the connection is closed, because the parser expects one."""
         self.is_complete = True
         self.close()
 

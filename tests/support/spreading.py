@@ -1,7 +1,7 @@
 """The distribution of tests over processes.
 
 pytest-xdist's own groups (`xdist_group`) silently have no effect with pytest 9.2 (pytest-xdist issue 1386), so each
-process built the fixtures of a module again, a database with every operation for one.
+process would build the fixtures of a module again, for example a database on which every operation was done.
 """
 
 from collections.abc import Collection
@@ -47,8 +47,8 @@ def scope_of(nodeid: str, *, commands_together: bool) -> str:
 class Spreading(LoadScopeScheduling):
     """A scheduler that gives modules with shared fixtures to one process each and spreads all other tests singly.
 
-    In a run of all tests, those that start commands are in one process too: what commands are forked from takes five
-    seconds of a processor to import everything. The largest scopes go first, so that none is left at the end.
+    In a run of all tests, those that start commands also share one process: the process that commands are forked from
+    needs five CPU seconds for its imports. The largest scopes go first, so that none is left at the end.
     """
 
     @cached_property

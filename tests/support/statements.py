@@ -32,9 +32,9 @@ class ServerLog:
 
     @classmethod
     async def begin(cls, database_url: str) -> "ServerLog":
-        """Make the database's connections log their statements; skip the test if the log cannot be read.
+        """Make new connections to the database log their statements, and close the servers' open ones, which would not.
 
-        Those of servers that are open are closed, since only new ones do.
+        Skip the test if the log cannot be read.
         """
         connection = await asyncpg.connect(for_asyncpg(database_url))
         try:

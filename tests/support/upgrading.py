@@ -48,7 +48,7 @@ class Agent:
     name: str
     acknowledged: dict[int, str] = field(default_factory=dict)
     calls: dict[str, str] = field(default_factory=dict)
-    rounds: int = 0
+    turns: int = 0
 
     @property
     def path(self) -> str:
@@ -58,9 +58,9 @@ class Agent:
         """Create the session."""
         await self.site.ask("PUT", self.path, {"policy": POLICY, "model": MODEL})
 
-    async def round(self) -> None:
+    async def take_turn(self) -> None:
         """Run a turn with a tool call: context, outcome, reply, recall, and a key created and deleted."""
-        at, call_id = self.rounds, f"c{self.rounds}"
+        at, call_id = self.turns, f"c{self.turns}"
         called = {"type": "tool.call", "call_id": call_id, "tool": "read", "arguments": {"path": f"src/{at}.py"}}
         await self._append({"type": "user.message", "content": f"question {at} about the parser"}, called)
         await self._append({"type": "tool.result", "call_id": call_id, "content": f"{at}: {TALE}"})
@@ -72,17 +72,17 @@ class Agent:
         await self.site.ask("POST", f"{self.path}/recall", {"query": "parser configuration"})
         key = await self.site.ask("POST", "/v1/keys", {"name": f"{self.name}-{at}", "scopes": ["read"]})
         await self.site.ask("DELETE", f"/v1/keys/{key['id']}")
-        self.rounds += 1
+        self.turns += 1
 
     async def _append(self, *events: Json) -> None:
-        named = [{**event, "id": f"{self.rounds}-{event['type']}"} for event in events]
+        named = [{**event, "id": f"{self.turns}-{event['type']}"} for event in events]
         receipt = await self.site.ask("POST", f"{self.path}/events", {"events": named})
         for event, taken in zip(named, receipt["events"], strict=True):
             self.acknowledged[taken["seq"]] = event["id"]
 
 
 class Load:
-    """Agents that run rounds until stopped."""
+    """Agents that take turns until stopped."""
 
     def __init__(self, site: Site, agents: int) -> None:
         self.site = site
@@ -92,7 +92,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the agents until the block ends, then let each finish its round."""
+        """Run the agents until the block ends, then let each finish its turn."""
         self._working = [asyncio.create_task(self._live(agent)) for agent in self.agents]
         try:
             yield
@@ -100,15 +100,15 @@ class Load:
             self._stop.set()
             await asyncio.gather(*self._working)
 
-    async def rounds(self, number: int) -> None:
-        """Wait until each agent has finished `number` more rounds; raise the error of an agent that failed."""
-        wanted = [agent.rounds + number for agent in self.agents]
+    async def wait_for_turns(self, number: int) -> None:
+        """Wait until each agent has finished `number` more turns; raise the error of an agent that failed."""
+        wanted = [agent.turns + number for agent in self.agents]
 
         def done() -> bool:
             for task in self._working:
                 if task.done():
                     task.result()
-            return all(agent.rounds >= least for agent, least in zip(self.agents, wanted, strict=True))
+            return all(agent.turns >= least for agent, least in zip(self.agents, wanted, strict=True))
 
         async with asyncio.timeout(SECONDS_MAX), self._moved:
             await self._moved.wait_for(done)
@@ -117,7 +117,7 @@ class Load:
         try:
             await agent.begin()
             while not self._stop.is_set():
-                await agent.round()
+                await agent.take_turn()
                 async with self._moved:
                     self._moved.notify_all()
         finally:

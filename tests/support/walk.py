@@ -308,7 +308,7 @@ async def _audits(on: Walker, sid: str) -> None:
 
 
 def _lately() -> str:
-    """Return a time since which an audit of its longest range includes all that a walk stores."""
+    """Return a time that is before the walk and within an audit's longest range."""
     return (datetime.now(UTC) - timedelta(days=20)).isoformat()
 
 

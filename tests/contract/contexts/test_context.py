@@ -23,7 +23,7 @@ async def append(client: httpx.AsyncClient, events: list[dict], sid: str = "s") 
     return answer.json()
 
 
-def rounds(count: int, *, words: int = 200, first: int = 0) -> list[dict]:
+def turn_of_rounds(count: int, *, words: int = 200, first: int = 0) -> list[dict]:
     """Return the events of a turn with `count` tool rounds."""
     events: list[dict] = [{"type": "user.message", "content": f"Task {first}"}]
     for number in range(first, first + count):
@@ -48,7 +48,7 @@ async def context(client: httpx.AsyncClient, sid: str = "s", **params: object) -
 
 @pytest.mark.parametrize("form", CHECKS)
 async def test_a_small_session_is_shown_whole(client: httpx.AsyncClient, form: str) -> None:
-    await append(client, [{"type": "system.prompt", "content": "Be brief."}, *rounds(2)])
+    await append(client, [{"type": "system.prompt", "content": "Be brief."}, *turn_of_rounds(2)])
     body = await context(client, format=form, model="gpt-4o")
     CHECKS[form](body["request"])
     assert body["evictions"] == []
@@ -61,7 +61,7 @@ async def test_a_small_session_is_shown_whole(client: httpx.AsyncClient, form: s
 async def test_a_large_session_fits_and_names_what_was_left_out(client: httpx.AsyncClient, form: str) -> None:
     await append(client, [{"type": "system.prompt", "content": "Be brief."}])
     for turn in range(20):
-        await append(client, rounds(5, first=turn * 5, words=400))
+        await append(client, turn_of_rounds(5, first=turn * 5, words=400))
     body = await context(client, format=form, max_tokens=10_000)
     CHECKS[form](body["request"])
     kinds = {row["disposition"] for row in body["evictions"]}
@@ -79,9 +79,9 @@ async def test_a_large_session_fits_and_names_what_was_left_out(client: httpx.As
 
 async def test_appending_within_an_epoch_only_extends(client: httpx.AsyncClient) -> None:
     for turn in range(10):
-        await append(client, rounds(4, first=turn * 4))
+        await append(client, turn_of_rounds(4, first=turn * 4))
     before = await context(client, format="blocks", max_tokens=12_000)
-    await append(client, rounds(1, first=100, words=5))
+    await append(client, turn_of_rounds(1, first=100, words=5))
     after = await context(client, format="blocks", max_tokens=12_000)
     assert after["epoch"] == before["epoch"]
     assert after["request"]["blocks"][: len(before["request"]["blocks"])] == before["request"]["blocks"]
@@ -89,7 +89,7 @@ async def test_appending_within_an_epoch_only_extends(client: httpx.AsyncClient)
 
 async def test_a_view_changes_nothing_in_another(client: httpx.AsyncClient) -> None:
     for turn in range(10):
-        await append(client, rounds(5, first=turn * 5))
+        await append(client, turn_of_rounds(5, first=turn * 5))
     first = await context(client, max_tokens=100_000, format="anthropic", model="claude-sonnet-4-5")
     small = await context(client, view="titles", max_tokens=8_000, model="gpt-4o")
     assert small["tokens"]["estimate"] < first["tokens"]["estimate"]
@@ -100,7 +100,7 @@ async def test_a_view_changes_nothing_in_another(client: httpx.AsyncClient) -> N
 
 async def test_a_view_keeps_its_settings_and_is_planned_again_when_they_change(client: httpx.AsyncClient) -> None:
     for turn in range(10):
-        await append(client, rounds(5, first=turn * 5))
+        await append(client, turn_of_rounds(5, first=turn * 5))
     small = await context(client, max_tokens=8_000)
     kept = await context(client)
     grown = await context(client, max_tokens=200_000)
@@ -132,7 +132,7 @@ async def test_an_open_call_is_shown_as_pending_and_then_answered(client: httpx.
 
 
 async def test_a_new_system_prompt_opens_an_epoch_and_replaces_the_old(client: httpx.AsyncClient) -> None:
-    await append(client, [{"type": "system.prompt", "content": "Old rules."}, *rounds(1)])
+    await append(client, [{"type": "system.prompt", "content": "Old rules."}, *turn_of_rounds(1)])
     before = await context(client)
     await append(client, [{"type": "system.prompt", "content": "New rules."}])
     after = await context(client)
@@ -189,7 +189,7 @@ async def test_pins_and_never_evict_hold(client: httpx.AsyncClient) -> None:
     assert "read-1 body" not in shown
     assert "Recall it with seq 5" in shown
     for turn in range(30):
-        await append(client, rounds(2, first=100 + turn * 2))
+        await append(client, turn_of_rounds(2, first=100 + turn * 2))
     assert "PINNED" in json.dumps((await context(client, max_tokens=6_000))["request"])
 
 
@@ -221,9 +221,9 @@ async def test_retention_by_age_and_the_window_of_turns(client: httpx.AsyncClien
 
 
 async def test_a_context_as_of_an_earlier_seq(client: httpx.AsyncClient) -> None:
-    await append(client, rounds(3))
+    await append(client, turn_of_rounds(3))
     early = await context(client, at=4)
-    await append(client, rounds(30, first=10, words=800))
+    await append(client, turn_of_rounds(30, first=10, words=800))
     small = await context(client, max_tokens=8_000)
     again = await context(client, at=4, max_tokens=8_000)
     assert early["head"] == again["head"] == 4
@@ -235,7 +235,7 @@ async def test_a_context_as_of_an_earlier_seq(client: httpx.AsyncClient) -> None
 
 async def test_injections_come_last_and_within_their_reserve(client: httpx.AsyncClient) -> None:
     await client.put("/v1/sessions/s", json={"policy": {"injection_reserve_tokens": 50}})
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     plain = await context(client, format="blocks")
     answer = await client.post(
         "/v1/sessions/s/context", json={"format": "blocks", "injections": [{"name": "clock", "content": "It is noon."}]}
@@ -255,7 +255,7 @@ async def test_injections_come_last_and_within_their_reserve(client: httpx.Async
 async def test_a_usual_injection_fits_under_every_preset(client: httpx.AsyncClient, policy: str) -> None:
     """An injection is fitted into its own call, and the next call has the old target."""
     await client.put("/v1/sessions/s", json={"policy": policy})
-    await append(client, rounds(4))
+    await append(client, turn_of_rounds(4))
     plain = (await context(client, max_tokens=16_000))["tokens"]
     note = {"name": "clock", "content": "It is noon. " * 100}
     answer = await client.post("/v1/sessions/s/context", json={"max_tokens": 16_000, "injections": [note]})
@@ -269,7 +269,7 @@ async def test_a_usual_injection_fits_under_every_preset(client: httpx.AsyncClie
 
 
 async def test_an_injection_takes_no_more_than_an_eighth_of_the_window(client: httpx.AsyncClient) -> None:
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     flood = {"name": "flood", "content": "word " * 3_000}
     over = await client.post("/v1/sessions/s/context", json={"max_tokens": 8_000, "injections": [flood]})
     assert (over.status_code, over.json()["type"]) == (422, "/problems/injection-over-reserve")
@@ -277,7 +277,7 @@ async def test_an_injection_takes_no_more_than_an_eighth_of_the_window(client: h
 
 
 async def test_a_full_context_makes_room_for_an_injection(client: httpx.AsyncClient) -> None:
-    await append(client, rounds(60))
+    await append(client, turn_of_rounds(60))
     await context(client, max_tokens=8_000)
     note = {"name": "facts", "content": "It is noon. " * 200}
     answer = await client.post("/v1/sessions/s/context", json={"max_tokens": 8_000, "injections": [note]})
@@ -286,7 +286,7 @@ async def test_a_full_context_makes_room_for_an_injection(client: httpx.AsyncCli
 
 
 async def test_every_call_is_recorded_before_it_is_answered(client: httpx.AsyncClient, database: Database) -> None:
-    await append(client, rounds(3))
+    await append(client, turn_of_rounds(3))
     for form in (*CHECKS, "blocks"):
         body = await context(client, format=form)
         row = await database.fetchrow("SELECT * FROM model_calls WHERE call_id = :id::uuid", id=body["call_id"])
@@ -298,7 +298,7 @@ async def test_every_call_is_recorded_before_it_is_answered(client: httpx.AsyncC
 
 async def test_concurrent_calls_agree_on_the_epoch(client: httpx.AsyncClient) -> None:
     for turn in range(20):
-        await append(client, rounds(5, first=turn * 5))
+        await append(client, turn_of_rounds(5, first=turn * 5))
     bodies = await asyncio.gather(*(context(client, max_tokens=10_000) for _ in range(10)))
     assert len({body["sha256"] for body in bodies}) == 1
     assert {body["epoch"] for body in bodies} == {1}
@@ -313,7 +313,7 @@ async def test_an_empty_session_has_nothing_to_send(client: httpx.AsyncClient) -
 
 
 async def test_bad_context_requests_are_problems(client: httpx.AsyncClient) -> None:
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     for params in ({"format": "xml"}, {"max_tokens": 0}, {"view": "a/b"}, {"at": 0}):
         answer = await client.get("/v1/sessions/s/context", params=params)
         assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), params
@@ -324,7 +324,7 @@ async def test_bad_context_requests_are_problems(client: httpx.AsyncClient) -> N
 
 
 async def test_a_cache_ttl_of_an_hour_is_written_into_the_markers(client: httpx.AsyncClient) -> None:
-    await append(client, rounds(20, words=400))
+    await append(client, turn_of_rounds(20, words=400))
     asked = {"format": "anthropic", "model": "claude-sonnet-4-5", "policy": {"cache": {"ttl_seconds": 3600}}}
     answer = await client.post("/v1/sessions/s/context", json=asked)
     body = answer.json()
@@ -338,7 +338,7 @@ async def test_a_cache_ttl_of_an_hour_is_written_into_the_markers(client: httpx.
 async def test_a_result_shown_once_is_not_cached_and_becomes_a_stub(client: httpx.AsyncClient) -> None:
     policy = {"retention": {"min_tokens": 0}, "economics": {"once_tokens": 1_000}, "recall": True}
     await client.put("/v1/sessions/s", json={"policy": policy})
-    *log, _ = rounds(3, words=1_500)
+    *log, _ = turn_of_rounds(3, words=1_500)
     await append(client, [{"type": "system.prompt", "content": "Be brief. " * 1_000}, *log])
     asked = {"format": "anthropic", "model": "claude-sonnet-4-5"}
     first = await context(client, **asked)

@@ -54,9 +54,8 @@ async def test_i2_i13_no_context_is_larger_than_its_estimate(
                     "view": f"{model}-{form}",
                 }
                 answer = (await client.get(f"/v1/sessions/{kind}/context", params=params)).json()
-                count = (
-                    sum(len(encoding.encode_ordinary(one)) for one, _ in recount.texts_of(answer["request"])) * factor
-                )
+                texts = [one for one, _ in recount.texts_of(answer["request"])]
+                count = sum(map(len, encoding.encode_ordinary_batch(texts))) * factor
                 messages = answer["request"].get("messages") or answer["request"]["input"]
                 count += (len(messages) + 1) * MESSAGE_TOKENS
                 estimate, limit = answer["tokens"]["estimate"], answer["tokens"]["target"]
@@ -71,7 +70,7 @@ async def test_i2_i13_no_context_is_larger_than_its_estimate(
 
 EMOJI = "".join(chr(code) for code in (*range(0x1F300, 0x1F650), *range(0x1F900, 0x1FA00)))
 BOTH = ("o200k_base", "cl100k_base")
-BY_PRESET = {model: (name,) for model, name in OPENAI.items()} | {"claude-sonnet-4-5": ("o200k_base",)}
+TOKENIZERS_BY_MODEL = {model: (name,) for model, name in OPENAI.items()} | {"claude-sonnet-4-5": ("o200k_base",)}
 UNKNOWN = {"gemini-2.5-pro": BOTH, "some-model": BOTH, "": BOTH}
 """Models without a tokenizer, and no model: the estimate must reach the count of both tokenizers."""
 
@@ -103,19 +102,20 @@ async def _over(
     posted = await client.post(f"/v1/sessions/{kind}/context", json=params | ({"model": model} if model else {}))
     assert posted.status_code == 200, posted.text
     request, tokens = posted.json()["request"], posted.json()["tokens"]
-    counts = (encodings[name].encode_ordinary_batch for name in (BY_PRESET | UNKNOWN)[model])
+    texts = [one for one, _ in recount.texts_of(request)]
+    tokenizers = [encodings[name] for name in (TOKENIZERS_BY_MODEL | UNKNOWN)[model]]
+    most = max(sum(map(len, tokenizer.encode_ordinary_batch(texts))) for tokenizer in tokenizers)
     factor = FACTORS[kind][0] if model in CLAUDE and kind in FACTORS else 1.0
-    count = max(sum(map(len, count([one for one, _ in recount.texts_of(request)]))) for count in counts) * factor
-    count += (len(request["messages"]) + 1) * MESSAGE_TOKENS
+    count = most * factor + (len(request["messages"]) + 1) * MESSAGE_TOKENS
     fits = count <= tokens["estimate"] <= tokens["target"] < WINDOW
     return [] if fits and count >= WINDOW / 6 else [(policy, kind, model, round(count), tokens)]
 
 
-SOURCES = ("timeline", "pipeline", "clip", "threshold")
+OTHER_PRESETS = ("timeline", "pipeline", "clip", "threshold")
 KINDS = ("emoji", "chinese", "base64", "json", "code")
 
 
-@pytest.mark.parametrize("preset", [*SOURCES, "default"])
+@pytest.mark.parametrize("preset", [*OTHER_PRESETS, "default"])
 @pytest.mark.parametrize("model", ["gpt-4o", ""])
 async def test_i2_presets_send_no_more_than_their_target_of_emoji(
     client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], preset: str, model: str
@@ -131,8 +131,8 @@ async def test_i2_presets_send_no_more_than_their_target_of_any_kind_of_text(
     over: list[Any] = []
     for kind in KINDS:
         await _begin(client, kind)
-        for preset in SOURCES:
-            for model in (*BY_PRESET, ""):
+        for preset in OTHER_PRESETS:
+            for model in (*TOKENIZERS_BY_MODEL, ""):
                 over += await _over(client, encodings, preset, kind, model)
         for model in OPENAI:
             over += await _over(client, encodings, "default", kind, model)
@@ -219,12 +219,12 @@ async def test_a_report_for_an_older_estimator_does_not_calibrate_the_new_one(
     await client.put("/v1/sessions/s", json={"model": "claude-sonnet-4-5"})
     events = [{"type": "user.message", "content": text("prose", 9_000, 1)}]
     await client.post("/v1/sessions/s/events", json={"events": events})
-    asked = ("/v1/sessions/s/context", {"format": "anthropic"})
-    first = (await client.get(asked[0], params=asked[1])).json()["tokens"]
-    call = (await client.get(asked[0], params=asked[1])).json()["call_id"]
+    path, params = "/v1/sessions/s/context", {"format": "anthropic"}
+    first = (await client.get(path, params=params)).json()["tokens"]
+    call = (await client.get(path, params=params)).json()["call_id"]
     usage = {"usage": {"input_tokens": first["estimate"] // 2}}
     await client.post(f"/v1/sessions/s/calls/{call}/outcome", json=usage)
-    halved = (await client.get(asked[0], params=asked[1])).json()["tokens"]
+    halved = (await client.get(path, params=params)).json()["tokens"]
     assert halved["estimate"] <= first["estimate"] * 0.6
     await database.execute(
         "UPDATE views SET learned = replace(learned::text, :old, 'heuristic')::jsonb", old=first["estimator"]
@@ -233,5 +233,5 @@ async def test_a_report_for_an_older_estimator_does_not_calibrate_the_new_one(
         serving(Settings(), database_url) as url,  # a server that was not running then
         httpx.AsyncClient(base_url=url) as newer,
     ):
-        after = (await newer.get(asked[0], params=asked[1])).json()["tokens"]
+        after = (await newer.get(path, params=params)).json()["tokens"]
     assert after["estimate"] == first["estimate"]

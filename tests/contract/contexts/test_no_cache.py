@@ -9,7 +9,7 @@ import pytest
 from app.store.dsn import for_asyncpg
 from tests.conftest import serving
 from tests.support.backdating import moved_back
-from tests.support.gateways import BackgroundWrites, settings
+from tests.support.gateways import GatewayReader, settings
 from tests.support.provider import Provider, ProviderReply
 from tests.support.requesting import Loopback
 
@@ -32,7 +32,7 @@ def result(form: str, number: int, file: str) -> Any:
 
 
 async def read_files(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, form: str, model: str
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, form: str, model: str
 ) -> tuple[list[Any], httpx.Response]:
     """Have an agent read the files; return its messages and the last response."""
     messages: list[Any] = [{"role": "user", "content": "Read the files."}]
@@ -70,7 +70,7 @@ def count_files_shown(provider: Provider) -> int:
 async def test_after_an_hour_only_a_reported_cache_is_cold(
     database_url: str,
     provider: Provider,
-    behind: BackgroundWrites,
+    behind: GatewayReader,
     form: str,
     model: str,
     cache: tuple[int, int] | None,
@@ -129,7 +129,7 @@ async def test_a_cache_exists_if_outcomes_report_its_fields(
 @pytest.mark.wing("ledger")
 @pytest.mark.wing("audit")
 async def test_a_local_server_without_a_cache_is_planned_for_as_its_row_in_the_table_says(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     row = {"qwen": {"ttl_seconds": 0, "read_price": 1, "write_price": 1}}  # as printed in docs/gateway.md
     expected: list[Any] = []

@@ -7,7 +7,7 @@ from tests.contract.contexts.test_context import append, context
 
 
 async def test_large_results_at_the_start_of_a_turn_do_not_drop_its_other_rounds(client: httpx.AsyncClient) -> None:
-    """The tokens of results before they became stubs are not subtracted twice."""
+    """Results that became stubs are subtracted once, so that most of the target stays filled."""
     await client.put("/v1/sessions/s", json={"policy": {**DOCUMENTS["pipeline"], "window_tokens": 6_000}})
     events: list[dict] = [{"type": "user.message", "content": "Begin."}]
     for number in range(60):

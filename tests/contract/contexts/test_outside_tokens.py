@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contract.contexts.test_context import append, context, rounds
+from tests.contract.contexts.test_context import append, context, turn_of_rounds
 from tests.contract.loop import Loop
 from tests.support.counting import Provider, counting
 
@@ -39,7 +39,7 @@ async def test_outside_tokens_reduce_the_target_and_the_most_specific_setting_ap
 
     put = await client.put("/v1/sessions/s", json={"policy": {"reserve_tokens": 0, "estimator": "ceil4"}})
     assert put.json()["outside_tokens"] is None
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     nothing, whole = await target()
     assert nothing == 0
     put = await client.put("/v1/sessions/s", json={"outside_tokens": 2_000})
@@ -59,7 +59,7 @@ async def test_outside_tokens_reduce_the_target_and_the_most_specific_setting_ap
 
 @pytest.mark.wing("audit")
 async def test_a_call_records_outside_tokens_and_renders_again(client: httpx.AsyncClient) -> None:
-    await append(client, rounds(3))
+    await append(client, turn_of_rounds(3))
     made = await context(client, max_tokens=WINDOW, outside_tokens=2_000, format="anthropic")
     stored = (await client.get(f"/v1/sessions/s/calls/{made['call_id']}")).json()
     assert stored["tokens"] == made["tokens"]
@@ -68,7 +68,7 @@ async def test_a_call_records_outside_tokens_and_renders_again(client: httpx.Asy
 
 
 async def test_outside_tokens_that_leave_no_room_are_infeasible(client: httpx.AsyncClient) -> None:
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     answer = await client.get("/v1/sessions/s/context", params={"max_tokens": 4_000, "outside_tokens": 3_900})
     problem = answer.json()
     assert (answer.status_code, problem["type"]) == (422, "/problems/context-infeasible")
@@ -129,7 +129,7 @@ async def test_without_an_overhead_no_outside_tokens_are_learned(client: httpx.A
 
 @pytest.mark.wing("ledger")
 async def test_the_ledger_counts_outside_tokens_in_the_prefix(client: httpx.AsyncClient) -> None:
-    """Two calls of a model that would not cache a prefix as small as the log."""
+    """Make two calls of a model that would not cache a log this small alone."""
     await client.put("/v1/sessions/s", json={"model": "claude-sonnet-4-5", "outside_tokens": 5_000})
     await append(client, [{"type": "user.message", "content": "hello there " * 20}])
     first = await context(client, format="anthropic")

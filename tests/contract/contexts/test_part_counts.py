@@ -21,7 +21,7 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"type": "text", "text": "hi", "citations": [{"type": "char_location", "cited_text": LONG}]},
     ),
     "unknown": ("anthropic", {"type": "hologram", "text": "hi", "x_depth": LONG}),
-    "thinking": ("anthropic", {"type": "text", "text": "hi", "content": [{"type": "text", "text": LONG}]}),
+    "text_with_content": ("anthropic", {"type": "text", "text": "hi", "content": [{"type": "text", "text": LONG}]}),
     "image": ("openai", {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "x_alt": LONG}}),
     "inner": ("anthropic", {"type": "wrapper", "content": [{"type": "text", "text": "hi"}], "x_beside": LONG}),
 }

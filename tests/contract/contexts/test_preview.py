@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.store.engine import Database
-from tests.contract.contexts.test_context import append, context, rounds
+from tests.contract.contexts.test_context import append, context, turn_of_rounds
 from tests.support.openapi import document
 
 pytestmark = pytest.mark.wing("compare")
@@ -46,11 +46,11 @@ async def contents(database: Database) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-async def session(client: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A session of twenty turns with one recorded call."""
+async def filled_client(client: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A client whose session `s` has twenty turns and one recorded call."""
     await append(client, [{"type": "system.prompt", "content": "Be brief."}])
     for turn in range(20):
-        await append(client, rounds(4, first=turn * 4, words=300))
+        await append(client, turn_of_rounds(4, first=turn * 4, words=300))
     await call_context(client, **WIDE)
     return client
 
@@ -75,19 +75,21 @@ async def session(client: httpx.AsyncClient) -> httpx.AsyncClient:
     ],
     ids=json.dumps,
 )
-async def test_a_call_equals_its_preview(session: httpx.AsyncClient, database: Database, body: dict[str, Any]) -> None:
+async def test_a_call_equals_its_preview(
+    filled_client: httpx.AsyncClient, database: Database, body: dict[str, Any]
+) -> None:
     before = await contents(database)
-    first = await preview(session, **body)
-    again = await preview(session, **body)
+    first = await preview(filled_client, **body)
+    again = await preview(filled_client, **body)
     expires = [made["cache"].pop("expires_at") for made in (first, again)]
     assert first == again and sorted(filter(None, expires)) == [one for one in expires if one]
     assert await contents(database) == before
-    real = await call_context(session, **body)
+    real = await call_context(filled_client, **body)
     assert (real["cache"].pop("expires_at") is None) is (expires == [None, None])
     same = set(real) - {"call_id", "compaction"}  # `compaction` shows what other calls have requested meanwhile
     assert {name: first[name] for name in same} == {name: real[name] for name in same}
     assert set(first) - set(real) == {"preview", "cause"}
-    epochs = (await session.get("/v1/sessions/s/epochs", params={"view": real["view"]})).json()["items"]
+    epochs = (await filled_client.get("/v1/sessions/s/epochs", params={"view": real["view"]})).json()["items"]
     opened = [row for row in epochs if row["epoch"] == first["epoch"]]
     assert (first["cause"] is not None) == (len(await rows_of(database, "epochs")) > len(before["epochs"]))
     assert first["cause"] in (None, opened[0]["cause"])
@@ -97,30 +99,30 @@ async def rows_of(database: Database, table: str) -> list[str]:
     return (await contents(database))[table]
 
 
-async def test_a_preview_does_not_change_the_cached_view(session: httpx.AsyncClient) -> None:
-    kept = await context(session, format="anthropic")
+async def test_a_preview_does_not_change_the_cached_view(filled_client: httpx.AsyncClient) -> None:
+    kept = await context(filled_client, format="anthropic")
     for body in ({"max_tokens": 6_000}, {"policy": INLINE}, {"model": "gpt-4o"}):
-        made = await preview(session, **body)
+        made = await preview(filled_client, **body)
         assert made["epoch"] == kept["epoch"] + 1
         assert made["sha256"] != kept["sha256"]
-    await append(session, rounds(1, first=900, words=5))
-    after = await context(session, format="anthropic")
+    await append(filled_client, turn_of_rounds(1, first=900, words=5))
+    after = await context(filled_client, format="anthropic")
     assert after["epoch"] == kept["epoch"]
     assert after["tokens"]["estimate"] > kept["tokens"]["estimate"]
 
 
-async def test_a_preview_sees_new_events(session: httpx.AsyncClient) -> None:
-    before = await preview(session)
-    await append(session, [{"type": "user.message", "content": "And now?"}])
-    after = await preview(session)
+async def test_a_preview_sees_new_events(filled_client: httpx.AsyncClient) -> None:
+    before = await preview(filled_client)
+    await append(filled_client, [{"type": "user.message", "content": "And now?"}])
+    after = await preview(filled_client)
     assert after["head"] == before["head"] + 1
     assert (before["cause"], after["cause"]) == (None, None)
     assert "And now?" in json.dumps(after["request"])
 
 
-async def test_a_preview_as_of_an_earlier_seq_may_have_another_policy(session: httpx.AsyncClient) -> None:
-    then = await preview(session, at=101)
-    other = await preview(session, at=101, policy=INLINE, max_tokens=7_000)
+async def test_a_preview_as_of_an_earlier_seq_may_have_another_policy(filled_client: httpx.AsyncClient) -> None:
+    then = await preview(filled_client, at=101)
+    other = await preview(filled_client, at=101, policy=INLINE, max_tokens=7_000)
     assert then["head"] == other["head"] == 101
     assert other["cause"] == "window"
     assert other["tokens"]["estimate"] < then["tokens"]["estimate"]
@@ -129,12 +131,14 @@ async def test_a_preview_as_of_an_earlier_seq_may_have_another_policy(session: h
     assert ("Task 28" in shown, "Task 32" in shown) == (True, False)
 
 
-async def test_a_previews_diff_equals_that_of_its_call(session: httpx.AsyncClient, database: Database) -> None:
-    first = await call_context(session)
-    await append(session, rounds(2, first=500, words=30))
+async def test_a_previews_diff_equals_that_of_its_call(filled_client: httpx.AsyncClient, database: Database) -> None:
+    first = await call_context(filled_client)
+    await append(filled_client, turn_of_rounds(2, first=500, words=30))
     before = await contents(database)
     for body in ({}, {"max_tokens": 7_000}, {"policy": INLINE}, {"at": 101}):
-        answer = await session.post("/v1/sessions/s/context:preview", params={"diff_with": first["call_id"]}, json=body)
+        answer = await filled_client.post(
+            "/v1/sessions/s/context:preview", params={"diff_with": first["call_id"]}, json=body
+        )
         assert answer.status_code == 200, answer.text
         assert await contents(database) == before
         diff = answer.json()["diff"]
@@ -145,16 +149,16 @@ async def test_a_previews_diff_equals_that_of_its_call(session: httpx.AsyncClien
         causes = {change["cause"] for change in diff["changes"]}
         if "max_tokens" in body:
             assert "window" in causes
-    real = await call_context(session, max_tokens=7_000)
-    before_call = (
-        await session.post(
+    real = await call_context(filled_client, max_tokens=7_000)
+    against_real = (
+        await filled_client.post(
             "/v1/sessions/s/context:preview", params={"diff_with": real["call_id"]}, json={"max_tokens": 7_000}
         )
     ).json()["diff"]
-    assert (before_call["identical"], before_call["changes"]) == (True, [])
-    recorded = (await session.get(f"/v1/sessions/s/calls/{first['call_id']}/diff/{real['call_id']}")).json()
+    assert (against_real["identical"], against_real["changes"]) == (True, [])
+    recorded = (await filled_client.get(f"/v1/sessions/s/calls/{first['call_id']}/diff/{real['call_id']}")).json()
     again = (
-        await session.post(
+        await filled_client.post(
             "/v1/sessions/s/context:preview", params={"diff_with": first["call_id"]}, json={"max_tokens": 7_000}
         )
     ).json()["diff"]
@@ -168,9 +172,9 @@ def _without_nones(change: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in change.items() if value is not None}
 
 
-async def test_a_diff_with_an_unknown_call_is_refused(session: httpx.AsyncClient) -> None:
+async def test_a_diff_with_an_unknown_call_is_refused(filled_client: httpx.AsyncClient) -> None:
     for given, slug in ((str(UUID(int=1)), "not-found"), ("nonsense", "invalid-request")):
-        answer = await session.post("/v1/sessions/s/context:preview", params={"diff_with": given}, json={})
+        answer = await filled_client.post("/v1/sessions/s/context:preview", params={"diff_with": given}, json={})
         assert answer.json()["type"] == f"/problems/{slug}"
 
 
@@ -200,29 +204,29 @@ async def test_a_preview_opens_no_view_and_creates_no_session(client: httpx.Asyn
     ids=json.dumps,
 )
 async def test_a_preview_fails_as_its_call_would(
-    session: httpx.AsyncClient, database: Database, body: dict[str, Any], slug: str
+    filled_client: httpx.AsyncClient, database: Database, body: dict[str, Any], slug: str
 ) -> None:
     before = await contents(database)
-    refused = await session.post("/v1/sessions/s/context:preview", json=body)
+    refused = await filled_client.post("/v1/sessions/s/context:preview", json=body)
     assert refused.json()["type"] == f"/problems/{slug}"
     assert await contents(database) == before
-    real = await session.post("/v1/sessions/s/context", json=body)
+    real = await filled_client.post("/v1/sessions/s/context", json=body)
     assert (real.status_code, real.json()) == (refused.status_code, refused.json())
 
 
 async def test_a_new_inline_policy_is_stored_by_the_call_and_not_by_its_preview(
-    session: httpx.AsyncClient, database: Database
+    filled_client: httpx.AsyncClient, database: Database
 ) -> None:
-    made = await preview(session, policy=INLINE)
+    made = await preview(filled_client, policy=INLINE)
     assert await rows_of(database, "policies") == []
-    real = await call_context(session, policy=INLINE)
+    real = await call_context(filled_client, policy=INLINE)
     assert made["policy"] == real["policy"]
     assert len(await rows_of(database, "policies")) == 1
-    await preview(session)  # with the policy that the view has now
+    await preview(filled_client)  # with the policy that the view has now
 
 
-async def test_the_document_names_the_problem_of_an_invalid_policy(session: httpx.AsyncClient) -> None:
-    answer = await session.post("/v1/sessions/s/context:preview", json={"policy": {"low_water": 7}})
+async def test_the_document_names_the_problem_of_an_invalid_policy(filled_client: httpx.AsyncClient) -> None:
+    answer = await filled_client.post("/v1/sessions/s/context:preview", json={"policy": {"low_water": 7}})
     operation = json.loads(document())["paths"]["/v1/sessions/{sid}/context:preview"]["post"]
     named = operation["responses"][str(answer.status_code)]["content"]["application/problem+json"]["examples"]
     assert answer.json()["type"] == "/problems/invalid-policy"

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.gateways import BackgroundWrites
+from tests.support.gateways import GatewayReader
 from tests.support.provider import Provider, ReceivedRequest
 
 pytestmark = pytest.mark.wing("gateway")
@@ -52,7 +52,7 @@ def has_prompt(asked: ReceivedRequest) -> bool:
 @pytest.mark.parametrize("form", sorted(PATHS))
 @pytest.mark.parametrize("titled", [MESSAGES, OTHERS], ids=["the same messages", "more messages"])
 async def test_a_call_without_prompt_and_tools_is_sent_none(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, form: str, titled: list[Any]
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, form: str, titled: list[Any]
 ) -> None:
     """The conversation that has prompt and tools keeps them."""
     calls = [(MESSAGES, True), (titled, False), (titled, False), (OTHERS, True), (OTHERS, True)]
@@ -98,7 +98,7 @@ async def test_count_tokens_uses_the_calls_own_prompt(http: httpx.AsyncClient, p
 
 
 async def test_a_continued_response_does_not_inherit_instructions(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader
 ) -> None:
     first = (await http.post(PATHS["responses"], json=body("responses", MESSAGES, full=True))).json()
     await behind.logged(http, 4)

@@ -17,7 +17,7 @@ import pytest
 from app.store.engine import Database
 from tests.conftest import serving
 from tests.support.coding_agent import Agent, Answers, run_together
-from tests.support.gateways import KEY, background_writes, settings
+from tests.support.gateways import KEY, gateway_reader, settings
 from tests.support.provider import serving_provider
 from tests.support.requesting import Loopback
 
@@ -67,7 +67,7 @@ async def settled_logs(http: httpx.AsyncClient, database_url: str, agents: list[
     def whole(logs: Logs) -> bool:
         return wanted <= {text for lines in logs.values() for events in lines for text in texts(events)}
 
-    async with background_writes(database_url) as writes:
+    async with gateway_reader(database_url) as writes:
         logs = await writes.until(lambda: all_logs(http), whole)
     assert whole(logs), "a reply is lost"
     return logs

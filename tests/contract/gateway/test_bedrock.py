@@ -11,7 +11,7 @@ import pytest
 from app.core.wire.bodies import FrameSplitter
 from app.runtime.settings import Settings
 from tests.conftest import serving
-from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, BackgroundWrites, events_of
+from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, GatewayReader, events_of
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest, chunk_frame, frame
 
 pytestmark = pytest.mark.wing("gateway")
@@ -57,7 +57,7 @@ def read(stream: bytes) -> list[Any]:
 
 @pytest.mark.wing("audit")
 async def test_a_whole_reply_is_logged_with_its_usage(
-    bedrock: anthropic.AsyncAnthropicBedrock, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    bedrock: anthropic.AsyncAnthropicBedrock, http: httpx.AsyncClient, provider: Provider, behind: GatewayReader
 ) -> None:
     raw = await bedrock.messages.with_raw_response.create(model=MODEL, max_tokens=9, messages=said("hi"))  # type: ignore[arg-type]
     reply = await raw.parse()
@@ -74,7 +74,7 @@ async def test_a_whole_reply_is_logged_with_its_usage(
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize("pieces", [None, 1, 7])
 async def test_a_streams_bytes_are_the_providers_and_its_reply_is_logged(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, pieces: int | None
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, pieces: int | None
 ) -> None:
     provider.pieces = pieces
     provider.script.append(ProviderReply("I look.", [("toolu_1", "read_file", {"path": "a.py"})], thinking="Hm."))
@@ -103,7 +103,7 @@ async def test_the_vendors_client_reads_the_stream(
 
 @pytest.mark.wing("audit")
 async def test_thirty_rounds_of_a_tool_fit_a_quarter_of_their_size(
-    bedrock: anthropic.AsyncAnthropicBedrock, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    bedrock: anthropic.AsyncAnthropicBedrock, http: httpx.AsyncClient, provider: Provider, behind: GatewayReader
 ) -> None:
     window, rounds = 16_000, 30
     policy = {"window_tokens": window, **NO_WAIT_POLICY}
@@ -164,7 +164,7 @@ async def test_a_refusal_of_a_long_context_is_answered_by_a_smaller_one(
     ],
 )
 async def test_a_stream_that_goes_wrong_passes_unchanged_and_its_error_is_reported(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, last: bytes, reason: str
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, last: bytes, reason: str
 ) -> None:
     started = chunk_frame(b'{"type": "message_start", "message": {"id": "msg_1", "usage": {"input_tokens": 3}}}')
     media = {"content-type": "application/vnd.amazon.eventstream"}
@@ -185,7 +185,7 @@ async def test_an_error_of_the_provider_passes_unchanged(http: httpx.AsyncClient
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize("mode", ["observe"])
 async def test_an_observer_sends_the_clients_bytes(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader
 ) -> None:
     raw = json.dumps(body(said("hi")), indent=3).encode()
     path = f"/gateway/s/s/bedrock{PATH}-with-response-stream"

@@ -10,7 +10,7 @@ import pytest
 from app.core.policy.overflow import classify
 from app.core.wire.bodies import JSON_BYTES_MAX
 from tests.support.bombs import Memory, bomb
-from tests.support.gateways import BackgroundWrites
+from tests.support.gateways import GatewayReader
 from tests.support.provider import STREAMS, Provider, ProviderReply
 
 pytestmark = pytest.mark.wing("gateway")
@@ -38,7 +38,7 @@ async def raw_bytes(http: httpx.AsyncClient, path: str, **more: Any) -> tuple[ht
 @pytest.mark.parametrize("code", [400, 200])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_a_body_that_unpacks_to_a_gigabyte_is_forwarded_without_being_held(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, code: int, kind: str
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, code: int, kind: str
 ) -> None:
     body = bomb()
     provider.script.append(
@@ -62,7 +62,7 @@ async def test_a_body_that_unpacks_to_a_gigabyte_is_forwarded_without_being_held
 @pytest.mark.parametrize("encoding", ["br", "gzip", "gzip, gzip"])
 @pytest.mark.parametrize("code", [400, 200])
 async def test_a_body_that_cannot_be_decoded_is_forwarded(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, encoding: str, code: int
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, encoding: str, code: int
 ) -> None:
     provider.script.append(ProviderReply(status=code, raw=b"no such thing", headers={"content-encoding": encoding}))
     answer, raw = await raw_bytes(http, "/v1/messages")
@@ -89,7 +89,7 @@ async def test_a_compressed_or_long_error_is_read(http: httpx.AsyncClient, provi
 @pytest.mark.parametrize("path", sorted(URLS))
 @pytest.mark.parametrize("large", ["z" * JSON_BYTES_MAX, "z" * 3 * JSON_BYTES_MAX, [[]] * 60_000], ids=len)
 async def test_an_event_over_the_limit_is_forwarded_and_the_reply_is_partial(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, path: str, large: Any
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, path: str, large: Any
 ) -> None:
     _, events = STREAMS[path]({"model": "m"}, ProviderReply("Hello there, you."), 1, 10)
     event = b"event: x\r\ndata: " + json.dumps({"type": "x", "y": large}).encode() + b"\r\n\r\n"
@@ -106,7 +106,7 @@ async def test_an_event_over_the_limit_is_forwarded_and_the_reply_is_partial(
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize("path", sorted(URLS))
 async def test_a_response_over_the_limit_is_forwarded_and_not_parsed(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, path: str
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, path: str
 ) -> None:
     raw = json.dumps({"choices": [], "content": "x" * JSON_BYTES_MAX}).encode()
     provider.script.append(ProviderReply(raw=raw, headers={"content-type": "application/json"}))
@@ -119,7 +119,7 @@ async def test_a_response_over_the_limit_is_forwarded_and_not_parsed(
 
 @pytest.mark.wing("audit")
 async def test_a_stream_that_cannot_be_parsed_reaches_the_client(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader
 ) -> None:
     nested = b'{"a":' * 950 + b"1" + b"}" * 950
     stream = b'data: {"choices":[{"index":0,"delta":' + nested + b"}]}\n\ndata: [DONE]\n\n"

@@ -11,7 +11,7 @@ import pytest
 
 from app.store.engine import Database
 from tests.conftest import serving
-from tests.support.gateways import SESSION, BackgroundWrites, events_of, gpt, settings
+from tests.support.gateways import SESSION, GatewayReader, events_of, gpt, settings
 from tests.support.provider import Provider, ProviderReply
 from tests.support.tenants import tenant
 
@@ -68,7 +68,7 @@ async def test_an_item_is_continued_from_the_log(gateway: str, http: httpx.Async
 
 
 async def test_a_conversation_is_compacted_twice_and_read_by_another_process(
-    gateway: str, database_url: str, provider: Provider, http: httpx.AsyncClient, behind: BackgroundWrites
+    gateway: str, database_url: str, provider: Provider, http: httpx.AsyncClient, behind: GatewayReader
 ) -> None:
     async with gpt(gateway) as client:
         first = await _compact(client)

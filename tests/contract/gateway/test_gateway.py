@@ -10,7 +10,7 @@ import pytest
 
 from app.resources.feedback import service as feedback
 from app.store.engine import Database
-from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, claude, events_of, gpt
+from tests.support.gateways import NO_WAIT_POLICY, GatewayReader, claude, events_of, gpt
 from tests.support.provider import STREAMS, Provider, ProviderReply
 
 pytestmark = pytest.mark.wing("gateway")
@@ -33,7 +33,7 @@ TOOL_CALLS = [("toolu_1", "read_file", {"path": "a.py"}), ("toolu_2", "read_file
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_anthropics_client_completes_a_tool_round(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: GatewayReader
 ) -> None:
     provider.script.extend([ProviderReply("I look.", TOOL_CALLS, thinking="Hm."), ProviderReply("Done.")])
     tools: Any = [{"name": "read_file", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}]
@@ -72,7 +72,7 @@ async def test_anthropics_client_completes_a_tool_round(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_openais_client_completes_a_tool_round(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: GatewayReader
 ) -> None:
     provider.script.extend([ProviderReply("", TOOL_CALLS), ProviderReply("Done.")])
     function = {"name": "read_file", "parameters": {"type": "object"}}
@@ -105,7 +105,7 @@ async def test_openais_client_completes_a_tool_round(
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("pieces", [None, 7])
 async def test_a_stream_has_the_providers_bytes(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, path: str, pieces: int | None, behind: BackgroundWrites
+    gateway: str, http: httpx.AsyncClient, provider: Provider, path: str, pieces: int | None, behind: GatewayReader
 ) -> None:
     """The chunk with usage that only the gateway requested is left out."""
     provider.pieces = pieces
@@ -176,7 +176,7 @@ async def overflows(http: httpx.AsyncClient) -> list[float]:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.wing("telemetry")
 async def test_a_call_that_overflows_is_retried_once(
-    http: httpx.AsyncClient, provider: Provider, path: str, again: bool, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, path: str, again: bool, behind: GatewayReader
 ) -> None:
     refusal = ProviderReply(status=400, error=OVERFLOW[path])
     provider.script.extend([refusal, refusal] if again else [refusal])
@@ -231,7 +231,7 @@ async def test_both_replies_to_a_repeated_request_are_logged(http: httpx.AsyncCl
 
 @pytest.mark.wing("audit")
 async def test_a_broken_stream_breaks_for_the_client_and_its_reply_is_partial(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader
 ) -> None:
     provider.script.append(ProviderReply("Half of this will come.", cut=5))
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -246,7 +246,7 @@ async def test_a_broken_stream_breaks_for_the_client_and_its_reply_is_partial(
 
 
 async def test_a_client_that_disconnects_cancels_the_request_upstream(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader
 ) -> None:
     provider.script.append(ProviderReply("Half of this will come.", cut=5, hold=asyncio.Event()))
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -372,7 +372,7 @@ async def test_a_retried_call_ends_with_its_own_last_message(
 
 @pytest.mark.wing("audit")
 async def test_an_outcome_is_reported_if_the_reply_cannot_be_logged(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, database: Database
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, database: Database
 ) -> None:
     await database.execute(
         "CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'this cannot be'; END $$"

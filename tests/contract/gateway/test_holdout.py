@@ -13,7 +13,7 @@ import pytest
 from app.core.log.segments import is_held_out
 from app.tenants import DEFAULT_TENANT
 from tests.conftest import serving
-from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, gpt, settings
+from tests.support.gateways import NO_WAIT_POLICY, GatewayReader, gpt, settings
 from tests.support.provider import Provider
 from tests.support.requesting import Loopback
 
@@ -58,7 +58,7 @@ async def _send(http: httpx.AsyncClient, session: str, raw: bytes) -> httpx.Head
     return answer.headers
 
 
-async def _reported(http: httpx.AsyncClient, calls: int, behind: BackgroundWrites) -> Json:
+async def _reported(http: httpx.AsyncClient, calls: int, behind: GatewayReader) -> Json:
     """Return the ledger once this number of calls has an outcome."""
 
     def reported(found: Json) -> bool:
@@ -79,7 +79,7 @@ async def _ledger(http: httpx.AsyncClient, **asked: str) -> Json:
 
 
 async def test_the_difference_between_the_groups_is_measured(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     modes: dict[str, set[str]] = {}
 
@@ -116,7 +116,7 @@ async def test_the_difference_between_the_groups_is_measured(
 
 
 async def test_a_session_that_changes_its_group_is_not_compared(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     moved = next(
         name
@@ -138,7 +138,7 @@ async def test_a_session_that_changes_its_group_is_not_compared(
 
 
 async def test_a_held_out_session_is_left_to_its_provider(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     name = next(iter(HELD_OUT))
     words: Any = [{"role": "user", "content": "The code word is heliotrope."}]

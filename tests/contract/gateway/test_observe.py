@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import serving
-from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, settings
+from tests.support.gateways import NO_WAIT_POLICY, GatewayReader, settings
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 from tests.support.requesting import Loopback
 
@@ -44,7 +44,7 @@ async def _client(provider: Provider, database_url: str, mode: str) -> AsyncIter
         yield http
 
 
-async def _send(http: httpx.AsyncClient, session: str, raw: bytes, behind: BackgroundWrites) -> httpx.Response:
+async def _send(http: httpx.AsyncClient, session: str, raw: bytes, behind: GatewayReader) -> httpx.Response:
     """Send a request, and wait for its outcome."""
     path, headers = f"/gateway/s/{session}/anthropic/v1/messages", {"content-type": "application/json"}
     answer = await http.post(path, content=raw, headers=headers)
@@ -53,7 +53,7 @@ async def _send(http: httpx.AsyncClient, session: str, raw: bytes, behind: Backg
     return answer
 
 
-async def _run(http: httpx.AsyncClient, session: str, sent: Sequence[bytes], behind: BackgroundWrites) -> list[Json]:
+async def _run(http: httpx.AsyncClient, session: str, sent: Sequence[bytes], behind: GatewayReader) -> list[Json]:
     """Send a session's requests, and return the headers of the responses."""
     made = await http.put(f"/v1/sessions/{session}", json={"policy": POLICY})
     assert made.is_success, made.text
@@ -70,7 +70,7 @@ async def _ledger(http: httpx.AsyncClient) -> Json:
 
 @pytest.mark.wing("telemetry")
 async def test_an_observer_sends_the_clients_bytes_and_its_sums_are_those_of_an_enforced_run(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     bodies = _bodies(ROUNDS)
     async with _client(provider, database_url, "enforce") as http:
@@ -112,7 +112,7 @@ async def test_an_observer_sends_the_clients_bytes_and_its_sums_are_those_of_an_
 
 
 async def test_the_sums_of_an_unknown_model_are_those_of_an_enforced_run(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     bodies = _bodies(ROUNDS)
     async with _client(provider, database_url, "observe") as http:
@@ -167,7 +167,7 @@ class _PrefixCache:
 
 
 async def test_the_price_of_the_contexts_is_that_of_an_enforced_run(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     bodies = _bodies(ROUNDS)
     async with _client(provider, database_url, "observe") as http:
@@ -186,7 +186,7 @@ async def test_the_price_of_the_contexts_is_that_of_an_enforced_run(
 
 
 async def test_a_session_is_enforced_after_it_was_observed(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     bodies = _bodies(ROUNDS)
     async with _client(provider, database_url, "observe") as http:
@@ -202,7 +202,7 @@ async def test_a_session_is_enforced_after_it_was_observed(
 
 
 async def test_a_prompt_and_tools_that_were_replaced_are_not_left_out(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     """Claude Code replaces both when a session is continued."""
     messages: list[Json] = [{"role": "user", "content": "Hello."}]
@@ -228,7 +228,7 @@ async def test_a_prompt_and_tools_that_were_replaced_are_not_left_out(
 
 
 async def test_with_nothing_left_out_an_append_only_bill_is_the_same(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     provider.choose = _PrefixCache().reply
     tools = [{"name": f"look_up_{n}", "input_schema": {"type": "object"}} for n in range(90)]

@@ -18,7 +18,7 @@ from app.store.ids import session_key
 from app.tenants import DEFAULT_TENANT, Tenants
 from tests.conftest import serving
 from tests.support.databases import tables_containing
-from tests.support.gateways import KEY, NO_WAIT_POLICY, BackgroundWrites, settings
+from tests.support.gateways import KEY, NO_WAIT_POLICY, GatewayReader, settings
 from tests.support.provider import Provider, ProviderReply
 
 pytestmark = pytest.mark.wing("gateway")
@@ -110,7 +110,7 @@ async def test_unreadable_requests_are_left_to_the_provider(
 
 
 async def test_calls_bypass_while_the_database_is_away(
-    database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch, behind: BackgroundWrites
+    database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch, behind: GatewayReader
 ) -> None:
     """Callers with an accepted key are passed through; others are refused."""
     monkeypatch.setattr(tenants, "CACHE_SECONDS", 0.0)
@@ -189,7 +189,7 @@ async def test_a_providers_key_is_stored_nowhere(
     provider: Provider,
     database: Database,
     capsys: pytest.CaptureFixture[str],
-    behind: BackgroundWrites,
+    behind: GatewayReader,
 ) -> None:
     """The key is in no table, log line or metric, even if the provider repeats it."""
     said = f"You sent {KEY}, and it is too long: prompt is too long: 9000 tokens > 8000 maximum"
@@ -246,7 +246,7 @@ async def test_a_key_in_any_header_that_a_provider_repeats_is_stored_nowhere(
     provider: Provider,
     database: Database,
     capsys: pytest.CaptureFixture[str],
-    behind: BackgroundWrites,
+    behind: GatewayReader,
     written: str,
     whole: bool,
 ) -> None:
@@ -328,7 +328,7 @@ async def test_an_invalid_session_id_is_an_error(http: httpx.AsyncClient, provid
 
 @pytest.mark.wing("audit")
 async def test_a_slow_context_bypasses_with_the_clients_bytes(
-    database_url: str, database: Database, provider: Provider, behind: BackgroundWrites
+    database_url: str, database: Database, provider: Provider, behind: GatewayReader
 ) -> None:
     """A transaction holds the lock on the session's row."""
     raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
@@ -363,7 +363,7 @@ async def test_an_increment_of_an_unknown_reply_passes_through(
 
 @pytest.mark.wing("audit")
 async def test_a_provider_that_is_silent_for_too_long_is_504(
-    database_url: str, provider: Provider, behind: BackgroundWrites
+    database_url: str, provider: Provider, behind: GatewayReader
 ) -> None:
     reply_now = asyncio.Event()
     provider.script.append(ProviderReply(delay_until=reply_now))

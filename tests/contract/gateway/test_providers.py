@@ -13,7 +13,7 @@ from google.genai import types
 from google.oauth2.credentials import Credentials
 
 from app.runtime.settings import Settings
-from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, BackgroundWrites, events_of
+from tests.support.gateways import KEY, NO_WAIT_POLICY, SESSION, GatewayReader, events_of
 from tests.support.provider import Provider, ProviderReply
 
 pytestmark = pytest.mark.wing("gateway")
@@ -52,7 +52,7 @@ async def google(gateway: str) -> AsyncIterator[Any]:
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_googles_chat_completes_a_tool_round_on_one_line(
-    google: Any, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    google: Any, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: GatewayReader
 ) -> None:
     """The client sends each chunk of a streamed reply back as a content of its own."""
     provider.script.extend(
@@ -123,7 +123,7 @@ async def test_a_cached_content_passes_unchanged(http: httpx.AsyncClient, provid
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize("mode", ["observe"])
 async def test_an_observer_of_gemini_sends_the_clients_bytes(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader
 ) -> None:
     given = _contents(3)
     raw = json.dumps({"contents": given, "systemInstruction": {"parts": [{"text": "Be terse."}]}}, indent=3).encode()
@@ -149,7 +149,7 @@ def azure(url: str, version: str) -> openai.AsyncAzureOpenAI:
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize(("version", "has_usage"), [("2024-06-01", False), ("2024-10-21", True)])
 async def test_azures_client_streams_from_a_deployment(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, version: str, has_usage: bool
+    gateway: str, http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, version: str, has_usage: bool
 ) -> None:
     """Versions before 2024-09 refuse `stream_options`, so usage is not requested from them."""
     messages: Any = [{"role": "assistant" if n % 2 else "user", "content": f"{n} " + "word " * 400} for n in range(41)]
@@ -181,7 +181,7 @@ async def test_azures_newer_paths_name_the_model_in_the_body(gateway: str, provi
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_vertex_gets_contexts_of_the_model_in_its_path(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: GatewayReader
 ) -> None:
     client = anthropic.AsyncAnthropicVertex(
         region="l",
@@ -238,7 +238,7 @@ async def test_vertex_counts_the_context_that_would_be_sent(
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_vertex_gets_contexts_for_gemini(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: GatewayReader
 ) -> None:
     options = types.HttpOptions(base_url=f"{gateway}/gateway/vertex", headers=SESSION)
     login = Credentials(token=KEY, expiry=None)  # type: ignore[no-untyped-call]
@@ -262,7 +262,7 @@ async def test_vertex_gets_contexts_for_gemini(
 
 @pytest.mark.wing("audit")
 async def test_a_stream_of_gemini_may_be_one_list(
-    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
+    http: httpx.AsyncClient, provider: Provider, behind: GatewayReader
 ) -> None:
     """The API streams the elements of a JSON list unless `alt=sse` is requested."""
     chunks = [
@@ -285,7 +285,7 @@ async def test_a_stream_of_gemini_may_be_one_list(
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_azures_responses_continue_a_reply(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: GatewayReader
 ) -> None:
     given: Any = {"model": "gpt-5-mini", "input": "hi"}
     async with azure(gateway, "2025-04-01-preview") as client:

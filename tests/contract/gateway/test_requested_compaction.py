@@ -15,7 +15,7 @@ import pytest
 from app.core.wire.compacted import MARK
 from app.store.engine import Database
 from tests.conftest import serving
-from tests.support.gateways import NO_WAIT_POLICY, SESSION, BackgroundWrites, claude, events_of, gpt, settings
+from tests.support.gateways import NO_WAIT_POLICY, SESSION, GatewayReader, claude, events_of, gpt, settings
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 from tests.support.tenants import tenant
 
@@ -123,7 +123,7 @@ def _result(client: Client, number: int) -> Json:
     ],
 )
 async def test_a_long_conversation_crosses_the_threshold_several_times(
-    gateway: str, provider: Provider, behind: BackgroundWrites, connect: Connect, stream: bool, drops: bool
+    gateway: str, provider: Provider, behind: GatewayReader, connect: Connect, stream: bool, drops: bool
 ) -> None:
     """Every second round is one of a tool."""
 
@@ -356,7 +356,7 @@ async def test_altered_foreign_and_erased_items_are_refused(
 @pytest.mark.wing("audit")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_call_may_pause_after_its_compaction(
-    gateway: str, provider: Provider, behind: BackgroundWrites, stream: bool
+    gateway: str, provider: Provider, behind: GatewayReader, stream: bool
 ) -> None:
     asked: Json = {"model": "claude-sonnet-5", "max_tokens": 100, "betas": [BETA]}
     asked["context_management"] = {"edits": [_edit(pause_after_compaction=True, instructions="Keep the code word.")]}
@@ -441,7 +441,7 @@ async def test_a_reply_that_breaks_off_or_is_compressed_or_too_large(
 
 
 async def test_messages_that_are_repeated_after_a_pause_are_logged_once(
-    gateway: str, provider: Provider, behind: BackgroundWrites
+    gateway: str, provider: Provider, behind: GatewayReader
 ) -> None:
     """The agent keeps its last two messages after each block, a call of a tool and its result, and asks once more."""
     rounds, pauses = 24, 0
@@ -479,7 +479,7 @@ async def test_messages_that_are_repeated_after_a_pause_are_logged_once(
 
 @pytest.mark.wing("audit")
 async def test_the_sdks_own_loop_in_a_thread_stays_below_the_threshold(
-    gateway: str, provider: Provider, behind: BackgroundWrites
+    gateway: str, provider: Provider, behind: GatewayReader
 ) -> None:
     """Its calls continue a reply, so they get no block, and none pauses."""
     rounds = 16

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.conftest import asking, asking_alone
-from tests.contract.contexts.test_context import rounds
+from tests.contract.contexts.test_context import turn_of_rounds
 
 
 class Unchanged(NamedTuple):
@@ -19,7 +19,7 @@ class Unchanged(NamedTuple):
 
 async def session(http: httpx.AsyncClient) -> str:
     """Create a session with a few turns and a call; return the id of the call."""
-    assert (await http.post("/v1/sessions/s/events", json={"events": rounds(3)})).status_code == 201
+    assert (await http.post("/v1/sessions/s/events", json={"events": turn_of_rounds(3)})).status_code == 201
     made = await http.get("/v1/sessions/s/context", params={"max_tokens": 8000})
     return str(made.json()["call_id"])
 

@@ -14,7 +14,7 @@ from app.tenants import DEFAULT_TENANT, Tenants
 from app.wings.ledger import store
 from palimpsest_tools.replay.bill import Bill, Cache, charge
 from palimpsest_tools.replay.requests import rendered
-from tests.contract.contexts.test_context import append, rounds
+from tests.contract.contexts.test_context import append, turn_of_rounds
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 PRICED = {"prices": {"input_per_million": 3.0, "output_per_million": 15.0, "currency": "EUR"}}
@@ -78,7 +78,7 @@ async def session(client: httpx.AsyncClient) -> httpx.AsyncClient:
 
 async def work(provider: Provider, turns: int, *, first: int = 0, words: int = 300) -> None:
     for turn in range(first, first + turns):
-        await append(provider.client, rounds(3, first=turn * 3, words=words), provider.sid)
+        await append(provider.client, turn_of_rounds(3, first=turn * 3, words=words), provider.sid)
         await provider.call()
 
 
@@ -109,7 +109,7 @@ async def test_the_expectation_is_within_a_twentieth_of_the_exact_bill(session: 
 async def test_a_ledger_of_the_newest_calls_is_partial(session: httpx.AsyncClient) -> None:
     provider = Provider(session, "anthropic")
     for _ in range(4):
-        await append(session, rounds(1))
+        await append(session, turn_of_rounds(1))
         await provider.call()
     every, newest = await ledger(session), await ledger(session, newest=2)
     assert (newest["totals"]["calls"], newest["totals"]["partial"]) == (2, True)
@@ -203,7 +203,7 @@ async def test_pages_are_contiguous_and_have_equal_totals(session: httpx.AsyncCl
 
 async def test_an_exactly_full_last_page_has_no_cursor_and_times_are_in_utc(session: httpx.AsyncClient) -> None:
     provider = Provider(session, "openai")
-    await append(session, rounds(1))
+    await append(session, turn_of_rounds(1))
     for _ in range(2):
         await provider.call()
     page = (await session.get("/v1/sessions/s/ledger", params={"limit": 2})).json()

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contract.contexts.test_context import append, rounds
+from tests.contract.contexts.test_context import append, turn_of_rounds
 
 NAMES_IT = re.compile(r"recall", re.IGNORECASE)
 TOOL = {"name": "mcp__palimpsest__recall", "description": "Get it back.", "parameters": {"type": "object"}}
@@ -31,7 +31,7 @@ async def append_long_log(client: httpx.AsyncClient, tools: list[dict[str, Any]]
     if tools:
         await append(client, [{"type": "tools", "content": json.dumps(tools)}])
     for number in range(30):
-        await append(client, rounds(1, first=number))
+        await append(client, turn_of_rounds(1, first=number))
 
 
 def names_recall(made: dict[str, Any]) -> bool:

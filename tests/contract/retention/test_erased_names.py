@@ -12,7 +12,7 @@ from app.store.engine import Database, acting_for
 from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.retention.store import TABLES
 from tests.conftest import Servers, serving
-from tests.contract.contexts.test_context import append, rounds
+from tests.contract.contexts.test_context import append, turn_of_rounds
 from tests.contract.retention.test_erasures import ANN, begin_erasure, receipt, run_erasure, session, session_ids
 from tests.support.gateways import settings
 from tests.support.provider import Provider
@@ -72,7 +72,7 @@ async def test_a_session_created_again_with_its_metadata_is_found_by_the_next_er
     await erase_sessions(client, application, "s")
     put = await client.put("/v1/sessions/s", json={"metadata": {"user": "ann"}})
     assert put.status_code == 201, put.text
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     begun = await begin_erasure(client, ANN)
     await run_erasure(application, begun)
     assert (await receipt(client, begun))["sessions"] == 1
@@ -81,7 +81,7 @@ async def test_a_session_created_again_with_its_metadata_is_found_by_the_next_er
 
 async def test_a_fork_takes_an_erased_id_only_with_metadata(client: httpx.AsyncClient, application: Database) -> None:
     await erase_sessions(client, application, "s")
-    await append(client, rounds(1), sid="parent")
+    await append(client, turn_of_rounds(1), sid="parent")
     assert is_refused(await client.post("/v1/sessions/parent/fork", json={"id": "s"}))
     assert await session_ids(client) == {"parent"}
     made = await client.post("/v1/sessions/parent/fork", json={"id": "s", "metadata": {"user": "ann"}})
@@ -101,13 +101,13 @@ async def test_ids_of_forks_erased_with_a_session_are_refused_too(
 async def test_a_deleted_session_may_be_created_again_by_any_request(
     client: httpx.AsyncClient, application: Database
 ) -> None:
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     assert (await client.delete("/v1/sessions/s")).status_code == 204
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     await erase_sessions(client, application, "s")
     assert (await client.put("/v1/sessions/s", json={"metadata": {}})).status_code == 201
     assert (await client.delete("/v1/sessions/s")).status_code == 204
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
 
 
 async def test_ids_erased_by_one_tenant_are_free_for_others(

@@ -9,7 +9,7 @@ import pytest
 from app.store import deletion
 from app.store.engine import Database, acting_for
 from app.tenants import DEFAULT_TENANT
-from tests.contract.contexts.test_context import append, rounds
+from tests.contract.contexts.test_context import append, turn_of_rounds
 from tests.support.waiting import count_waiting
 
 SESSIONS = 40
@@ -50,14 +50,14 @@ async def test_an_erasure_during_context_requests_leaves_no_record(
     assert not await database.fetch("SELECT FROM model_calls WHERE session_id NOT IN (SELECT session_id FROM sessions)")
     for name in names:
         assert (await client.get(f"/v1/sessions/{name}/calls")).status_code == 404
-        await append(client, rounds(1), sid=name)
+        await append(client, turn_of_rounds(1), sid=name)
         assert (await client.get(f"/v1/sessions/{name}/calls")).json()["items"] == []
 
 
 async def erase_while_used(client: httpx.AsyncClient, name: str, number: int) -> list[int]:
     """Use a session in three ways and erase it meanwhile; return the statuses of all requests."""
     for turn in range(3):
-        await append(client, rounds(1, first=turn), sid=name)
+        await append(client, turn_of_rounds(1, first=turn), sid=name)
     gone = asyncio.Event()
     answered = asyncio.Semaphore(0)
     found: list[int] = []
@@ -97,7 +97,7 @@ async def test_a_request_during_an_erasure_gets_no_server_error(
     key: str | None,
 ) -> None:
     """The session exists when the request begins and is gone when it writes."""
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     call = (await client.post("/v1/sessions/s/context", json={})).json()["call_id"]
     run = (await client.post("/v1/sessions/s/compactions", json={})).json()["id"]
     url = "/v1/sessions/s" + path.format(call=call, run=run)

@@ -21,7 +21,7 @@ from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.retention import store as erasures
 from app.wings.retention.erasures import UNEXPECTED_MAX, Erasures
 from tests.conftest import serving
-from tests.contract.contexts.test_context import append, rounds
+from tests.contract.contexts.test_context import append, turn_of_rounds
 from tests.support.queue import wait_until_idle
 from tests.support.receiver import receiving
 from tests.support.walk import POLICY, SECRET_WORD, Walker
@@ -33,7 +33,7 @@ RECEIPTS = {"erased", "erased_names", "erasures"}
 
 async def session(client: httpx.AsyncClient, name: str, user: str, **more: Any) -> None:
     assert (await client.put(f"/v1/sessions/{name}", json={"metadata": {"user": user}, **more})).is_success
-    await append(client, rounds(1), sid=name)
+    await append(client, turn_of_rounds(1), sid=name)
 
 
 async def session_ids(client: httpx.AsyncClient) -> set[str]:
@@ -203,7 +203,7 @@ async def test_a_preview_lists_exactly_the_erased_sessions(client: httpx.AsyncCl
     assert before - await session_ids(client) == set(found)
     assert (await receipt(client, begun))["sessions"] == 3
     await session(client, "ann-0", "ann")  # in a process that had cached the old session
-    assert (await client.get("/v1/sessions/ann-0")).json()["head"] == len(rounds(1))
+    assert (await client.get("/v1/sessions/ann-0")).json()["head"] == len(turn_of_rounds(1))
     assert (await client.get("/v1/sessions/ann-0/context")).status_code == 200
 
 
@@ -325,7 +325,7 @@ async def test_concurrent_workers_erase_each_session_once(client: httpx.AsyncCli
     ],
 )
 async def test_an_invalid_filter_is_refused(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
-    await append(client, rounds(1))
+    await append(client, turn_of_rounds(1))
     for path in ("/v1/erasures", "/v1/erasures:preview"):
         answer = await client.post(path, json=body)
         assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), answer.text
@@ -419,7 +419,7 @@ async def test_a_session_is_found_by_the_settings_of_its_current_line(
 ) -> None:
     """Metadata stored only on the line's row is found too, as earlier versions stored it after a rewind."""
     for name in ("a", "b"):
-        await append(client, rounds(2), sid=name)
+        await append(client, turn_of_rounds(2), sid=name)
         assert (await client.post(f"/v1/sessions/{name}/rewind", json={"to": 1})).status_code == 200
     body: dict[str, Any] = {**ANN, "model": "gpt-5"}
     assert (await client.put("/v1/sessions/a", json=body)).status_code == 200
@@ -437,7 +437,7 @@ async def test_a_session_is_found_by_the_settings_of_its_current_line(
 async def test_pages_of_a_filtered_list_miss_nothing(client: httpx.AsyncClient) -> None:
     """Sessions with further lines are checked one by one, so pages of them are shorter."""
     for number in range(9):
-        await append(client, rounds(1), sid=f"s{number}")
+        await append(client, turn_of_rounds(1), sid=f"s{number}")
         assert (await client.post(f"/v1/sessions/s{number}/rewind", json={"to": 1})).status_code == 200
         user = "ann" if number % 3 == 0 else "bob"
         assert (await client.put(f"/v1/sessions/s{number}", json={"metadata": {"user": user}})).status_code == 200

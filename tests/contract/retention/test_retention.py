@@ -17,7 +17,7 @@ from app.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.wings.retention.commands import set_and_report
 from app.wings.retention.jobs import apply_all
 from app.wings.retention.service import DataRetention
-from tests.contract.contexts.test_context import append, rounds
+from tests.contract.contexts.test_context import append, turn_of_rounds
 from tests.support.backdating import moved_back
 from tests.support.wings import PROBES
 
@@ -152,7 +152,7 @@ async def test_a_preview_lists_exactly_the_erased_sessions(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
     for name, days in (("old", 40), ("idle", 20), ("used", 20), ("young", 2)):
-        await append(client, rounds(1), sid=name)
+        await append(client, turn_of_rounds(1), sid=name)
         await make_older(database, days, name)
     await client.get("/v1/sessions/used/context")
     await put(client, session_days=30, idle_days=10)
@@ -201,7 +201,7 @@ async def test_a_preview_has_pages(client: httpx.AsyncClient, database: Database
 async def test_a_used_session_is_not_idle(
     client: httpx.AsyncClient, database: Database, application: Database, use: str
 ) -> None:
-    await append(client, rounds(2))
+    await append(client, turn_of_rounds(2))
     made = (await client.get("/v1/sessions/s/context")).json()
     await make_older(database, 20, "s")
     await put(client, idle_days=10)
@@ -233,7 +233,7 @@ async def test_a_used_session_is_not_idle(
 async def test_a_session_with_a_running_compaction_is_not_idle(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
-    await append(client, rounds(2))
+    await append(client, turn_of_rounds(2))
     await client.post("/v1/sessions/s/compactions", json={})
     await make_older(database, 20, "s")
     await put(client, idle_days=10)
@@ -247,7 +247,7 @@ async def test_a_call_counts_as_use_after_its_record_was_erased(
 ) -> None:
     """One record expired by its own time, the other by the tenant's rule."""
     for name in ("expired", "ruled"):
-        await append(client, rounds(1), sid=name)
+        await append(client, turn_of_rounds(1), sid=name)
         await make_older(database, 20, name)
         await client.get(f"/v1/sessions/{name}/context")
     async with database.transaction() as tx:
@@ -270,7 +270,7 @@ async def test_a_parent_is_kept_as_long_as_its_forks(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
     """Forks of forks count too; once the last one has expired, all are erased."""
-    await append(client, rounds(2), sid="a")
+    await append(client, turn_of_rounds(2), sid="a")
     await client.post("/v1/sessions/a/fork", json={"id": "b"})
     await client.post("/v1/sessions/b/fork", json={"id": "c", "at": 2})
     await append(client, [EVENT], sid="other")
@@ -289,7 +289,7 @@ async def test_records_are_erased_by_their_own_rules_without_their_session(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
     for name in ("old", "new"):
-        await append(client, rounds(2), sid=name)
+        await append(client, turn_of_rounds(2), sid=name)
         await client.get(f"/v1/sessions/{name}/context")
         await client.post(f"/v1/sessions/{name}/compactions", json={})
         await database.execute(
@@ -314,7 +314,7 @@ async def test_records_are_erased_by_their_own_rules_without_their_session(
 async def test_the_records_of_calls_are_open_only_to_their_own_purge(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
-    await append(client, rounds(2))
+    await append(client, turn_of_rounds(2))
     await client.post("/v1/sessions/s/compactions", json={})
     await database.execute("UPDATE compactions SET state = 'skipped', finished_at = now()")
     await make_older(database, 20, "s")

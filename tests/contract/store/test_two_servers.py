@@ -9,7 +9,7 @@ import pytest
 
 from app.store.engine import Database
 from tests.conftest import Servers, serving
-from tests.support.gateways import BackgroundWrites, settings
+from tests.support.gateways import GatewayReader, settings
 from tests.support.provider import Provider, ProviderReply
 from tests.support.requesting import Loopback
 
@@ -133,7 +133,7 @@ async def test_a_session_created_again_has_no_model_cached_by_the_other_server(
 @pytest.mark.wing("audit")
 @pytest.mark.wing("gateway")
 async def test_a_broken_reply_is_not_logged_if_the_client_retried_through_the_other_server(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, database_url: str
+    gateway: str, http: httpx.AsyncClient, provider: Provider, behind: GatewayReader, database_url: str
 ) -> None:
     provider.script.extend(
         [ProviderReply("Half of this will come.", cut=5, hold=asyncio.Event()), ProviderReply("All of it.")]

@@ -15,7 +15,7 @@ from app.tenants import Tenants
 from app.wings.warmings import pings as pinging
 from app.wings.warmings.pings import PingClock
 from tests.conftest import serving
-from tests.support.gateways import KEY, SESSION, BackgroundWrites, settings
+from tests.support.gateways import KEY, SESSION, GatewayReader, settings
 from tests.support.metered import scrape
 from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 
@@ -127,7 +127,7 @@ def pings_of(provider: Provider) -> list[ReceivedRequest]:
 
 @pytest.mark.wing("ledger")
 async def test_a_ping_is_the_last_request_without_an_answer_and_a_row_of_the_ledger(
-    served: Serve, clock: Clock, provider: Provider, behind: BackgroundWrites
+    served: Serve, clock: Clock, provider: Provider, behind: GatewayReader
 ) -> None:
     async with served() as http:
         await call(http)

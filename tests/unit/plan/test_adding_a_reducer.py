@@ -93,8 +93,8 @@ def test_where_it_has_nothing_to_do_it_returns_the_same_objects() -> None:
 
 
 @pytest.mark.parametrize("why", ["pinned", "never_evict", "asked"])
-def test_it_leaves_alone_what_must_stay_by_itself(why: str) -> None:
-    """It is asserted on `reduce`, because a plan restores a pinned event and so would hide that it was stubbed."""
+def test_it_stubs_no_event_that_must_stay(why: str) -> None:
+    """Call `reduce` directly: a plan would restore a pinned event and hide the fault."""
     log = Log()
     log.user()
     went = log.result(log.call(), is_error=True)

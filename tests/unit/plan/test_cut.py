@@ -1,4 +1,8 @@
-"""Cut points: the computed vectors of the published designs, and their rules."""
+"""Cut points: the computed vectors of the published designs, and their rules.
+
+`s0_08` in a test's name is row S0.8 of docs/conformance.md. H in a comment is a header, U a user's message, A the
+assistant's, T a tool result; the number is its tokens.
+"""
 
 import pytest
 

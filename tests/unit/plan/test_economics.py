@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.reducers.earnings import earnings_so_far
 from app.core.plan.state.frontier import START, Frontier, from_json, to_json
@@ -23,14 +22,11 @@ ROOM = 1_000_000
 RULES = simple_retention(keep_last=1)
 
 
-def economic_policy(factor: float = 1.0, least: int = 0, rules: Retention = RULES, **more: object) -> Policy:
-    return Policy(
-        evict="economic", retention=rules, economics=Economics(factor=factor, least_tokens=least, at_risk=1.0), **more
-    )
-
-
-def risk_policy(at_risk: float = 0.0) -> Policy:
-    return Policy(evict="economic", retention=RULES, economics=Economics(least_tokens=0, at_risk=at_risk))
+def economic_policy(
+    *, factor: float = 1.0, least: int = 0, at_risk: float = 1.0, rules: Retention = RULES, **more: object
+) -> Policy:
+    economics = Economics(factor=factor, least_tokens=least, at_risk=at_risk)
+    return Policy(evict="economic", retention=rules, economics=economics, **more)
 
 
 def make_plan(
@@ -109,12 +105,12 @@ def test_an_eviction_that_pays_off_immediately_does_not_wait() -> None:
     log.user()
     first = log.round(tokens=5_000)
     log.round(tokens=400)  # not sent yet, so written in any case
-    assert stubbed_seqs(make_plan(log, risk_policy())) == [first]
+    assert stubbed_seqs(make_plan(log, economic_policy(at_risk=0))) == [first]
     log.assistant(tokens=600)
     log.user()
     log.assistant()
     log.user()  # now the text after it has been sent as well, and would be written again
-    assert first not in stubbed_seqs(make_plan(log, risk_policy()))
+    assert first not in stubbed_seqs(make_plan(log, economic_policy(at_risk=0)))
 
 
 def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
@@ -122,16 +118,16 @@ def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
     log.user()
     first = log.round(tokens=20_000)
     second = log.round(tokens=3_000)
-    cold = make_plan(log, risk_policy(), now=300.0)
+    cold = make_plan(log, economic_policy(at_risk=0), now=300.0)
     assert cold.state.earned == pytest.approx(1.25 * cold.state.saved, rel=0.01)
     assert stubbed_seqs(cold) == [first]
     log.round(tokens=10)
     for _ in range(50):
         log.assistant(tokens=100)
         log.user(tokens=10)
-    assert make_plan(log, risk_policy()).cause is None  # the run may end here, with nothing earned
+    assert make_plan(log, economic_policy(at_risk=0)).cause is None  # the run may end here, with nothing earned
     assert make_plan(log, economic_policy()).cause == "break_even"
-    paid = make_plan(log, risk_policy(), cold.state)
+    paid = make_plan(log, economic_policy(at_risk=0), cold.state)
     assert stubbed_seqs(paid) == [first, second]
     assert paid.state.earned >= 0
     assert paid.state.earned_to == len(log.events)
@@ -146,8 +142,8 @@ def test_a_share_of_the_bill_may_be_risked_before_anything_is_earned() -> None:
     for _ in range(8):
         log.assistant(tokens=100)
         log.user(tokens=10)
-    assert make_plan(log, risk_policy()).cause is None
-    found = make_plan(log, risk_policy(at_risk=0.03))
+    assert make_plan(log, economic_policy(at_risk=0)).cause is None
+    found = make_plan(log, economic_policy(at_risk=0.03))
     assert (found.cause, stubbed_seqs(found)) == ("break_even", [first])
     assert -0.03 * 1.25 * 25_000 - 0.03 * 0.1 * 25_000 * 10 < found.state.earned < 0
 
@@ -160,9 +156,9 @@ def test_nothing_goes_that_would_leave_too_little_to_be_cached() -> None:
     log.assistant(tokens=10)
     log.user()
     small = replace(FIVE_MINUTES, minimum_tokens=2_000)
-    assert make_plan(log, risk_policy(), now=300.0, cache=small).cause is None
-    assert stubbed_seqs(make_plan(log, risk_policy(), now=300.0, cache=small, outside=1_500)) == [first]
-    assert stubbed_seqs(make_plan(log, risk_policy(), now=300.0, target=2_500, cache=small)) == [first]
+    assert make_plan(log, economic_policy(at_risk=0), now=300.0, cache=small).cause is None
+    assert stubbed_seqs(make_plan(log, economic_policy(at_risk=0), now=300.0, cache=small, outside=1_500)) == [first]
+    assert stubbed_seqs(make_plan(log, economic_policy(at_risk=0), now=300.0, target=2_500, cache=small)) == [first]
 
 
 def test_an_answer_of_several_messages_is_one_call() -> None:
@@ -174,12 +170,12 @@ def test_an_answer_of_several_messages_is_one_call() -> None:
         log.round(tokens=400)
         log.assistant()
         log.user()
-        cold = make_plan(log, risk_policy(), now=300.0)
+        cold = make_plan(log, economic_policy(at_risk=0), now=300.0)
         for _ in range(5):
             for _ in range(texts):
                 log.assistant(tokens=30 // texts)
             log.user(tokens=10)
-        later = make_plan(log, risk_policy(), cold.state).context
+        later = make_plan(log, economic_policy(at_risk=0), cold.state).context
         accounts.append((earnings_so_far(later, cold.state, FIVE_MINUTES), len(later.rounds.seqs)))
     assert accounts[0] == accounts[1]
 
@@ -190,10 +186,10 @@ def test_a_result_that_the_model_has_not_seen_stays() -> None:
     calls = [log.call() for _ in range(4)]
     for call in calls:
         log.result(call, 5_000)
-    assert make_plan(log, risk_policy(), now=300.0).cause is None
+    assert make_plan(log, economic_policy(at_risk=0), now=300.0).cause is None
     log.assistant()
     log.user()
-    assert len(stubbed_seqs(make_plan(log, risk_policy(), now=300.0))) == 3
+    assert len(stubbed_seqs(make_plan(log, economic_policy(at_risk=0), now=300.0))) == 3
 
 
 def test_a_small_saving_opens_no_epoch() -> None:
@@ -386,7 +382,6 @@ def test_strict_mode_asks_neither_clock_nor_price() -> None:
     log.round(tokens=500)
     strict = Policy(evict="every_assembly", retention=RULES)
     assert stubbed_seqs(make_plan(log, strict)) == [first]
-    assert [e.type for e in log.events].count(EventType.TOOL_RESULT) == 2
 
 
 def test_evicting_only_on_a_cold_cache_waits_for_it_or_for_pressure() -> None:

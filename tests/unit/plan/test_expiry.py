@@ -7,7 +7,7 @@ from tests.unit.builders import COUNTER, Log
 from tests.unit.plan.test_economics import ROOM, economic_policy, make_plan
 
 
-def texts_of(log: Log, found: Plan) -> dict[int, str]:
+def dispositions_of(log: Log, found: Plan) -> dict[int, str]:
     return dispositions(log.events, found.context, found.state)
 
 
@@ -20,10 +20,10 @@ def test_an_event_lives_for_its_turns() -> None:
     log.user()
     note = log.add(EventType.AGENT_NOTE, 50, body={"content": "for now", "ttl_turns": 2})
     log.user()
-    assert texts_of(log, make_plan(log, economic_policy()))[note] == "verbatim"
+    assert dispositions_of(log, make_plan(log, economic_policy()))[note] == "verbatim"
     log.user()
     found = make_plan(log, economic_policy())
-    assert (found.cause, texts_of(log, found)[note]) == ("expiry", "dropped")
+    assert (found.cause, dispositions_of(log, found)[note]) == ("expiry", "dropped")
     assert found.state.note == ""
     assert [(row.reducer, row.reason) for row in evictions(found.state, found.context)] == [("expiry", "ttl_turns")]
     assert make_plan(log, economic_policy(), found.state).cause is None
@@ -38,7 +38,8 @@ def test_or_until_its_time_has_passed() -> None:
     assert make_plan(log, economic_policy(), now=1_059.0).cause is None
     assert make_plan(log, economic_policy(), now=None).cause is None
     found = make_plan(log, economic_policy(), now=1_060.0)
-    assert (found.cause, content_of(found, seq), texts_of(log, found)[seq]) == ("expiry", "[old price]", "replaced")
+    assert (found.cause, dispositions_of(log, found)[seq]) == ("expiry", "replaced")
+    assert content_of(found, seq) == "[old price]"
     assert make_plan(log, economic_policy(), found.state, now=9_999.0).cause is None
 
 
@@ -50,7 +51,7 @@ def test_a_newer_event_replaces_those_with_its_key_and_the_one_it_names() -> Non
     by_path = log.add(EventType.AGENT_NOTE, 30, body={"content": "file", "path": "plan"})
     newest = log.assistant(30, body={"content": "plan 2", "supersedes": "plan"})
     found = make_plan(log, economic_policy())
-    assert {seq: texts_of(log, found)[seq] for seq in (by_key, by_id, by_path, newest)} == {
+    assert {seq: dispositions_of(log, found)[seq] for seq in (by_key, by_id, by_path, newest)} == {
         by_key: "dropped",
         by_id: "dropped",
         by_path: "dropped",
@@ -65,7 +66,7 @@ def test_an_expired_result_keeps_its_pair() -> None:
     log.user()
     found = make_plan(log, economic_policy())
     assert content_of(found, result) == f"[This result has expired. Recall it with seq {result}.]"
-    assert texts_of(log, found)[result] == "replaced"
+    assert dispositions_of(log, found)[result] == "replaced"
 
 
 def test_a_call_is_never_shown_as_anything_but_a_call() -> None:
@@ -75,7 +76,7 @@ def test_a_call_is_never_shown_as_anything_but_a_call() -> None:
     log.result(call, 400)
     log.user()
     found = make_plan(log, economic_policy())
-    assert (found.cause, texts_of(log, found)[call]) == (None, "verbatim")
+    assert (found.cause, dispositions_of(log, found)[call]) == (None, "verbatim")
 
 
 def test_a_call_and_its_result_that_have_both_expired_go_together() -> None:
@@ -86,7 +87,7 @@ def test_a_call_and_its_result_that_have_both_expired_go_together() -> None:
     log.result(log.call(), 400, body={"content": "found again", "supersedes": "k"})
     log.user()
     found = make_plan(log, economic_policy())
-    assert {texts_of(log, found)[seq] for seq in (call, result)} == {"dropped"}
+    assert {dispositions_of(log, found)[seq] for seq in (call, result)} == {"dropped"}
 
 
 def test_open_pinned_and_requested_events_do_not_expire() -> None:
@@ -96,7 +97,7 @@ def test_open_pinned_and_requested_events_do_not_expire() -> None:
     call = log.call(body={"arguments": {}, "ttl_turns": 1})
     asked = log.user(body={"content": "go", "ttl_seconds": 1}, at=0.0)
     found = make_plan(log, economic_policy(), now=10.0, target=ROOM)
-    assert {texts_of(log, found)[seq] for seq in (pinned, call, asked)} == {"verbatim"}
+    assert {dispositions_of(log, found)[seq] for seq in (pinned, call, asked)} == {"verbatim"}
 
 
 def test_i2_the_replacement_of_a_system_message_counts_the_wrapping_of_one() -> None:

@@ -27,8 +27,8 @@ def test_everything_is_new_to_the_first_epoch() -> None:
 def test_kept_evictions_are_not_counted_again() -> None:
     before = Frontier(stubs=(stub(1), stub(2)), drops=(Drop(10, 19, 500, "dialogue_window", "turns"),))
     assert newly_left_out(before, before) == {}
-    read = Frontier(stubs=(stub(1), stub(2)), drops=before.drops)
-    assert newly_left_out(before, read) == {}
+    equal = Frontier(stubs=(stub(1), stub(2)), drops=before.drops)  # of other objects, as when it is read again
+    assert newly_left_out(before, equal) == {}
     more = Frontier(stubs=(*before.stubs, stub(7, 40)), drops=(Drop(10, 29, 900, "dialogue_window", "turns"),))
     assert newly_left_out(before, more) == {"retention": (1, 40), "dialogue_window": (10, 400)}
 

@@ -61,7 +61,7 @@ def test_a_large_result_is_a_stub_from_the_next_call_on() -> None:
         (replace(POLICY, retention=Retention(never_evict=("read",))), {}),
     ],
 )
-def test_other_results_are_cached_and_stay(policy: Policy, given: dict[str, Any]) -> None:
+def test_without_one_of_the_conditions_a_result_is_cached_and_stays(policy: Policy, given: dict[str, Any]) -> None:
     log = new_log()
     log.round(tokens=3_000)
     first = make_plan(log, policy=policy, **given)
@@ -87,7 +87,7 @@ def test_results_after_the_first_must_pay_off() -> None:
     assert make_plan(dear).once_from == 0
 
 
-def test_it_has_earned_nothing_that_could_pay_for_others() -> None:
+def test_its_evictions_earn_no_more_than_one_read_of_the_result() -> None:
     log = new_log()
     log.round(tokens=4_000)
     for _ in range(30):

@@ -141,7 +141,7 @@ def test_the_last_resort_drops_oldest_turns_and_leaves_a_note() -> None:
 
 def test_the_running_turn_is_shortened_then_stubbed_then_loses_rounds() -> None:
     one = Log()
-    user = one.user()
+    one.user()
     big = one.round(tokens=20_000)
     shortened = one.plan(8_000)
     assert [(s.seq, s.chars > 0, s.reason) for s in shortened.state.stubs] == [(big, True, "shortened")]

@@ -1,4 +1,4 @@
-"""Lines of summaries that later messages settle."""
+"""Lines of summaries that later messages make out of date."""
 
 from dataclasses import replace
 from typing import Any

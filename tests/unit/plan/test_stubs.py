@@ -85,7 +85,7 @@ def test_a_stub_counts_what_it_shows_with_and_without_its_hint() -> None:
 
 def test_names_are_extracted_only_from_evicted_results() -> None:
     log = log_of_writes()
-    rules = replace(RULES, keep_last=None, superseded=False)
+    rules = replace(RULES, keep_last=None)
     found = make_plan(log, COUNTER, recall=True, room=10_000)
     assert found.state.stubs == ()
     nothing = replace(POLICY, retention=rules)

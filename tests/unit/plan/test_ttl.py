@@ -1,4 +1,4 @@
-"""Pruning on a cold cache: its conditions, the events pruned, and their stubs."""
+"""Pruning on a cold cache (rows S0.18 to S0.22 of docs/conformance.md): its conditions, the events, and their stubs."""
 
 import json
 from typing import Any
@@ -11,9 +11,9 @@ from app.core.plan.reducers.ttl import limits_of, prune_content
 from app.core.plan.state.wording import TRUNCATED, limited
 from app.core.policy.groups import Trigger, TtlPruning
 from app.core.policy.policy import Policy
-from app.core.record.evictions import dispositions
 from tests.unit.builders import Log, simple_retention
 from tests.unit.plan.test_economics import make_plan
+from tests.unit.plan.test_expiry import dispositions_of
 
 RULES = TtlPruning(ttl_seconds=300)
 
@@ -71,8 +71,8 @@ def test_s0_18_nothing_until_the_time_is_up_less_its_buffer() -> None:
 def test_s0_18_recent_turns_and_what_is_pruned_once_stay_so() -> None:
     log, results = talk(13)
     found = make_plan(log, pruning(), now=290.0)
-    words = dispositions(log.events, found.context, found.state)
-    assert [words[seq] for seq in results] == ["replaced"] * 3 + ["verbatim"] * 10
+    disposition = dispositions_of(log, found)
+    assert [disposition[seq] for seq in results] == ["replaced"] * 3 + ["verbatim"] * 10
     assert make_plan(log, pruning(), found.state, now=290.0).cause is None
 
 
@@ -175,10 +175,10 @@ def test_s0_21_recent_turns_lose_what_is_bulky_and_intact_ones_nothing() -> None
         read.append(log.result(log.call("read"), 900, body={"content": "word " * 600}))
         seen.append(log.assistant(1_500, body={"content": [{"type": "text", "text": "see"}, image]}))
     found = make_plan(log, pruning(), now=290.0)
-    words = dispositions(log.events, found.context, found.state)
-    assert [words[seq] for seq in found_seqs] == ["replaced"] * 3 + ["verbatim"] * 2
-    assert {words[seq] for seq in read} == {"verbatim"}
-    assert [words[seq] for seq in seen] == ["replaced"] * 3 + ["verbatim"] * 2
+    disposition = dispositions_of(log, found)
+    assert [disposition[seq] for seq in found_seqs] == ["replaced"] * 3 + ["verbatim"] * 2
+    assert {disposition[seq] for seq in read} == {"verbatim"}
+    assert [disposition[seq] for seq in seen] == ["replaced"] * 3 + ["verbatim"] * 2
     assert "see" in content_of(found, seen[0])
 
 
@@ -188,8 +188,8 @@ def test_s0_21_more_images_stay_only_as_far_as_there_is_room() -> None:
         log.user()
         log.assistant(9_000, body={"content": [{"type": "image", "data": "A" * 6_000}]})
     found = make_plan(log, pruning(keep_recent_intact_turns=0, image_chars=7_000), now=290.0)
-    words = dispositions(log.events, found.context, found.state)
-    assert [words[event.seq] for event in log.events if event.type is EventType.ASSISTANT_MESSAGE] == [
+    disposition = dispositions_of(log, found)
+    assert [disposition[event.seq] for event in log.events if event.type is EventType.ASSISTANT_MESSAGE] == [
         "replaced",
         "replaced",
         "replaced",

@@ -140,10 +140,6 @@ def test_a_summarizer_reads_no_more_of_it_than_its_replacement() -> None:
     assert without_hidden(whole, ()) is whole
 
 
-def plan_of_sent(log: Log) -> Plan:
-    return make_plan(log)
-
-
 def test_hiding_pays_off_when_later_calls_save_the_rewrite() -> None:
     """After ten calls, ten more are expected: at a tenth of the price they save the hidden tokens once."""
     log = Log()
@@ -153,7 +149,7 @@ def test_hiding_pays_off_when_later_calls_save_the_rewrite() -> None:
         log.assistant(tokens=100)
         log.user(tokens=100)
     log.assistant(tokens=10)
-    context = plan_of_sent(log).context
+    context = make_plan(log).context
     behind = 8 * 200  # sent to the model before its last response
     assert payoff_seq(context, {old: 1_000}, CACHE) is None
     cheap = replace(CACHE, write_price=0.1 + 1_000 / (behind + 1))
@@ -167,12 +163,12 @@ def test_hiding_an_unsent_event_costs_nothing() -> None:
     log.user()
     old = log.round(tokens=100)
     new = log.round(tokens=10)
-    context = plan_of_sent(log).context
+    context = make_plan(log).context
     assert payoff_seq(context, {new: 0}, CACHE) == new
     assert payoff_seq(context, {old: 50, new: 5}, CACHE) == new
     log = Log()
     only = log.user()
-    assert payoff_seq(plan_of_sent(log).context, {only: 1}, CACHE) == only
+    assert payoff_seq(make_plan(log).context, {only: 1}, CACHE) == only
 
 
 def test_the_shown_text_is_what_is_counted() -> None:

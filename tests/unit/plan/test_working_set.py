@@ -316,10 +316,10 @@ def test_files_are_restored_into_a_third_of_the_freed_tokens() -> None:
     for _ in range(20):
         add_search(log, 700)
     room = 6_000
-    found = make_plan(log, room)
-    assert old not in ranked_files(found.context, DEFAULT.retention.working_set)  # no longer in the working set
-    assert old in whole_seqs(found)
-    assert found.context.tokens <= Budget(room, 0, 0, room, int(0.7 * room)).refill
+    planned = make_plan(log, room)
+    assert old not in ranked_files(planned.context, DEFAULT.retention.working_set)  # no longer in the working set
+    assert old in whole_seqs(planned)
+    assert planned.context.tokens <= Budget(room, 0, 0, room, int(0.7 * room)).refill
     tight = make_plan(log, room, replace(DEFAULT, low_water=1.0))
     assert tight.context.tokens <= room
 
@@ -349,10 +349,10 @@ def test_covered_content_of_files_is_evicted_before_uncovered_rounds() -> None:
     tree = (Summary("one", 1, last, 0, 60, "what was said", 9_000, last),)
     for _ in range(5):
         log.assistant(600)
-    found = make_plan(log, 5_000, tree=tree)
-    assert not found.state.drops
-    assert set(range(last + 1, len(log.events) + 1)) <= whole_seqs(found)
-    assert 0 < len(files & whole_seqs(found)) < len(files)
+    planned = make_plan(log, 5_000, tree=tree)
+    assert not planned.state.drops
+    assert set(range(last + 1, len(log.events) + 1)) <= whole_seqs(planned)
+    assert 0 < len(files & whole_seqs(planned)) < len(files)
     assert make_plan(log, 5_000).state.drops  # without a summary some events are dropped
 
 

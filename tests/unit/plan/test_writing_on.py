@@ -44,13 +44,14 @@ def test_text_before_a_change_is_not_written_again(form: str, number: int) -> No
     results = [item.event.seq for item in context.items if item.event.call_seq is not None]
     assert len(results) == ROUNDS
     after, state = with_stub(context, START, results[number])
-    on, anew = write_text(form, after, state, before=before.settled), write_text(form, after, state)
-    assert on.request(()) == anew.request(())
-    assert (on.places, on.layout, on.settled.chars) == (anew.places, anew.layout, anew.settled.chars)
+    continued, anew = write_text(form, after, state, before=before.settled), write_text(form, after, state)
+    assert continued.request(()) == anew.request(())
+    assert (continued.places, continued.layout) == (anew.places, anew.layout)
+    assert continued.settled.chars == anew.settled.chars
     changed = next(n for n, unit in enumerate(context.units) if unit is not after.units[n])
     assert changed > number
     most = 3 * MARK_UNITS  # messages of that number of units
-    assert changed - most <= same_messages(on, before) < len(before.settled.writer.texts)
+    assert changed - most <= same_messages(continued, before) < len(before.settled.writer.texts)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -65,9 +66,9 @@ def test_a_third_epoch_is_written_on_from_the_second(form: str) -> None:
         assert written.request(()) == write_text(form, context, state, ["now"]).request(())
 
 
-def test_another_note_is_written_from_the_beginning() -> None:
+def test_with_another_note_the_request_is_as_if_written_from_scratch() -> None:
     context = project(a_log().events, START, COUNTER, turn=2)
     before = write_text("anthropic", context, START)
     state = replace(START, floor=1, note="[something was left out]")
-    on, anew = write_text("anthropic", context, state, before=before.settled), write_text("anthropic", context, state)
-    assert on.request(()) == anew.request(())
+    continued = write_text("anthropic", context, state, before=before.settled)
+    assert continued.request(()) == write_text("anthropic", context, state).request(())
