@@ -31,7 +31,6 @@ RecordedView = Annotated[str, Field(pattern=RECORDED_VIEW, description="Name of 
 
 SessionId = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 
-
 ViewName = Annotated[
     str,
     Field(

@@ -226,7 +226,7 @@ _Freshness = Annotated[
 
 
 class PastReader:
-    """Runs reads of the past on the primary. A service of a wing that is a subclass replaces it."""
+    """Runs reads of the past on the primary. A wing replaces it by providing a service that is a subclass."""
 
     @property
     def replica_state(self) -> str | None:
@@ -234,7 +234,8 @@ class PastReader:
         return None
 
     async def read(self, operation: Callable[[], Awaitable[_Answer]], *, newest: bool) -> tuple[_Answer, float | None]:
-        """Return an operation's result and its maximum age in seconds (None: the primary's). `newest`: read there."""
+        """Return an operation's result and its maximum age in seconds, None if it was read on the primary; `newest`
+        requires the primary."""
         return await operation(), None
 
 
@@ -247,23 +248,23 @@ def past_reader(request: Request) -> PastReader:
 
 
 class PastService(Generic[_T]):
-    """A service as one request uses it, whose methods run through the PastReader: call it with the method to run."""
+    """A service for one request. Call it with a function of the service, which then runs through the PastReader."""
 
     def __init__(self, request: Request, kind: type[_T], *, newest: bool) -> None:
         self._request = request
         self._service: _T = request.state.services.by_class[kind]
         self._newest = newest
 
-    async def __call__(self, asked: Callable[[_T], Awaitable[_Answer]]) -> _Answer:
+    async def __call__(self, method: Callable[[_T], Awaitable[_Answer]]) -> _Answer:
         """Return the service's result, and put its age into the scope for the `Age` header."""
-        answer, age = await past_reader(self._request).read(lambda: asked(self._service), newest=self._newest)
+        answer, age = await past_reader(self._request).read(lambda: method(self._service), newest=self._newest)
         if age is not None:
             self._request.scope[EXCHANGE].age = math.ceil(age)
         return answer
 
 
 def past_service(kind: type[_T]) -> Callable[..., Awaitable[PastService[_T]]]:
-    """Return the dependency that gives a route the PastService of the service of a class."""
+    """Return the dependency that gives a route a PastService for the service `kind`."""
 
     async def found(request: Request, cache_control: _Freshness = None) -> PastService[_T]:
         return PastService(request, kind, newest="no-cache" in (cache_control or "").lower())
@@ -296,9 +297,9 @@ class Idempotency:
         if key is not None:
             tenant_id, sid = who.tenant_id, request.path_params["sid"]
             about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
-            asked = f"{request.scope['route'].operation_id} {about} {body.model_dump()!r}"
-            asked_sha256 = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).digest()
-            self.claim = KeyClaim(session_ref(tenant_id, session_of(sid)), key, asked_sha256)
+            text = f"{request.scope['route'].operation_id} {about} {body.model_dump()!r}"
+            request_sha256 = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            self.claim = KeyClaim(session_ref(tenant_id, session_of(sid)), key, request_sha256)
 
     async def stored_response(self) -> Mapping[str, Any] | None:
         """Return the response stored under the key; None if there is none, or no key. Raises IdempotencyConflict."""

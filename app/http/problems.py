@@ -209,7 +209,6 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
 BY_SLUG: Final = {problem.slug: problem for problem in ALL}
 _REFERENCE: Final = "#/components/schemas/{}"
 
-
 _OF_STEPS: Final = frozenset(
     (
         *("invalid-request", "invalid-event", "invalid-message", "invalid-policy", "unknown-call", "duplicate-call"),

@@ -181,10 +181,8 @@ class LimitedProtocol(HttpToolsProtocol):
             may_respond = not cycle.response_started and not self.pipeline
         if may_respond and not self.transport.is_closing():
             body = json.dumps(problem.body(detail)).encode()
-            head = (
-                STATUS_LINE[problem.status] + f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n".encode()
-            )
-            self.transport.write(head + b"connection: close\r\n\r\n" + body)
+            fields = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[problem.status] + fields.encode() + body)
         self._disconnect()
 
     def _disconnect(self) -> None:

@@ -19,7 +19,6 @@ from app.tenants import Tenants
 
 Scope = Literal["ingest", "read", "audit", "admin"]
 
-
 SCOPES: Final = (
     "Scopes of the key: `ingest` (append, change sessions, report outcomes), `read` (contexts, logs, records), `audit` "
     "(search across sessions), `admin` (all of these, erasure, policies, keys and webhooks)."
@@ -80,9 +79,7 @@ class KeyMade(KeyOut):
 
 KeyPage = paging.page_of(KeyOut, "A page of API keys.", "API keys, newest first, revoked and expired ones included.")
 
-
 router = Resource("keys", scope="admin", access=PrefixAccess.WITHIN)
-
 
 Service = Annotated[Tenants, Depends(service(Tenants))]
 
@@ -94,8 +91,8 @@ async def create_key(body: KeyIn, who: Who, tenants: Service) -> KeyMade:
     Once there is a key, every request needs one. The first key must therefore have the scope `admin`, and neither
     `expires_at` nor `session_prefix`.
     """
-    asked = KeyRequest(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
-    row, secret = await tenants.make_key(who, asked)
+    wanted = KeyRequest(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
+    row, secret = await tenants.make_key(who, wanted)
     return answer_of(KeyMade, row, secret=secret)
 
 

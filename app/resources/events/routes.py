@@ -26,7 +26,7 @@ router = Resource("events", schemas=(EventsIn, MessagesIn))
 Seq = Annotated[int, Path(description="Seq of the event.")]
 _APPEND_PROBLEMS = (
     *("invalid-event", "unknown-call", "duplicate-call", "head-conflict", "idempotency-conflict", "conflict"),
-    *("body-too-large", "not-found", "too-many-sessions", "session-erased", "too-many-events"),
+    *("too-many-sessions", "session-erased", "too-many-events"),
 )
 
 
@@ -120,12 +120,12 @@ async def redact_event(
 async def _append(request: Request, who: Caller, model: type[BaseModel]) -> Response:
     sid, key = request.path_params["sid"], idempotency_key(request)
     body, raw = await read_json(request, strict=False)  # events are checked one by one
-    asked = append_request(body, model, key, raw)
+    append = append_request(body, model, key, raw)
     services = request.state.services
-    services.event_rates.take(who.tenant_id, len(asked.drafts))
-    appended: Appended = await services.ingest.append(who.tenant_id, sid, asked)
+    services.event_rates.take(who.tenant_id, len(append.drafts))
+    appended: Appended = await services.ingest.append(who.tenant_id, sid, append)
     status = 201 if appended.created else 200
-    return Response(canonical_json(appended_json(asked, appended)), status, media_type="application/json")
+    return Response(canonical_json(appended_json(append, appended)), status, media_type="application/json")
 
 
 def append_request(body: Json, model: type[BaseModel], key: str | None, request_bytes: bytes) -> AppendRequest:
@@ -154,16 +154,15 @@ def append_request(body: Json, model: type[BaseModel], key: str | None, request_
     return messages_request(body["format"], messages, head, key, request_bytes, following)
 
 
-def appended_json(asked: AppendRequest, appended: Appended) -> dict[str, Any]:
+def appended_json(request: AppendRequest, appended: Appended) -> dict[str, Any]:
     """Return the response to an append."""
+    events = zip(request.indices, appended.events, strict=True)
     return {
         "session": session_of(appended.session),
         "line": appended.line,
         "head": appended.head,
         "epoch": appended.epoch,
-        "events": [
-            {"index": index, **one._asdict()} for index, one in zip(asked.indices, appended.events, strict=True)
-        ],
+        "events": [{"index": index, **one._asdict()} for index, one in events],
         "pressure": appended.pressure._asdict(),
     }
 

@@ -129,14 +129,7 @@ async def fork_session(
 Service = Annotated[Lines, Depends(service(Lines))]
 
 
-@router.operation(
-    "GET",
-    "/v1/sessions/{sid}/lines",
-    scope="read",
-    resolves_line=False,
-    returns=LinePage,
-    problems=("invalid-request",),
-)
+@router.operation("GET", "/v1/sessions/{sid}/lines", scope="read", resolves_line=False, returns=LinePage)
 async def list_lines(
     sid: Sid, who: Who, lines: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
@@ -152,7 +145,7 @@ async def list_lines(
     scope="ingest",
     resolves_line=False,
     returns=RewindOut,
-    problems=("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"),
+    problems=("conflict", "idempotency-conflict", "too-many-lines"),
 )
 async def rewind_session(
     sid: Sid, body: RewindIn, who: Who, lines: Service, idempotent: Idempotent

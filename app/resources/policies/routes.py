@@ -34,7 +34,6 @@ POLICY_SCHEMA: Final[dict[str, Any]] = json_schema() | {
 # The core validates a policy and names the knob at fault; this type only describes it, once for all of its uses.
 PolicyDocument = TypeAliasType("PolicyDocument", Annotated[dict[str, Any], WithJsonSchema(POLICY_SCHEMA)])
 
-
 PolicyGiven = Annotated[
     str | PolicyDocument | None,
     Field(
@@ -91,7 +90,6 @@ def policy_body() -> dict[str, Any]:
 
 router = Resource("policies")
 
-
 Service = Annotated[Policies, Depends(service(Policies))]
 
 
@@ -103,7 +101,7 @@ Service = Annotated[Policies, Depends(service(Policies))]
     summary="Store a policy",
     returns=PolicyOut,
     also=(201,),
-    problems=("invalid-policy", "body-too-large"),
+    problems=("invalid-policy",),
     openapi_extra=policy_body(),
 )
 async def put_policy(

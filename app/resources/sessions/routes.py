@@ -118,7 +118,6 @@ class EpochOut(BaseModel):
 
 EpochPage = paging.page_of(EpochOut, "A page of a view's epochs.", "Epochs by number.")
 
-
 router = Resource("sessions")
 
 Service = Annotated[Sessions, Depends(service(Sessions))]
@@ -130,7 +129,7 @@ Service = Annotated[Sessions, Depends(service(Sessions))]
     scope="ingest",
     summary="Create or change a session",
     also=(201,),
-    problems=("invalid-policy", "not-found", "context-infeasible", "too-many-sessions", "session-erased"),
+    problems=("invalid-policy", "context-infeasible", "too-many-sessions", "session-erased"),
 )
 async def put_session(
     sid: Sid,
@@ -191,8 +190,8 @@ async def list_sessions(
     wanted = {} if metadata is None else _metadata(metadata)
     if parent is not None and not who.may_access(parent):
         return paging.page_to((), None)
-    asked = SessionFilter(parent, who.session_prefix, since, until, model, wanted)
-    rows, resume_after = await sessions.page(who.tenant_id, limit + 1, after, asked)
+    filters = SessionFilter(parent, who.session_prefix, since, until, model, wanted)
+    rows, resume_after = await sessions.page(who.tenant_id, limit + 1, after, filters)
     page = paging.page(rows, limit, lambda row: (row.created_at, row.session_id), lambda row: session_out(row, who))
     return page if resume_after is None else paging.page_to(page["items"], resume_after)
 
