@@ -22,7 +22,7 @@ from app.resources.lines.service import Forks, Lines
 from app.resources.policies.service import Policies
 from app.resources.reconcile.service import Reconcile
 from app.resources.sessions.service import EventRates, SessionQuota, Sessions
-from app.resources.summaries.requests import CompactionQueries, Coverage
+from app.resources.summaries.requests import Coverage, SessionCompactions
 from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import Summarizing
 from app.resources.turns import Turns
@@ -103,7 +103,7 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         others=(
             Sessions(database, counting, policies, quota),
             Reading(database),
-            CompactionQueries(database),
+            SessionCompactions(database),
             Coverage(database, counting, policies),
             Redaction(database, view_cache),
             Turns(database, counting, policies, view_cache, ingest),

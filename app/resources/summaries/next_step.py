@@ -116,7 +116,8 @@ DEEPEN_FACTOR: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NotDue:
-    """No summary is due. If only the log changes, none is before it has grown by `growth` tokens."""
+    """No summary is due, and none will be until the log has grown by `growth` tokens or something else changes; 0: not
+    known."""
 
     growth: int = 0
 
@@ -143,22 +144,23 @@ class StepPlanner:
         policy_ref = waits.policy if waits else row.policy if row else facts.session_policy
         policy = await self._policies.get(ref.tenant_id, policy_ref)
         model = (row.model if row else None) or facts.session_model
-        asked = waits.window_tokens if waits and not waits.tightened else None
-        window = window_of(row, policy_ref, policy, model, asked)
+        window_tokens = waits.window_tokens if waits and not waits.tightened else None
+        window = window_of(row, policy_ref, policy, model, window_tokens)
         known = await calibrations.of_model(self._database, ref.tenant_id, model)
         main = replace(facts.main, calibrations=known)
         window = real_window(main, model, window, time.time())
         settings = ViewSettings(policy_ref, policy, model, window)
         counter = self._counting.counter(model, policy)
-        fresh = changed_setting(row, settings) is not None
+        ignores_epoch = changed_setting(row, settings) is not None
         if any(one.tightened for one in wanted):
             main, facts = _without_refusals(main), replace(facts, views=tuple(map(_without_refusals, facts.views)))
-        budget = await self._budget(facts, main, settings, counter, fresh=fresh)
+        budget = await self._budget(facts, main, settings, counter, ignores_epoch=ignores_epoch)
         budgets = [budget]
-        for view, size, fresh in _other_views(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
+        others = _other_views(facts, main, settings, wanted) if policy.summarize.view == "all" else ()
+        for view, size, is_new in others:
             with contextlib.suppress(CannotFit, InvalidPolicy):  # a window without room is ignored
                 own = replace(settings, window_tokens=size)
-                budgets.append(await self._budget(facts, view, own, counter, fresh=fresh))
+                budgets.append(await self._budget(facts, view, own, counter, ignores_epoch=is_new))
         narrow = min(budgets, key=lambda one: one.target)
         retries = [one async for one in self._retry_budgets(facts, main, settings, counter, wanted)]
         newest = min((narrow, *retries), key=lambda one: one.target)
@@ -183,11 +185,11 @@ class StepPlanner:
                 view = _with_calibrations(facts.view(one.view), main, settings)
                 own = replace(settings, window_tokens=view.row.window_tokens if view.row else settings.window_tokens)
             with contextlib.suppress(CannotFit, InvalidPolicy):
-                budget = await self._budget(facts, view, own, counter, fresh=False)
+                budget = await self._budget(facts, view, own, counter, ignores_epoch=False)
                 yield budget.tightened_to_window(one.window_tokens)
 
     async def _budget(
-        self, facts: SessionFacts, view: ViewFacts, settings: ViewSettings, counter: Counter, *, fresh: bool
+        self, facts: SessionFacts, view: ViewFacts, settings: ViewSettings, counter: Counter, *, ignores_epoch: bool
     ) -> Budget:
         """Return the budget of a view's next context, assuming that it states the `outside` tokens of the last one.
 
@@ -197,12 +199,12 @@ class StepPlanner:
         if view.reported is not None and outside_of(view, settings, request).source is None:
             request = replace(request, outside_tokens=view.reported.outside)
         events: Sequence[Event] = ()
-        last = measured_from(view, request, counter, ignores_epoch=fresh)
+        last = measured_from(view, request, counter, ignores_epoch=ignores_epoch)
         if last is not None and last.head < facts.head:
             tokens = settings.window_tokens * READ_FACTOR
             events = await event_log.newest(self._database, facts.log, last.head, tokens)
             events = await self._recount(events, facts, counter)
-        return budget_of(view, settings, request, counter, events, ignores_epoch=fresh)
+        return budget_of(view, settings, request, counter, events, ignores_epoch=ignores_epoch)
 
     async def next_step(
         self, session_id: UUID, basis: Basis, *, requested: bool, focus: str | None, first: bool
@@ -218,10 +220,10 @@ class StepPlanner:
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
             return await self._merge(basis, merged)
-        return await self._summarize_events(basis, asked=requested, focus=focus, first=first)
+        return await self._summarize_events(basis, requested=requested, focus=focus, first=first)
 
     async def _summarize_events(
-        self, basis: Basis, *, asked: bool, focus: str | None, first: bool
+        self, basis: Basis, *, requested: bool, focus: str | None, first: bool
     ) -> CompactionStep | NotDue:
         facts, counter = basis.facts, basis.counter
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
@@ -232,7 +234,7 @@ class StepPlanner:
             prefix = tuple(await self._recount(await spans.prefix(self._database, facts), facts, counter))
             before = min(sum(one.tokens for one in cover), size.summary)
             size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
-        if not asked and facts.tokens - facts.covered_tokens < size.least:
+        if not requested and facts.tokens - facts.covered_tokens < size.least:
             return NotDue(size.least - facts.tokens + facts.covered_tokens)
         newest, context = await self._newest(basis, covered_to)
         context = replace(context, prefix=prefix)
@@ -250,7 +252,7 @@ class StepPlanner:
             if events is not newest:
                 context = await self._context(events, basis)
             span = await asyncio.to_thread(
-                next_span, context, covered_to, reached, policy, size, requested=asked, covered_turn=covered_turn
+                next_span, context, covered_to, reached, policy, size, requested=requested, covered_turn=covered_turn
             )
             if span is None and events is newest and self._counts_own_tokens(facts, counter):
                 return NotDue(least_growth(context, stop, policy, basis.newest, size, before))

@@ -1,6 +1,6 @@
-"""Requests for compactions, by the API and by contexts, and reads of their runs, of summaries and of coverage.
+"""Requests for compactions, by the API and by contexts, and reads of their runs and of summaries.
 
-Coverage is the proof that a view accounts for every event of a session exactly once.
+Also coverage: the proof that a view accounts for every event of a session exactly once.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ END_STATES: Final = ("succeeded", "skipped", "failed")
 POLL_SECONDS: Final = 0.05
 
 
-class CompactionQueries:
+class SessionCompactions:
     """Requests compactions over the API, and reads their runs and summaries."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def compact(self, tenant_id: UUID, external_id: str, focus: str | None, wait_ms: int) -> CompactionRow:
+    async def compact(self, tenant_id: UUID, address: str, focus: str | None, wait_ms: int) -> CompactionRow:
         """Schedule a run and return it when it has ended, or after `wait_ms`. Raises NotFound."""
-        session = await sessions.get(self._database, tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, address)
         id = new_id()
         async with self._database.transaction() as tx:
             await compactions.schedule(tx, session.ref, id, REQUESTED, focus=focus)
@@ -70,21 +70,21 @@ class CompactionQueries:
                 return run
             await asyncio.sleep(min(POLL_SECONDS, left))
 
-    async def run(self, tenant_id: UUID, external_id: str, id: UUID) -> CompactionRow:
+    async def run(self, tenant_id: UUID, address: str, id: UUID) -> CompactionRow:
         """Return one run. Raises NotFound."""
-        session = await sessions.get(self._database, tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, address)
         return await self.wait_for(session.session_id, id, 0)
 
     async def runs(
-        self, tenant_id: UUID, external_id: str, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int
+        self, tenant_id: UUID, address: str, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int
     ) -> list[CompactionRow]:
         """Return the runs of a session, all or those in one state, newest first. Raises NotFound."""
-        session = await sessions.get(self._database, tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, address)
         return await compactions.page(self._database, session.session_id, state=state, after=after, limit=limit)
 
-    async def retry(self, tenant_id: UUID, external_id: str, id: UUID) -> CompactionRow:
+    async def retry(self, tenant_id: UUID, address: str, id: UUID) -> CompactionRow:
         """Schedule a failed or skipped run again and return it. Raises NotFound, or Conflict in another state."""
-        session = await sessions.get(self._database, tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, address)
         async with self._database.transaction() as tx:
             again = await compactions.retry(tx, session.ref, id)
         run = await self.wait_for(session.session_id, id, 0)
@@ -93,18 +93,18 @@ class CompactionQueries:
         return run
 
     async def summaries(
-        self, tenant_id: UUID, external_id: str, *, live: bool, after: tuple[datetime, UUID] | None, limit: int
+        self, tenant_id: UUID, address: str, *, live: bool, after: tuple[datetime, UUID] | None, limit: int
     ) -> list[StoredSummary]:
         """Return the summaries of a session without contents, in the order of their creation. Raises NotFound."""
-        session = await sessions.get(self._database, tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, address)
         return await summaries.page(self._database, session.session_id, live_only=live, after=after, limit=limit)
 
-    async def summary(self, tenant_id: UUID, external_id: str, id: UUID) -> StoredSummary:
+    async def summary(self, tenant_id: UUID, address: str, id: UUID) -> StoredSummary:
         """Return one summary with its contents. Raises NotFound."""
-        session = await sessions.get(self._database, tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, address)
         found = await summaries.stored(self._database, session.session_id, [str(id)])
         if not found:
-            raise NotFound(f"session {external_id!r} has no summary {id}", session=external_id, summary=str(id))
+            raise NotFound(f"session {address!r} has no summary {id}", session=address, summary=str(id))
         return replace(found[0], digest=complete(found[0].digest))
 
 
@@ -114,7 +114,7 @@ class SummaryRequests:
     def __init__(self, database: Database, compaction: Compaction) -> None:
         self._database = database
         self._compaction = compaction
-        self._runs = CompactionQueries(database)
+        self._runs = SessionCompactions(database)
 
     async def wait(self, tenant_id: UUID, inputs: ContextInputs, wait_ms: int) -> str | None:
         """Summarize the older part of the log before a context that would be reduced, within `wait_ms`.
@@ -158,7 +158,7 @@ class SummaryRequests:
 
 @dataclass(frozen=True, slots=True)
 class CoverageProof:
-    """Runs of events with one disposition each, up to the head, and the faults found; none if all are accounted for."""
+    """Ranges of events with one disposition each, up to the head, and the faults; none if all are accounted for."""
 
     head: int
     view: str
@@ -180,14 +180,14 @@ class Coverage:
         self._counting = counting
         self._policies = policies
 
-    async def prove(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
+    async def prove(self, tenant_id: UUID, address: str, view: str) -> CoverageProof:
         """Return the proof for a view as of now. Raises NotFound."""
-        session = await sessions.get(self._database, tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, address)
         current = await views.current_epoch(self._database, session.session_id, view)
         if current is None and view == MAIN:
             current = CurrentEpoch(session.policy, 0, START)
         if current is None:
-            raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
+            raise NotFound(f"session {address!r} has no view {view!r} yet", session=address, view=view)
         policy = await self._policies.get(tenant_id, current.policy)
         events = await event_log.events_without_bodies(self._database, session.log, session.state.head)
         redacted = await audit.erased_seqs(self._database, session.session_id)

@@ -14,7 +14,7 @@ from app.http import fields, paging
 from app.http.auth import PrefixAccess
 from app.http.fields import Cursor, Limit, Sid, StrictRequest, ViewParameter
 from app.http.operation import Resource, Who, service
-from app.resources.summaries.requests import END_STATES, CompactionQueries, Coverage, CoverageProof
+from app.resources.summaries.requests import END_STATES, Coverage, CoverageProof, SessionCompactions
 from app.store.compactions import CompactionRow
 
 
@@ -191,30 +191,29 @@ SummaryPath = Annotated[UUID, Path(description="Id of the summary.")]
 CompactionId = Annotated[UUID, Path(description="Id of the compaction run.")]
 State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 
-
-Service = Annotated[CompactionQueries, Depends(service(CompactionQueries))]
+Service = Annotated[SessionCompactions, Depends(service(SessionCompactions))]
 
 
 @router.operation("GET", "/v1/sessions/{sid}/summaries", returns=SummaryPage)
 async def list_summaries(
     sid: Sid,
     who: Who,
-    requests: Service,
+    compactions: Service,
     live: Annotated[bool, Query(description="Whether to return only live summaries.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the summaries of a session, oldest first."""
-    rows = await requests.summaries(
+    rows = await compactions.summaries(
         who.tenant_id, sid, live=live, after=paging.decode_date_and_id(cursor), limit=limit + 1
     )
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
 @router.operation("GET", "/v1/sessions/{sid}/summaries/{summary_id}", returns=SummaryWhole)
-async def get_summary(sid: Sid, summary_id: SummaryPath, who: Who, requests: Service) -> StoredSummary:
+async def get_summary(sid: Sid, summary_id: SummaryPath, who: Who, compactions: Service) -> StoredSummary:
     """Get a summary with its text, its digest and its lineage."""
-    return await requests.summary(who.tenant_id, sid, summary_id)
+    return await compactions.summary(who.tenant_id, sid, summary_id)
 
 
 @router.operation("GET", "/v1/sessions/{sid}/coverage", returns=CoverageOut, response_model_exclude_none=True)
@@ -239,14 +238,14 @@ async def compact(
     body: Annotated[CompactionIn, Body(default_factory=CompactionIn)],
     response: Response,
     who: Who,
-    requests: Service,
+    compactions: Service,
 ) -> CompactionRow:
     """Request a compaction: the older part of the log is summarized now, however small it is.
 
     The next context of each view shows the summary. If nothing was summarized, `error` says why. 200 if the run ended
     within `wait_ms`, else 202.
     """
-    run = await requests.compact(who.tenant_id, sid, body.focus, body.wait_ms)
+    run = await compactions.compact(who.tenant_id, sid, body.focus, body.wait_ms)
     response.status_code = 200 if run.state in END_STATES else 202
     return run
 
@@ -271,22 +270,22 @@ async def compact_tool(shape: ToolShape = None) -> Mapping[str, Any]:
 async def list_compactions(
     sid: Sid,
     who: Who,
-    requests: Service,
+    compactions: Service,
     state: Annotated[State | None, Query(description="State: return only runs in it. Default: all.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the compaction runs of a session, newest first."""
-    rows = await requests.runs(
+    rows = await compactions.runs(
         who.tenant_id, sid, state=state, after=paging.decode_date_and_id(cursor), limit=limit + 1
     )
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
 @router.operation("GET", "/v1/sessions/{sid}/compactions/{compaction_id}", returns=CompactionRun)
-async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Who, requests: Service) -> CompactionRow:
+async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Who, compactions: Service) -> CompactionRow:
     """Get a compaction run."""
-    return await requests.run(who.tenant_id, sid, compaction_id)
+    return await compactions.run(who.tenant_id, sid, compaction_id)
 
 
 @router.operation(
@@ -297,6 +296,6 @@ async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Who, reques
     status=202,
     problems=("conflict",),
 )
-async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Who, requests: Service) -> CompactionRow:
+async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Who, compactions: Service) -> CompactionRow:
     """Schedule a failed or skipped compaction run again."""
-    return await requests.retry(who.tenant_id, sid, compaction_id)
+    return await compactions.retry(who.tenant_id, sid, compaction_id)

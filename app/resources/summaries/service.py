@@ -39,6 +39,8 @@ from app.store.ids import SessionRef, new_id
 from app.store.jobs import WorkDone
 from app.tokenizers import Counting
 
+DATABASE_ERRORS: Final = (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError)
+
 
 @dataclass(eq=False)
 class PaidSummarizer:
@@ -74,7 +76,7 @@ class PaidSummarizer:
         """Settle a reservation; a failure is only logged, so that a paid response is not lost."""
         try:
             await jobs.settle_tokens(self._database, self._tenant_id, day, reserved, spent)
-        except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except DATABASE_ERRORS as error:
             structlog.get_logger().warning("a summary's cost was not settled; its reservation stays", error=str(error))
 
     async def aclose(self) -> None:
@@ -97,19 +99,19 @@ EXPLICIT_REASONS: Final = ("requested", "waited", "overflow")
 NOTHING_DONE: Final = RunOutcome("skipped", "nothing to compact")
 EXAMINED_MAX: Final = 10_000
 EXAMINED_SECONDS: Final = 600.0
-"""The number of sessions, and the time, for which it is known in what state nothing was due."""
+"""Most sessions, and seconds, for which a run that found nothing due is remembered."""
 
 
 @dataclass(slots=True)
 class Run:
-    """The state of a run: the requests it answers, the contexts waiting for it, its outcome, the demand it has seen,
-    and whether it has summarized events yet. Nothing is due until the log takes `idle_tokens`, 0 if that is unknown, or
-    something else of the demand changes."""
+    """The state of a run: the requests it answers, the contexts that wait for it, its outcome, and whether it has
+    summarized events yet. `demand` is the state of the session that the run last read. If only the log grows, nothing
+    is due until it has `idle_tokens` tokens; 0 if that is not known."""
 
     ids: list[UUID]
     wanted: tuple[WaitingContext, ...] = ()
     outcome: RunOutcome = NOTHING_DONE
-    seen: CompactionBasis | None = None
+    demand: CompactionBasis | None = None
     has_summarized: bool = False
     idle_tokens: int = 0
     begun_at: float = field(default_factory=time.monotonic)
@@ -149,11 +151,11 @@ class Compaction:
             self._examined[ref.session_id] = run
             if len(self._examined) > EXAMINED_MAX:
                 del self._examined[next(iter(self._examined))]
-        return None if run.seen is None else run.seen.head
+        return None if run.demand is None else run.demand.head
 
     async def _release(self, ref: SessionRef, job_id: int, run: Run) -> bool:
         async with self._database.transaction() as tx:
-            return await compactions.release_session(tx, ref.session_id, job_id, run.seen, run.idle_tokens)
+            return await compactions.release_session(tx, ref.session_id, job_id, run.demand, run.idle_tokens)
 
     async def run(self, ref: SessionRef, *, without_model: bool = False) -> Run:
         """Write all due and requested summaries of a session.
@@ -161,19 +163,12 @@ class Compaction:
         Raises SummarizerUnavailable when a summarizer is unavailable; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, ref.session_id)
-        asked = any(one.reason in EXPLICIT_REASONS for one in waiting)
+        requested = any(one.reason in EXPLICIT_REASONS for one in waiting)
         focus = next((one.focus for one in waiting if one.focus), None)
         run = Run([one.id for one in waiting], tuple(one.context for one in waiting if one.context))
         try:
-            await self._steps(run, ref, asked=asked, focus=focus, without_model=without_model)
-        except (
-            SummarizerUnavailable,
-            SessionGone,
-            StoreUnavailable,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            OSError,
-        ):
+            await self._steps(run, ref, requested=requested, focus=focus, without_model=without_model)
+        except (SummarizerUnavailable, SessionGone, *DATABASE_ERRORS, OSError):
             raise  # to be retried, by this worker or another
         except (CannotFit, InvalidPolicy) as error:  # the window leaves no room for a context
             structlog.get_logger().warning("no room for summaries", error=error.detail)
@@ -188,27 +183,29 @@ class Compaction:
             structlog.get_logger().info("compaction ended", state=done.state, error=done.error, to_seq=done.to_seq)
         return run
 
-    async def _steps(self, run: Run, ref: SessionRef, *, asked: bool, focus: str | None, without_model: bool) -> None:
+    async def _steps(
+        self, run: Run, ref: SessionRef, *, requested: bool, focus: str | None, without_model: bool
+    ) -> None:
         stale, known, read_at = 0, None, 0.0
         for _ in range(STEPS_MAX):
             basis = known
             if basis is None or time.monotonic() - read_at > KNOWN_SECONDS:
                 read_at = time.monotonic()
                 basis = await self._planner.load_basis(ref, run.wanted)
-                run.seen = basis.facts.demand if basis else run.seen
+                run.demand = basis.facts.demand if basis else run.demand
             if basis is None:
                 return
             step = await self._planner.next_step(
-                ref.session_id, basis, requested=asked, focus=focus, first=not run.has_summarized
+                ref.session_id, basis, requested=requested, focus=focus, first=not run.has_summarized
             )
             if isinstance(step, NotDue):
-                run.idle_tokens = basis.facts.tokens + step.growth if step.growth and not asked else 0
+                run.idle_tokens = basis.facts.tokens + step.growth if step.growth and not requested else 0
                 if run.outcome == NOTHING_DONE:
                     run.outcome = _nothing_done(basis)
                 return
             if not run.ids:
                 if await compactions.in_cooldown(self._database, ref.session_id, COOL_SECONDS, COOL_SECONDS_MAX):
-                    run.seen = None
+                    run.demand = None
                     return
                 run.ids = [new_id()]
             now = step.basis.facts.context_tokens
@@ -216,10 +213,7 @@ class Compaction:
                 await compactions.begin(self._database, ref, run.ids[0], step.reason, now)
             try:
                 draft = await self._summarizing.write(
-                    step.task,
-                    step.basis.policy,
-                    without_model=without_model,
-                    charge=self._charge_to(ref.tenant_id),
+                    step.task, step.basis.policy, without_model=without_model, charge=self._charge_to(ref.tenant_id)
                 )
             except SummarizerUnavailable as error:
                 attempts = await compactions.reschedule(self._database, ref.session_id, run.ids[0], error.detail)

@@ -62,7 +62,8 @@ class WrittenSummary:
 
 @dataclass(eq=False)
 class Summarizing:
-    """Summarizers by name: `write_summary` needs no model; the others are called through their guards.
+    """Writes summaries by the summarizer that a policy names: `extractive` needs no model, the others are models behind
+    guards.
 
     `window_tokens` is the most a model is given in one request, `timeout` its time limit in seconds, `attempts_max` the
     number of attempts before a run does without the model.
@@ -216,8 +217,8 @@ def plan_span(
 ) -> CompactionStep:
     """Plan a summary of events; `sources` and their digests become part of it.
 
-    If the policy's view is `clip`, the model is given the summary before it, or the whole archive in the `first` step
-    of a run.
+    If `summarize.view` is `clip`, the model is also given the last summary before the events, or all of them in the
+    `first` step of a run.
     """
     rules = basis.policy.summarize
     events = span.all_events
@@ -241,7 +242,7 @@ def plan_span(
 
 
 def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
-    """Return the archive as a view of the basis shows it: whole if it has room, else its first and last batches."""
+    """Return the summaries as a context shows them: all if they fit, else the first and the last."""
     fits = sum(one.tokens for one in cover) <= COVER_SHARE * basis.narrow.target
     return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), recall=False)
 

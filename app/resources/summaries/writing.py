@@ -53,8 +53,9 @@ TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
 class SummaryInput:
     """The input of a summary: events, with those of a split turn in `split_turn_events`; or `sources` to be merged.
 
-    `previous` is the summary of the events before. With `digests` it becomes part of this one. `tokens` is the size of
-    all input. `requests` are the user's messages in the turns that the ends of the events cut through.
+    `previous` is the text of the summary before the events. If `digests` are given, the new summary replaces that one;
+    otherwise it is only shown to the model. `tokens` is the size of all input. `requests` are the user's messages of
+    turns that are only partly in the events.
     """
 
     counter: Counter
@@ -166,9 +167,8 @@ class Writing:
             text = "\n\n".join(portion.texts)
             return history_prompt(self._prompts, text, portion.previous, words, style=TURN_START, cumulative=True)
 
-        return await self._summarize_pieces(
-            self._remainder(_paragraphs(task.split_turn_events), form), "", find_complaints
-        )
+        remainder = self._remainder(_paragraphs(task.split_turn_events), form)
+        return await self._summarize_pieces(remainder, "", find_complaints)
 
     def _history_form(self, portion: Portion, *, words: int) -> Prompt:
         return history_prompt(
