@@ -83,9 +83,9 @@ class Turns:
     _view_cache: ViewCache
     _ingest: Ingest
 
-    async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[TurnOut]:
+    async def page(self, tenant_id: UUID, address: str, after: int, limit: int) -> list[TurnOut]:
         """Return up to `limit` turns after number `after`, in order. Raises NotFound."""
-        row = await sessions.get(self._database, tenant_id, external_id)
+        row = await sessions.get(self._database, tenant_id, address)
         found = await event_log.turn_marks(self._database, row.log, after + 1, after + limit + 1, row.state.head)
         known = {turn: turn_of(marks) for turn, marks in found.items()}
         ends = {turn: known[turn + 1].from_seq - 1 if turn + 1 in known else row.state.head for turn in known}
@@ -106,17 +106,17 @@ class Turns:
         ]
 
     async def end(
-        self, tenant_id: UUID, external_id: str, turn_id: str | None, key: str | None, request_bytes: bytes
+        self, tenant_id: UUID, address: str, turn_id: str | None, key: str | None, request_bytes: bytes
     ) -> TurnEnded:
         """End the running turn: append its announcement and its end, and clear the layers.
 
         A turn that has ended stays as it is. Raises NotFound, IdempotencyConflict, or Conflict if no turn has begun or
         `turn_id` names another one.
         """
-        ref = session_ref(tenant_id, external_id)
+        ref = session_ref(tenant_id, address)
         request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())
         async with self._database.transaction() as tx:
-            session = await sessions.get_locked(tx, tenant_id, external_id)
+            session = await sessions.get_locked(tx, tenant_id, address)
             state, hint = session.state, SessionSnapshot.of(session)
             policy = await self._policies.get(tenant_id, session.policy, tx)
             if (before := await find_original(tx, ref.session_id, request)) is not None:
@@ -132,7 +132,7 @@ class Turns:
             counter = self._counting.session_counter(hint.estimator, hint.model)
             bodies, tokens = await self._counting.prepare(drafts, counter)
             batch = place(drafts, tokens, state.turn)
-            prepared = PreparedAppend(external_id, ref, request, hint, policy, bodies, tokens)
+            prepared = PreparedAppend(session.external_id, ref, request, hint, policy, bodies, tokens)
             appending = await self._ingest.apply(tx, prepared, batch)
             versions = [await layers.put(tx, ref, one.layer.kind, None, tokens=0, turn=None) for one in current_layers]
         answer = self._ingest.finish(appending)
@@ -217,7 +217,6 @@ class TurnEndedOut(LogGrown):
 
 
 router = Resource("turns")
-
 
 Service = Annotated[Turns, Depends(service(Turns))]
 

@@ -42,7 +42,8 @@ ATTEMPTS_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class VisibilityResult:
-    """The results of a request, the head at that time, and the number of the session's decisions so far."""
+    """The results of a request, the head at that time, and the number of requests so far that changed the session's
+    visibility."""
 
     head: int
     decisions: int
@@ -56,16 +57,17 @@ class Visibility:
         self._database = database
         self._assembly = assembly
 
-    async def decide(self, tenant_id: UUID, external_id: str, view: str, asked: VisibilityRequest) -> VisibilityResult:
-        """Decide each item separately; a repetition changes nothing. Raises NotFound, InvalidPolicy or Conflict.
+    async def decide(self, tenant_id: UUID, address: str, view: str, request: VisibilityRequest) -> VisibilityResult:
+        """Decide each item separately; a repetition changes nothing. Raises NotFound, InvalidPolicy, CannotFit or
+        Conflict.
 
         The session is read without a lock: after a concurrent decision, everything is decided again.
         """
         for _ in range(ATTEMPTS_MAX):
-            inputs = await self._assembly.load_inputs(tenant_id, external_id, ContextRequest(view=view))
-            outcome = await self._outcome(inputs, asked)
+            inputs = await self._assembly.load_inputs(tenant_id, address, ContextRequest(view=view))
+            outcome = await self._outcome(inputs, request)
             async with self._database.transaction() as tx:
-                session = await sessions.get_locked(tx, tenant_id, external_id)
+                session = await sessions.get_locked(tx, tenant_id, address)
                 if session.decisions != inputs.loaded.decisions:
                     continue
                 if not outcome.decisions:
@@ -74,7 +76,7 @@ class Visibility:
             return VisibilityResult(session.state.head, session.decisions + 1, outcome)
         raise Conflict("concurrent decisions kept changing this session; retry the request")
 
-    async def _outcome(self, inputs: ContextInputs, asked: VisibilityRequest) -> VisibilityOutcome:
+    async def _outcome(self, inputs: ContextInputs, request: VisibilityRequest) -> VisibilityOutcome:
         loaded = inputs.loaded
         bare = [event.seq for event in loaded.events if event.body is None]
         paths = await event_log.paths(self._database, SessionLog(loaded.session_id), bare) if bare else {}
@@ -95,7 +97,7 @@ class Visibility:
                 warm=read.is_warm(now.context),
                 paths=paths,
             )
-            return decide(asked, given)
+            return decide(request, given)
 
         return await asyncio.to_thread(look)
 
@@ -207,14 +209,14 @@ async def patch_visibility(
     sid: Sid, body: VisibilityIn, who: Who, visibility: Annotated[Visibility, Depends(service(Visibility))]
 ) -> VisibilityOut:
     """Hide, show, pin and unpin events for all future contexts. Each item is accepted or refused separately."""
-    asked = VisibilityRequest(
+    request = VisibilityRequest(
         hide=_targets(body.hide),
         show=_targets(body.show),
         pin=_targets(body.pin),
         unpin=_targets(body.unpin),
         force=body.force,
     )
-    done = await visibility.decide(who.tenant_id, sid, body.view, asked)
+    done = await visibility.decide(who.tenant_id, sid, body.view, request)
     refused = [answer_of(RefusedOut, one, one.target) for one in done.outcome.refused]
     return answer_of(VisibilityOut, done, done.outcome, session=sid, refused=refused)
 

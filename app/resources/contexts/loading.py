@@ -58,7 +58,7 @@ Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ResolvedRequest:
     """A request for a context of the session row `row_name`; `policy` is the one it names or gives, None without one.
 
     `head`: the seq to end at if events have been appended after it. `keep`: the response, to be stored with the record.
@@ -94,12 +94,12 @@ class InputsLoader:
         self._is_known_cache = lru_cache(CACHES_KEPT)(partial(is_known_cache, table=caches))
         self._calls_kept_days = calls_kept_days
 
-    async def continued(self, asked: Asked, held: CachedView) -> ContextInputs | None:
+    async def continued(self, resolved: ResolvedRequest, held: CachedView) -> ContextInputs | None:
         """Return the inputs of a held view's next context; None if the request changes the view's settings."""
-        request, settings, now = asked.request, held.settings, asked.now
-        policy_ref = settings.policy_ref if asked.policy is None else asked.policy.ref
+        request, settings, now = resolved.request, held.settings, resolved.now
+        policy_ref = settings.policy_ref if resolved.policy is None else resolved.policy.ref
         model = request.model or settings.model
-        policy = settings.policy if asked.policy is None else asked.policy.policy
+        policy = settings.policy if resolved.policy is None else resolved.policy.policy
         window = request.window_for(policy, model) or settings.window_tokens
         window = real_window(held.loaded, model, window, now)
         if (policy_ref, model, window) != (settings.policy_ref, settings.model, settings.window_tokens):
@@ -107,41 +107,43 @@ class InputsLoader:
         events = held.loaded.events
         if held.recounted is not None:
             events = held.recounted + await self._counting.recount(events[len(held.recounted) :], held.counter)
-        return await self._inputs(asked, held.loaded, settings, held.counter, events, held.last_context, now)
+        return await self._inputs(resolved, held.loaded, settings, held.counter, events, held.last_context, now)
 
-    async def load(self, connection: Executor, asked: Asked, held: CachedView | None = None) -> ContextInputs:
+    async def load(
+        self, connection: Executor, resolved: ResolvedRequest, held: CachedView | None = None
+    ) -> ContextInputs:
         """Load a view, or bring the held one up to date, and read on until the plan needs no more of the log.
 
         Raises NotFound, LineChanged, InjectionOverReserve, InvalidPolicy, CannotFit, InvalidRequest for an `at` beyond
         the last event, or Conflict if the view kept changing.
         """
-        request, ref = asked.request, asked.ref
+        request, ref, view = resolved.request, resolved.ref, resolved.request.view
         bound = (request.max_tokens or request.served_tokens or UNKNOWN.window_tokens) * BOUND_FACTOR
-        fresh = False
+        ignores_epoch = False
         for attempt in range(DEEPEN_MAX + 2):
             loaded = None
             if held is not None and attempt == 0:
-                loaded = await views.refresh(connection, asked.tenant_id, request.view, held.loaded, request.model)
+                loaded = await views.refresh(connection, resolved.tenant_id, view, held.loaded, request.model)
             if loaded is None:
                 held = None
                 loaded = await views.load(
-                    connection, ref, request.view, at=request.at, fresh=fresh, bound_tokens=bound, model=request.model
+                    connection, ref, view, at=request.at, fresh=ignores_epoch, bound_tokens=bound, model=request.model
                 )
-            loaded = _checked(loaded, asked)
-            settings = await self._settings(connection, asked, loaded)
+            loaded = _checked(loaded, resolved)
+            settings = await self._settings(connection, resolved, loaded)
             erased = not all(one.text for one in loaded.folded)  # only in an earlier epoch (`at`)
-            if not fresh and (erased or changed_setting(loaded.view, settings) is not None):
-                fresh = True
+            if not ignores_epoch and (erased or changed_setting(loaded.view, settings) is not None):
+                ignores_epoch = True
                 continue
-            inputs = await self._counted(asked, loaded, settings, held, fresh=fresh)
+            inputs = await self._counted(resolved, loaded, settings, held, ignores_epoch=ignores_epoch)
             if held is not None and heals_later(inputs):
                 loaded = replace(loaded, cover=held.loaded.cover, finer=held.loaded.finer)
                 return replace(inputs, loaded=loaded)
             if loaded.finer is None and may_fold(inputs):
                 loaded = replace(loaded, finer=await summaries.superseded(connection, ref.session_id, loaded.head))
                 inputs = replace(inputs, loaded=loaded)
-            if not fresh and heals_in_part(inputs):
-                fresh = True
+            if not ignores_epoch and heals_in_part(inputs):
+                ignores_epoch = True
                 continue
             if not loaded.unread.to_seq:
                 return inputs
@@ -151,17 +153,23 @@ class InputsLoader:
             bound *= DEEPEN_FACTOR
         raise Conflict("the view changed while it was read; retry the request")
 
-    async def _settings(self, connection: Executor, asked: Asked, loaded: LoadedView) -> ViewSettings:
-        request, given, view = asked.request, asked.policy, loaded.view
+    async def _settings(self, connection: Executor, resolved: ResolvedRequest, loaded: LoadedView) -> ViewSettings:
+        request, given, view = resolved.request, resolved.policy, loaded.view
         policy_ref = given.ref if given else view.policy if view else loaded.session_policy
         tx = connection if isinstance(connection, Connection) else None
-        policy = given.policy if given else await self._policies.get(asked.tenant_id, policy_ref, tx)
+        policy = given.policy if given else await self._policies.get(resolved.tenant_id, policy_ref, tx)
         model = request.model or (view.model if view else None) or loaded.session_model
         window = window_of(view, policy_ref, policy, model, request.window_for(policy, model))
-        return ViewSettings(policy_ref, policy, model, real_window(loaded, model, window, asked.now))
+        return ViewSettings(policy_ref, policy, model, real_window(loaded, model, window, resolved.now))
 
     async def _counted(
-        self, asked: Asked, loaded: LoadedView, settings: ViewSettings, held: CachedView | None, *, fresh: bool
+        self,
+        resolved: ResolvedRequest,
+        loaded: LoadedView,
+        settings: ViewSettings,
+        held: CachedView | None,
+        *,
+        ignores_epoch: bool,
     ) -> ContextInputs:
         """Return the inputs with the events counted for the model of the settings."""
         counter = self._counting.counter(settings.model, settings.policy)
@@ -170,13 +178,12 @@ class InputsLoader:
         if counter != self._counting.session_counter(loaded.estimator, loaded.session_model):
             counted = (known.recounted or ()) if known else ()
             events = counted + await self._counting.recount(events[len(counted) :], counter)
-        return await self._inputs(
-            asked, loaded, settings, counter, events, known.last_context if known else None, asked.now, fresh=fresh
-        )
+        last, now = known.last_context if known else None, resolved.now
+        return await self._inputs(resolved, loaded, settings, counter, events, last, now, ignores_epoch=ignores_epoch)
 
     async def _inputs(
         self,
-        asked: Asked,
+        resolved: ResolvedRequest,
         loaded: LoadedView,
         settings: ViewSettings,
         counter: Counter,
@@ -184,12 +191,12 @@ class InputsLoader:
         last: LastContext | None,
         now: float,
         *,
-        fresh: bool = False,
+        ignores_epoch: bool = False,
     ) -> ContextInputs:
-        request, policy = asked.request, settings.policy
+        request, policy = resolved.request, settings.policy
         otherwise = FORMATS[request.format].cache
         takes = count_injections(request.injections, counter)
-        budget = budget_of(loaded, settings, request, counter, events, ignores_epoch=fresh, injected=sum(takes))
+        budget = budget_of(loaded, settings, request, counter, events, ignores_epoch=ignores_epoch, injected=sum(takes))
         shown = tuple(one for one in visible_layers(loaded.layers, loaded.turn) if one.kind in policy.layers)
         return ContextInputs(
             events=events,
@@ -197,7 +204,7 @@ class InputsLoader:
             settings=settings,
             counter=counter,
             budget=budget,
-            ignores_epoch=fresh,
+            ignores_epoch=ignores_epoch,
             request=request,
             injected_tokens=injected_tokens(request.injections, takes, budget) if takes else 0,
             layers=shown,
@@ -227,12 +234,12 @@ async def _with_unread_files(connection: Executor, inputs: ContextInputs) -> Con
     return replace(inputs, loaded=replace(loaded, unread=replace(loaded.unread, files=files)))
 
 
-def _checked(loaded: LoadedView | None, asked: Asked) -> LoadedView:
+def _checked(loaded: LoadedView | None, resolved: ResolvedRequest) -> LoadedView:
     """Return a view that a context can be made of. Raises NotFound, LineChanged or InvalidRequest."""
-    at = asked.request.at
+    at = resolved.request.at
     if loaded is None:
-        raise NotFound(f"there is no session {asked.row_name!r}", session=asked.row_name)
-    if loaded.moved_to is not None and not is_line(asked.row_name):
+        raise NotFound(f"there is no session {resolved.row_name!r}", session=resolved.row_name)
+    if loaded.moved_to is not None and not is_line(resolved.row_name):
         raise LineChanged(loaded.moved_to)
     if at is not None and at > loaded.head:
         raise InvalidRequest(f"`at` is {at}, but the session's last event is {loaded.head}", field="at")

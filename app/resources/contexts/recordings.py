@@ -19,14 +19,18 @@ _TAMPERED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotFo
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """A call rendered again. `erased` are the seqs of its context that were redacted later: if there are any, the bytes
-    may differ from those that were sent."""
+    """A call rendered again. If the result differs from what was sent, `erased` has the seqs of its context that were
+    redacted since; otherwise it is empty."""
 
     call: CallRow
     replayed: ReplayedCall
     epoch: StoredEpoch
     erased: tuple[int, ...]
-    is_exact: bool
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the result is the same as what was sent."""
+        return not self.erased
 
 
 class Recordings:
@@ -36,29 +40,31 @@ class Recordings:
         self._database = database
         self._policies = policies
 
-    async def find(self, tenant_id: UUID, external_id: str, call_id: UUID) -> CallRow:
+    async def find(self, tenant_id: UUID, address: str, call_id: UUID) -> CallRow:
         """Return the record of a call. Raises NotFound, or NotReproducible for a record that cannot be read."""
-        ref = session_ref(tenant_id, external_id)
+        ref = session_ref(tenant_id, address)
         try:
             call = await audit.find(self._database, ref, call_id)
         except (UnknownVersion, *_TAMPERED) as error:
-            raise NotReproducible(f"the record of call {call_id}: {error}", call_id=str(call_id)) from error
+            raise NotReproducible(
+                f"the record of call {call_id} cannot be read: {error}", call_id=str(call_id)
+            ) from error
         if call is None:
-            named = {"session": external_id, "call": str(call_id)}
-            raise NotFound(f"session {external_id!r} has no record of call {call_id}", **named)
+            named = {"session": address, "call": str(call_id)}
+            raise NotFound(f"session {address!r} has no record of call {call_id}", **named)
         return call
 
-    async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
+    async def context(self, tenant_id: UUID, address: str, call_id: UUID) -> Reproduced:
         """Return the request of a call as it was sent. Raises NotFound, and what `reproduce` raises."""
-        return await self.reproduce(tenant_id, external_id, await self.find(tenant_id, external_id, call_id))
+        return await self.reproduce(tenant_id, address, await self.find(tenant_id, address, call_id))
 
-    async def reproduce(self, tenant_id: UUID, external_id: str, call: CallRow) -> Reproduced:
+    async def reproduce(self, tenant_id: UUID, address: str, call: CallRow) -> Reproduced:
         """Render a call again and compare it with its record.
 
         Events that were redacted later are shown as such. Raises NotReproducible if the bytes differ for any other
         reason.
         """
-        ref = session_ref(tenant_id, external_id)
+        ref = session_ref(tenant_id, address)
         try:
             epoch = await self.epoch(ref.session_id, call)
             inputs = await self._inputs(ref, call, epoch.frontier)
@@ -73,7 +79,7 @@ class Recordings:
         erased = () if exact else tuple(sorted(seqs_in_request(later, again.context, epoch.frontier)))
         if not exact and not erased:
             raise _not_reproducible(call, again.request.sha256, "the data that its record refers to has changed")
-        return Reproduced(call, again, epoch, erased, exact)
+        return Reproduced(call, again, epoch, erased)
 
     async def epoch(self, session_id: UUID, call: CallRow) -> StoredEpoch:
         """Return the epoch that a call was rendered from. Raises NotReproducible."""

@@ -67,7 +67,7 @@ class ContextResponse:
 
     def stored(self) -> Mapping[str, Json]:
         """Return the stored part of the response: everything but the request, which can be rendered again."""
-        return {"head": self.before, "tail": self.after}
+        return {"head": self.before, "tail": self.after}  # names in stored responses
 
 
 # FastAPI's parsing of a dozen parameters takes as long as planning a context, so this hot route parses them itself.
@@ -137,13 +137,17 @@ async def post_context(request: Request, who: Who) -> Response:
 
 
 async def _make(services: Any, who: Caller, sid: str, body: ContextIn, once: Idempotency) -> ContextResponse:
-    """Make the context, after what has happened before it: in one transaction unless the context needs its commit."""
+    """Report the outcome and append the events, if there are any, then make the context: in one transaction, unless the
+    context must follow their commit."""
     if body.outcome is None and body.append is None:
         return await _make_alone(services, who, sid, body, once)
     _check_ingest(who, "outcome and append")
     step = AgentStep()
     try:
-        step = _parse_step(services, who, body, once.claim)
+        step = _parse_step(body, once.claim)
+        if step.append is not None:
+            with failing_part("append"):
+                services.event_rates.take(who.tenant_id, len(step.append.drafts))
         if body.messages is None and body.retry_of is None and body.wait_ms is None and not body.force:
             step = replace(step, context=await context_request(body, who, sid, services.feedback))
             show = partial(_step_response, sid, step)
@@ -165,20 +169,20 @@ async def _make_alone(
 ) -> ContextResponse:
     """Make the context; the response also has `results`, of what was recorded before it."""
     line = sid if body.retry_of is None else await services.lines.of_call(who.tenant_id, sid, body.retry_of)
-    asked = await context_request(body, who, line, services.feedback)
+    request = await context_request(body, who, line, services.feedback)
     if body.messages is None:
         keep: KeepContext | None = once.response_to_store(lambda answer: context_response(answer, results).stored())
-        return context_response(await services.assembly.context(who.tenant_id, line, asked, keep=keep), results)
+        return context_response(await services.assembly.context(who.tenant_id, line, request, keep=keep), results)
     _check_ingest(who, "messages")
     none = body.system is not None and not body.system
-    sent = ClientList(asked.format, body.messages, body.system, body.tools, all_prompts=none)
+    sent = ClientList(request.format, body.messages, body.system, body.tools, prompts_complete=none)
     given = await services.reconcile.read(who.tenant_id, sid, sent)
     show = partial(reconciled_response, extra=results)
     kept: ResponseToStore[Reconciled] | None = once.response_to_store(lambda done: show(done).stored())
-    return show(await services.reconcile.context(who.tenant_id, sid, given, asked, kept))
+    return show(await services.reconcile.context(who.tenant_id, sid, given, request, kept))
 
 
-def _parse_step(services: Any, who: Caller, body: ContextIn, claim: KeyClaim | None) -> AgentStep:
+def _parse_step(body: ContextIn, claim: KeyClaim | None) -> AgentStep:
     """Return the outcome and the append of a request. Raises StepFailed."""
     outcome = None if body.outcome is None else (body.outcome.call_id, body.outcome.report())
     if body.append is None:
@@ -186,7 +190,6 @@ def _parse_step(services: Any, who: Caller, body: ContextIn, claim: KeyClaim | N
     with failing_part("append"):
         model = MessagesIn if body.append.keys() & {"format", "messages"} else EventsIn
         append = append_request(body.append, model, None, b"")
-        services.event_rates.take(who.tenant_id, len(append.drafts))
     if claim is not None:
         append = replace(append, key=claim.for_append.key, request_sha256=claim.request_sha256)
     return AgentStep(outcome, append)
@@ -231,9 +234,9 @@ def _check_ingest(who: Caller, what: str) -> None:
 
 async def _repeat_response(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -> Response:
     """Return the first response to a repeated request, its context rendered again."""
-    head, tail = kept["head"], kept["tail"]
-    found = await recordings.context(who.tenant_id, head["line"], UUID(head["call_id"]))
-    return Response(ContextResponse(head, found.replayed.request, tail).json(), media_type="application/json")
+    before, after = kept["head"], kept["tail"]
+    found = await recordings.context(who.tenant_id, before["line"], UUID(before["call_id"]))
+    return Response(ContextResponse(before, found.replayed.request, after).json(), media_type="application/json")
 
 
 _REQUESTED: Final = frozenset(field.name for field in fields(ContextRequest)) - {"injections"}
@@ -246,10 +249,10 @@ async def context_request(body: ContextIn, who: Caller, sid: str, feedback: Feed
     if body.holdout and not body.observe:
         held_out = is_held_out(who.tenant_id, session_of(sid), body.holdout)
     stated = {name: value for name, value in body if name in _REQUESTED}
-    asked = ContextRequest(**stated, injections=injections, held_out=held_out)
+    request = ContextRequest(**stated, injections=injections, held_out=held_out)
     if body.retry_of is None:
-        return replace(asked, view=OBSERVED_VIEW) if body.observe or held_out else asked
-    return await feedback.retry_request(who.tenant_id, sid, body.retry_of, asked, body.model_fields_set)
+        return replace(request, view=OBSERVED_VIEW) if body.observe or held_out else request
+    return await feedback.retry_request(who.tenant_id, sid, body.retry_of, request, body.model_fields_set)
 
 
 FAILED: Final = "the last compaction failed; GET .../compactions has the reason"
@@ -275,17 +278,17 @@ def _without_none(fields: Iterable[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def response_of(
-    session: str, assembled: Assembled, compaction: str, reason: str | None, extra: Mapping[str, Json] | None = None
+    row_name: str, assembled: Assembled, compaction: str, reason: str | None, extra: Mapping[str, Json] | None = None
 ) -> ContextResponse:
     """Return the response with an assembled context."""
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
     gone = sorted((*rendered.evictions, *rendered.unfit), key=lambda row: row.from_seq)
     shown = inputs.budget.provider_tokens
     evicted = [eviction_row(row) | {"tokens_saved": shown(row.tokens_saved)} for row in gone]
-    head: dict[str, Json] = {
+    before: dict[str, Json] = {
         "call_id": str(call.call_id),
-        "session": session_of(session),
-        "line": line_of(session),
+        "session": session_of(row_name),
+        "line": line_of(row_name),
         "view": call.view,
         "head": call.head,
         "epoch": call.epoch,
@@ -293,13 +296,13 @@ def response_of(
         "model": call.model,
         "policy": {"name": call.policy[0], "version": call.policy[1]},
     }
-    tail: dict[str, Json] = {
+    after: dict[str, Json] = {
         **parts_json(call, rendered.plan.state.folds, evicted, rendered.request.prefix_sha256, shown),
         "compaction": _compaction(compaction, rendered.plan.stalled, reason, gone),
         "sha256": rendered.request.sha256.hex(),
         **(extra or {}),
     }
-    return ContextResponse(head, rendered.request, tail)
+    return ContextResponse(before, rendered.request, after)
 
 
 def parts_json(

@@ -19,7 +19,7 @@ from app.core.errors import CannotFit, Conflict, ContextError, LineChanged, Noth
 from app.core.log.segments import is_line
 from app.core.plan.pipeline import finish, finish_unchanged
 from app.core.tokens.models import CacheProfile
-from app.resources.contexts.loading import Asked, InputsLoader, run_off_loop
+from app.resources.contexts.loading import InputsLoader, ResolvedRequest, run_off_loop
 from app.resources.contexts.view_cache import CachedView, ViewCache, after_context
 from app.resources.lines.service import Lines
 from app.resources.policies.service import Policies
@@ -111,44 +111,44 @@ class Assembly:
         """
         try:
             row_name = await self._lines.resolve_remembered(tenant_id, address)
-            asked = replace(await self.resolve(tenant_id, row_name, request), head=head, keep=keep)
-            made = await self._continue(self._database, asked, self.held(asked))
+            resolved = replace(await self.resolve(tenant_id, row_name, request), head=head, keep=keep)
+            made = await self._continue(self._database, resolved, self.held(resolved))
             if made is not None:
                 await self.hold(made)
             else:
                 try:
-                    made = await self._load(asked)
+                    made = await self._make_and_hold(resolved)
                 except LineChanged as moved:
                     row_name = await self._lines.remember_moved(tenant_id, address, moved.line)
-                    made = await self._load(replace(asked, row_name=row_name))
+                    made = await self._make_and_hold(replace(resolved, row_name=row_name))
         except ContextError as error:
             self._on_outcome(request, error)
             raise
         self._on_outcome(request, made.answer)
         return made.answer
 
-    async def context_in(self, tx: Connection, asked: Asked, held: CachedView | None) -> MadeContext:
+    async def context_in(self, tx: Connection, resolved: ResolvedRequest, held: CachedView | None) -> MadeContext:
         """Make and record a context within a transaction, from a view as it is there. Call `hold` after the commit.
 
         Raises what `context` raises, and LineChanged. The request must not wait for a summary, nor force one.
         """
         try:
-            made = await self._continue(tx, asked, held) or await self._make(tx, asked, held)
+            made = await self._continue(tx, resolved, held) or await self._make(tx, resolved, held, None)
         except ContextError as error:
-            self._on_outcome(asked.request, error)
+            self._on_outcome(resolved.request, error)
             raise
-        self._on_outcome(asked.request, made.answer)
+        self._on_outcome(resolved.request, made.answer)
         return made
 
-    async def resolve(self, tenant_id: UUID, row_name: str, request: ContextRequest) -> Asked:
+    async def resolve(self, tenant_id: UUID, row_name: str, request: ContextRequest) -> ResolvedRequest:
         """Return the request with its session row and policy. Raises NotFound or InvalidPolicy."""
         policy = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
-        return Asked(tenant_id, row_name, request, policy)
+        return ResolvedRequest(tenant_id, row_name, request, policy)
 
-    def held(self, asked: Asked) -> CachedView | None:
+    def held(self, resolved: ResolvedRequest) -> CachedView | None:
         """Return the view held in memory for a request; None if it must be read."""
-        apart = asked.request.at is not None or asked.request.wait_ms is not None
-        return None if apart else self._view_cache.get(asked.ref.session_id, asked.request.view)
+        apart = resolved.request.at is not None or resolved.request.wait_ms is not None
+        return None if apart else self._view_cache.get(resolved.ref.session_id, resolved.request.view)
 
     async def hold(self, made: MadeContext) -> None:
         """Hold the view in memory as a recorded context left it."""
@@ -159,7 +159,9 @@ class Assembly:
         read = view() if assembled.epoch is None else await run_off_loop(assembled.inputs.events, view)
         self._view_cache.put(assembled.inputs.request.view, read)
 
-    async def _continue(self, connection: Executor, asked: Asked, held: CachedView | None) -> MadeContext | None:
+    async def _continue(
+        self, connection: Executor, resolved: ResolvedRequest, held: CachedView | None
+    ) -> MadeContext | None:
         """Make and record a context from the view held in memory; None if the view must be read.
 
         It must be read if it is not held or not steady; if the request retries a call, ends at another event, changes a
@@ -168,14 +170,14 @@ class Assembly:
         may be new summaries; and if nothing can be sent. That the database still has the state that was read is checked
         by `store/calls.record_if_current`.
         """
-        if held is None or not held.is_steady or asked.head not in (None, held.loaded.head):
+        if held is None or not held.is_steady or resolved.head not in (None, held.loaded.head):
             return None
         loaded = held.loaded
-        if asked.request.retry is not None:
+        if resolved.request.retry is not None:
             return None
-        if loaded.moved_to is not None and not is_line(asked.row_name):
+        if loaded.moved_to is not None and not is_line(resolved.row_name):
             return None
-        inputs = await self._loader.continued(asked, held)
+        inputs = await self._loader.continued(resolved, held)
         if inputs is None:
             return None
         cover = cover_bounds(inputs)
@@ -197,47 +199,47 @@ class Assembly:
                 return None
             if span.is_recording:
                 _trace_plan(span, assembled)
-        answer = ContextAnswer(asked.row_name, assembled, loaded.compaction, reason_not_shown(assembled), held=True)
-        kept = await _new_answer(asked, answer)
-        compaction = await calls.record_if_current(connection, asked.tenant_id, assembled, cover, kept)
+        answer = ContextAnswer(resolved.row_name, assembled, loaded.compaction, reason_not_shown(assembled), held=True)
+        kept = await _new_answer(resolved, answer)
+        compaction = await calls.record_if_current(connection, resolved.tenant_id, assembled, cover, kept)
         if compaction is None:
             return None
-        return MadeContext(answer if asked.keep is not None else replace(answer, compaction=compaction), compaction)
+        return MadeContext(answer if resolved.keep is not None else replace(answer, compaction=compaction), compaction)
 
-    async def _load(self, asked: Asked) -> MadeContext:
-        """Read the view, make a context from it, and record and hold it; one request of a view at a time."""
-        request, reason = asked.request, None
+    async def _make_and_hold(self, resolved: ResolvedRequest) -> MadeContext:
+        """Wait for a summary if requested, then make, record and hold a context; one request of a view at a time."""
+        request, reason_of_wait = resolved.request, None
         if request.wait_ms is not None and request.at is None:
-            inputs = await self._loader.load(self._database, asked)
-            reason = await self._summaries.wait(asked.tenant_id, inputs, request.wait_ms)
-        async with self._view_cache.epoch_lock(asked.ref.session_id, request.view):
-            made = await self._make(self._database, asked, self.held(asked), reason)
+            inputs = await self._loader.load(self._database, resolved)
+            reason_of_wait = await self._summaries.wait(resolved.tenant_id, inputs, request.wait_ms)
+        async with self._view_cache.epoch_lock(resolved.ref.session_id, request.view):
+            made = await self._make(self._database, resolved, self.held(resolved), reason_of_wait)
             await self.hold(made)
         return made
 
     async def _make(
-        self, connection: Executor, asked: Asked, held: CachedView | None, reason: str | None = None
+        self, connection: Executor, resolved: ResolvedRequest, held: CachedView | None, reason_of_wait: str | None
     ) -> MadeContext:
         """Read the view, make a context from it, and record it, until no other request opens an epoch meanwhile.
 
         Under pressure it also queues a compaction.
         """
         for attempt in range(ATTEMPTS_MAX):
-            inputs = await self._loader.load(connection, asked, None if attempt else held)
-            if asked.head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
-                asked, held = replace(asked, request=replace(asked.request, at=asked.head)), None
-                inputs = await self._loader.load(connection, asked)
+            inputs = await self._loader.load(connection, resolved, None if attempt else held)
+            if resolved.head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
+                resolved, held = replace(resolved, request=replace(resolved.request, at=resolved.head)), None
+                inputs = await self._loader.load(connection, resolved)
             loaded, assembled = inputs.loaded, await self._plan(inputs)
-            # A worker must not begin a forced run before the call is there, which says for which window.
-            async with self._database.transaction() if asked.request.force else nullcontext() as tx:
-                answer = await self._answer(tx, asked, assembled, reason)
-                new = await _new_answer(asked, answer)
-                if not await calls.record(tx or connection, asked.tenant_id, assembled, new):
+            # One transaction: the worker of a forced run reads from the call's record for which window to summarize.
+            async with self._database.transaction() if resolved.request.force else nullcontext() as tx:
+                answer = await self._answer(tx, resolved, assembled, reason_of_wait)
+                new = await _new_answer(resolved, answer)
+                if not await calls.record(tx or connection, resolved.tenant_id, assembled, new):
                     continue
             planned = assembled.rendered.plan
             pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
             if pressed and inputs.settings.policy.summarize.enabled:
-                await compactions.enqueue(connection, SessionRef(loaded.session_id, asked.tenant_id))
+                await compactions.enqueue(connection, SessionRef(loaded.session_id, resolved.tenant_id))
             is_steady = held is None or held.loaded.head == loaded.head
             return MadeContext(answer, loaded.compaction, is_steady)
         raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
@@ -249,33 +251,33 @@ class Assembly:
                 _trace_plan(span, assembled)
             return assembled
 
-    async def plan(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
+    async def plan(self, tenant_id: UUID, row_name: str, request: ContextRequest) -> Assembled:
         """Plan and render the context without recording or caching it. Raises what `context` raises, or LineChanged."""
-        return await self._plan(await self.load_inputs(tenant_id, external_id, request))
+        return await self._plan(await self.load_inputs(tenant_id, row_name, request))
 
     async def load_inputs(
-        self, tenant_id: UUID, external_id: str, request: ContextRequest, *, from_memory: bool = False
+        self, tenant_id: UUID, row_name: str, request: ContextRequest, *, from_memory: bool = False
     ) -> ContextInputs:
         """Load the inputs of a context without making it. Raises what `InputsLoader.load` raises.
 
         `from_memory`: if the view is held in memory, only read the rest.
         """
         given = None if request.policy is None else await self._policies.read(tenant_id, request.policy)
-        asked = Asked(tenant_id, external_id, request, given)
-        return await self._loader.load(self._database, asked, self.held(asked) if from_memory else None)
+        resolved = ResolvedRequest(tenant_id, row_name, request, given)
+        return await self._loader.load(self._database, resolved, self.held(resolved) if from_memory else None)
 
     async def _answer(
-        self, tx: Connection | None, asked: Asked, assembled: Assembled, reason: str | None
+        self, tx: Connection | None, resolved: ResolvedRequest, assembled: Assembled, reason_of_wait: str | None
     ) -> ContextAnswer:
-        """Return the answer; a run that the request forces is scheduled in `tx`, which only such a request has."""
-        request, state = asked.request, assembled.inputs.loaded.compaction
+        """Return the answer, and schedule the run that the request forces, in `tx`, which is given only then."""
+        request, state, reason = resolved.request, assembled.inputs.loaded.compaction, reason_of_wait
         if tx is None or request.at is not None:
             reason = reason_not_shown(assembled)
         elif request.wait_ms is None:
-            state, reason = await self._summaries.force(tx, asked.tenant_id, assembled)
+            state, reason = await self._summaries.force(tx, resolved.tenant_id, assembled)
         elif folds_more(assembled):
             reason = None
-        return ContextAnswer(asked.row_name, assembled, state, reason)
+        return ContextAnswer(resolved.row_name, assembled, state, reason)
 
 
 def _trace_plan(span: TraceSpan, assembled: Assembled) -> None:
@@ -290,5 +292,5 @@ def _trace_plan(span: TraceSpan, assembled: Assembled) -> None:
     )
 
 
-async def _new_answer(asked: Asked, answer: ContextAnswer) -> NewAnswer | None:
-    return None if asked.keep is None else (asked.keep.claim, await asked.keep.answer(answer))
+async def _new_answer(resolved: ResolvedRequest, answer: ContextAnswer) -> NewAnswer | None:
+    return None if resolved.keep is None else (resolved.keep.claim, await resolved.keep.answer(answer))

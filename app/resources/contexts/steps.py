@@ -14,17 +14,15 @@ from uuid import UUID
 import asyncpg
 
 from app.core.assembly.inputs import ContextRequest
-from app.core.errors import ContextError, LineChanged, NotFound
-from app.core.log.segments import is_line
-from app.resources.contexts.loading import Asked
+from app.core.errors import ContextError, LineChanged
+from app.resources.contexts.loading import ResolvedRequest
 from app.resources.contexts.service import Assembly, ContextAnswer, MadeContext
 from app.resources.contexts.view_cache import CachedView, with_events, with_report
 from app.resources.events.appends import Appended, AppendRequest
 from app.resources.events.service import Appending, Ingest, PreparedAppend
 from app.resources.feedback.measurements import Report, Verdict
-from app.resources.feedback.service import Feedback, Reporting
+from app.resources.feedback.service import Feedback, RecordedReport
 from app.resources.lines.service import Lines
-from app.store import lines
 from app.store.answers import ResponseToStore
 from app.store.engine import Connection, Database
 from app.store.ids import SessionRef, session_ref
@@ -68,7 +66,7 @@ class _Prepared:
     address: str
     outcome: tuple[UUID, Report] | None
     append: PreparedAppend | None
-    context: Asked | None
+    context: ResolvedRequest | None
     keep: ResponseToStore[StepDone] | None
 
 
@@ -76,7 +74,7 @@ class _Prepared:
 class _Made:
     """The parts of a step as its transaction has made them, or the error of its context."""
 
-    reporting: Reporting | None = None
+    report: RecordedReport | None = None
     appending: Appending | None = None
     context: MadeContext | None = None
     error: ContextError | None = None
@@ -84,7 +82,7 @@ class _Made:
     @property
     def results(self) -> StepDone:
         return StepDone(
-            None if self.reporting is None else self.reporting.verdict,
+            None if self.report is None else self.report.verdict,
             None if self.appending is None else self.appending.appended,
             None if self.context is None else self.context.answer,
         )
@@ -134,8 +132,8 @@ class Steps:
                 await self._assembly.hold(made.context)
             if made.appending is not None:
                 self._ingest.finish(made.appending)
-        if made.reporting is not None:
-            await self._feedback.finish(made.reporting)
+        if made.report is not None:
+            await self._feedback.finish(made.report)
         if made.error is not None:
             raise StepFailed("context", made.error, made.results)
         return made.results
@@ -145,7 +143,7 @@ class Steps:
         made = _Made()
         if step.outcome is not None:
             with failing_part("outcome"):
-                made.reporting = await self._report(tx, ref, step.address, *step.outcome)
+                made.report = await self._feedback.report_in(tx, ref, step.address, *step.outcome)
         if step.append is not None:
             with failing_part("append"):
                 appending = None if locked else await self._ingest.append_unlocked(tx, step.append)
@@ -155,33 +153,21 @@ class Steps:
         held = self._assembly.held(step.context)
         if held is not None:
             held = _extend_by_step(held, step.context.request.view, made)
-        asked = step.context
+        resolved = step.context
         if step.keep is not None:
             done = made.results
 
             async def with_answer(answer: ContextAnswer) -> StepDone:
                 return replace(done, answer=answer)
 
-            asked = replace(asked, keep=step.keep.composed_with(with_answer))
+            resolved = replace(resolved, keep=step.keep.composed_with(with_answer))
         try:
-            made.context = await self._assembly.context_in(tx, asked, held)
+            made.context = await self._assembly.context_in(tx, resolved, held)
         except LineChanged:
             raise
         except ContextError as error:
             made.error = error
         return made
-
-    async def _report(self, tx: Connection, ref: SessionRef, address: str, call_id: UUID, report: Report) -> Reporting:
-        """Record a report of a call on this line, or on the line of the session that made the call."""
-        try:
-            return await self._feedback.report_in(tx, ref, address, call_id, report)
-        except NotFound:
-            if is_line(address):
-                raise
-            line = await lines.of_call(tx, ref.tenant_id, address, call_id)
-            if line is None:
-                raise
-            return await self._feedback.report_in(tx, session_ref(ref.tenant_id, line), address, call_id, report)
 
 
 @contextmanager
@@ -197,7 +183,7 @@ def failing_part(part: Part, done: StepDone = StepDone()) -> Iterator[None]:
 
 def _extend_by_step(held: CachedView, view: str, made: _Made) -> CachedView:
     """Return a held view with what a step has reported and appended, to be used within its transaction."""
-    results = None if made.reporting is None else made.reporting.results
+    results = None if made.report is None else made.report.results
     if results is not None:
         held = with_report(held, view, results)
     added = None if made.appending is None else made.appending.added

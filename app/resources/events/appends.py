@@ -64,7 +64,11 @@ class BudgetPressure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The result of an append, named as in the API; `session`: the row. `created` is False for a repeated append."""
+    """The result of an append, with the field names of the API.
+
+    `session` is the name of the row that was appended to, which may be a line's; the response converts it to the
+    session's id. `created` is False for a repeated append.
+    """
 
     session: str
     head: int
@@ -169,6 +173,7 @@ async def find_original(tx: Connection, session_id: UUID, request: AppendRequest
     """Return the facts of the first response under this idempotency key, or None. Raises IdempotencyConflict."""
     before = await answers.find(tx, session_id, request.key) if request.key is not None else None
     if before is not None and before.request_sha256 != request.request_sha256:
+        # without the mark of `KeyClaim.for_append`, which no client has sent
         raise IdempotencyConflict.of_key((request.key or "").rstrip("\n"))
     return None if before is None else AppendFacts(**before.answer)
 

@@ -20,20 +20,20 @@ class Reading:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def events(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[dict[str, Any]]:
+    async def events(self, tenant_id: UUID, address: str, after: int, limit: int) -> list[dict[str, Any]]:
         """Return up to `limit` events with seq > `after`, in order. Raises NotFound for an unknown session."""
-        session_id = session_key(tenant_id, external_id)
+        session_id = session_key(tenant_id, address)
         rows = await event_log.stored(self._database, SessionLog(session_id), after, limit)
         if not rows:
-            await sessions.get(self._database, tenant_id, external_id)
+            await sessions.get(self._database, tenant_id, address)
         return [event_json(session_id, row) for row in rows]
 
     async def events_of_kind(
-        self, tenant_id: UUID, external_id: str, after: int, limit: int, *, kind: str | None, author: str | None
+        self, tenant_id: UUID, address: str, after: int, limit: int, *, kind: str | None, author: str | None
     ) -> tuple[list[dict[str, Any]], int | None]:
         """Return up to `limit` events of a type, an author or both, with seq > `after`, and the seq to continue after
         (None on the last page). A page may have fewer although more follow. Raises NotFound."""
-        session = await sessions.get(self._database, tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, address)
         rows = await event_log.by_type_or_author(self._database, session.log, after, limit + 1, kind, author)
         found = [event_json(session.session_id, row) for row in rows[:limit]]
         if len(rows) > limit:
@@ -61,7 +61,7 @@ class Redaction:
         self._database = database
         self._view_cache = view_cache
 
-    async def redact(self, tenant_id: UUID, external_id: str, seq: int, key_id: UUID | None, prefix: str = "") -> None:
+    async def redact(self, tenant_id: UUID, address: str, seq: int, key_id: UUID | None, prefix: str = "") -> None:
         """Replace an event by a tombstone. A repetition changes nothing.
 
         Every view is planned again at its next context; summaries that cover the event lose their text immediately, and
@@ -69,23 +69,23 @@ class Redaction:
         it is stored. Injections and layers are not part of the log and stay until the session is erased, except a layer
         that became the event. Raises NotFound, or OutsidePrefix if a session that shares the event lacks the `prefix`.
         """
-        session = await sessions.get(self._database, tenant_id, external_id)
+        session = await sessions.get(self._database, tenant_id, address)
         if seq < 1:
-            raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
-        owner = external_id
+            raise NotFound(f"session {address!r} has no event {seq}", session=address, seq=seq)
+        owner = address
         if (owner_id := await event_log.owner(self._database, session.log, seq)) != session.session_id:
             owner = await sessions.name_of(self._database, SessionRef(owner_id, tenant_id))
         async with self._database.transaction() as tx:
             sharing = await deletion.lock_family(tx, tenant_id, owner, seq=seq)
             if not sharing:
-                raise NotFound(f"there is no session {external_id!r}", session=external_id)
+                raise NotFound(f"there is no session {address!r}", session=address)
             if not all(name.startswith(prefix) for name in sharing):
                 raise OutsidePrefix(f"event {seq} is shared with sessions that this key may not access")
             refs = [session_ref(tenant_id, name) for name in sharing]
             announced = await layers.announced(tx, refs[0].session_id, seq)
             done = await log.redact(tx, refs[0].session_id, seq)
             if done == "missing":
-                raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
+                raise NotFound(f"session {address!r} has no event {seq}", session=address, seq=seq)
             for ref in refs if done == "erased" else ():
                 await _forget(tx, ref, seq, key_id)
                 if announced is not None:

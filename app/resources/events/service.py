@@ -52,9 +52,10 @@ PREPARE_RATIO: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PreparedAppend:
-    """An append to session row `external_id`: its events as stored, and their tokens, as the snapshot `hint` says."""
+    """An append to the session row `row_name`: its events in stored form, with their tokens as counted for the model
+    and estimator of the snapshot `hint`."""
 
-    external_id: str
+    row_name: str
     ref: SessionRef
     request: AppendRequest
     hint: SessionSnapshot
@@ -85,11 +86,11 @@ class Ingest:
     _lines: Lines
     _waiting: WaitingLists = field(default_factory=WaitingLists, init=False)
 
-    async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
-        """Append all events or none, to the line that a session's name means. Raises a subclass of ContextError."""
-        line = await self._lines.resolve_remembered(tenant_id, external_id, request.key)
+    async def append(self, tenant_id: UUID, address: str, request: AppendRequest) -> Appended:
+        """Append all events or none, to the line that a client's address means. Raises a subclass of ContextError."""
+        row_name = await self._lines.resolve_remembered(tenant_id, address, request.key)
         for _ in range(2):
-            prepared = await self.prepare(tenant_id, line, request)
+            prepared = await self.prepare(tenant_id, row_name, request)
             try:
                 async with self.exclusive(prepared.ref):
                     try:
@@ -101,27 +102,27 @@ class Ingest:
                             appending = await self.append_locked(tx, prepared)
                     return self.finish(appending)
             except LineChanged as moved:
-                line = await self._lines.remember_moved(tenant_id, external_id, moved.line, request.key)
-        raise LineChanged(line)
+                row_name = await self._lines.remember_moved(tenant_id, address, moved.line, request.key)
+        raise LineChanged(row_name)
 
-    async def prepare(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> PreparedAppend:
+    async def prepare(self, tenant_id: UUID, row_name: str, request: AppendRequest) -> PreparedAppend:
         """Count the events for a session row. Raises InvalidEvent."""
-        ref = session_ref(tenant_id, external_id)
+        ref = session_ref(tenant_id, row_name)
         hint = await self._snapshots.get(ref)
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
-        return PreparedAppend(external_id, ref, request, hint, policy, bodies, tokens)
+        return PreparedAppend(row_name, ref, request, hint, policy, bodies, tokens)
 
     def exclusive(self, ref: SessionRef) -> AbstractAsyncContextManager[None]:
-        """Return a block that runs alone among this process's appends to the session, after those that came first."""
+        """Return a context manager whose block runs alone among the blocks of this Ingest for the session, in the order
+        of arrival. Appends of Reconcile and Turns do not wait here; the lock of the session's row orders them."""
         return self._waiting.exclusive(ref.session_id)
 
     async def append_unlocked(self, connection: Executor, prepared: PreparedAppend) -> Appending | None:
-        """Append in one statement, if the session is as its snapshot says; None if that must be decided under its lock.
-
-        Raises asyncpg.UniqueViolationError if the key or an event id has been used, which is then to be decided too.
-        """
+        """Append in one statement if the session is still as in its snapshot; return None if the append must be made
+        under the row's lock. Raises asyncpg.UniqueViolationError if the key or an event id was used before; that append
+        must be made under the lock, too."""
         request, hint, ref = prepared.request, prepared.hint, prepared.ref
         if _leading_prompts(request.drafts) or await self._repeats_shared(connection, hint, request.drafts):
             return None
@@ -137,7 +138,7 @@ class Ingest:
             key=request.key,
             request_sha256=request.request_sha256,
             trigger=self.compaction_trigger(prepared.policy, hint.model, batch),
-            current_line_only=not is_line(prepared.external_id),
+            current_line_only=not is_line(prepared.row_name),
         )
         if applied is None:
             return None
@@ -147,19 +148,19 @@ class Ingest:
 
     async def append_locked(self, tx: Connection, prepared: PreparedAppend) -> Appending:
         """Append with the session's row locked, or find the events that an equal request has appended."""
-        external_id, ref, request, hint = prepared.external_id, prepared.ref, prepared.request, prepared.hint
+        row_name, ref, request, hint = prepared.row_name, prepared.ref, prepared.request, prepared.hint
         bodies, tokens = prepared.bodies, prepared.tokens
         counted_by: tuple[str, str | None] | None = (hint.estimator, hint.model)
         estimator = self._counting.estimator(None).name
-        session = await lock_or_create(tx, ref.tenant_id, external_id, self._quota, estimator=estimator)
-        if session.line is not None and not is_line(external_id):
+        session = await lock_or_create(tx, ref.tenant_id, row_name, self._quota, estimator=estimator)
+        if session.line is not None and not is_line(row_name):
             raise LineChanged(session.line)
         state, hint = session.state, SessionSnapshot.of(session)
         policy = await self._policies.get(ref.tenant_id, session.policy, tx)
         if (before := await find_original(tx, ref.session_id, request)) is not None:
             return Appending(ref.session_id, await self._original_answer(tx, session, request, before, policy))
         named = name_unnamed(request.drafts, state.open_calls)
-        if named is not request.drafts:
+        if named is not request.drafts:  # None: naming calls has changed the events, so count them again
             request, counted_by = replace(request, drafts=tuple(named)), None
         if (hint.estimator, hint.model) != counted_by:
             counter = self._counting.session_counter(hint.estimator, hint.model)
@@ -176,7 +177,7 @@ class Ingest:
         drafts, bodies, tokens = _select_new(request.drafts, bodies, tokens, new, begun=begun)
         batch = place(drafts, tokens, state.turn)
         check(state, batch, request.expected_head)
-        prepared = PreparedAppend(external_id, ref, request, hint, policy, bodies, tokens)
+        prepared = PreparedAppend(row_name, ref, request, hint, policy, bodies, tokens)
         appending = await self.apply(tx, prepared, batch)
         if known:
             appended = appending.appended
@@ -185,7 +186,8 @@ class Ingest:
         return appending
 
     async def apply(self, tx: Connection, prepared: PreparedAppend, batch: Batch) -> Appending:
-        """Append a batch under the session's lock. `prepared.hint`, for which it was placed, is of the locked row."""
+        """Append a batch under the session's lock. `prepared.hint` must be the snapshot of the locked row, by which the
+        batch was placed."""
         ref, request, hint = prepared.ref, prepared.request, prepared.hint
         applied = await log.append(
             tx,
@@ -241,7 +243,7 @@ class Ingest:
         tokens = before.tokens + batch.tokens + applied.carry_tokens
         model, policy = prepared.hint.model, prepared.policy
         main_pressure = measure_pressure(tokens, applied.target, policy, model, self._counting)
-        appended = Appended(prepared.external_id, before.head + len(rows), applied.epoch, rows, main_pressure)
+        appended = Appended(prepared.row_name, before.head + len(rows), applied.epoch, rows, main_pressure)
         return Appending(session_id, appended, AddedEvents(applied, batch, prepared.bodies))
 
     async def _original_answer(

@@ -99,9 +99,8 @@ def outcome_of(report: Report, call: CallRow, policy: Policy) -> tuple[ReportedO
         if isinstance(message := given.get("message"), str):
             given["message"] = message[:MESSAGE_CHARS_MAX]
         message, code, status = (given.get(name) for name in ("message", "code", "status"))
-        overflow = classify(
-            _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
-        )
+        number = status if isinstance(status, int) else None
+        overflow = classify(_text(message), _text(code), policy.overflow.patterns, number)
         found = {} if overflow is None else {name: value for name, value in asdict(overflow).items() if value}
         error = given if overflow is None else {**given, "overflow": found}
     figures = (total, read, write, usage.get("output_tokens"), report.latency_ms)
@@ -113,7 +112,7 @@ def _text(value: Json) -> str | None:
 
 
 def outcome_if_sent(call: CallRow, outcome: ReportedOutcome) -> ReportedOutcome | None:
-    """Return the outcome to expect had a call's context been sent in place of the whole log, whose outcome is given.
+    """Estimate the outcome that a call's context would have had, from that of the whole log, which was sent instead.
 
     Its input is the context's estimated share of the log's. None after an error, or if no input was reported.
     """
@@ -127,15 +126,14 @@ def outcome_if_sent(call: CallRow, outcome: ReportedOutcome) -> ReportedOutcome 
 def same_report(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     """Compare two outcomes, apart from the overflow found in them."""
     reports = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
-    return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
-        now, error=None, overflow=False
-    )
+    figures = [replace(one, error=None, overflow=False) for one in (before, now)]
+    return reports[0] == reports[1] and figures[0] == figures[1]
 
 
 def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
     """Return a report's measurement of the estimator; None after an error other than an overflow.
 
-    `reported` is 0 if the refused call is too small for any count to explain the refusal.
+    The point's `reported` is 0 if not even the most pessimistic ratio explains the refusal.
     """
     if not call.has_count or (outcome.error is not None and overflow is None):
         return None
@@ -144,9 +142,9 @@ def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None,
         return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, outside, at=now)
     if overflow.tokens is not None:
         return Point(call.counted, overflow.tokens, outside, at=now)
-    asked, room = call.manifest.window, overflow.room
-    if room is None or not believable(room, asked, call.counted, 0):
-        room = asked
+    window_tokens, room = call.manifest.window, overflow.room
+    if room is None or not believable(room, window_tokens, call.counted, 0):
+        room = window_tokens
     explains = room <= calibration.PESSIMIST * call.counted
     return Point(call.counted, room if explains else 0, outside, least=True, at=now)
 
@@ -197,10 +195,10 @@ def _implied_claim(parent: CallRow | None, point: Point, source: str) -> Claim |
     stated = (outcome.error or {}).get("overflow")
     if not isinstance(stated, Mapping) or stated.keys() & {"tokens", "window"}:
         return None
-    asked, refused = parent.manifest.window, int(parent.counted * sample.ratio)
-    if refused * (1 + calibration.MARGIN_LEAST) >= asked:
+    window_tokens, refused = parent.manifest.window, int(parent.counted * sample.ratio)
+    if refused * (1 + calibration.MARGIN_LEAST) >= window_tokens:
         return None
-    return Claim(asked, refused, source, point.at)
+    return Claim(window_tokens, refused, source, point.at)
 
 
 def is_believable(

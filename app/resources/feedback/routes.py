@@ -22,7 +22,6 @@ from app.resources.feedback.service import Feedback
 
 router = Resource("feedback", schemas=(schemas.OutcomeIn,))
 
-
 Service = Annotated[Feedback, Depends(service(Feedback))]
 NOTHING_TO_DO: Final = schemas.OutcomeOut(overflow=False, action="none")
 _CALL_ID: Final = parameter("call_id", "path", {"type": "string", "format": "uuid"}, "Id of the recorded call.")

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 import asyncpg
 import structlog
 
-from app.core import dataclass, replace
+from app.core import dataclass, field, replace
 from app.core.assembly.assemble import CallRecord
 from app.core.assembly.inputs import OBSERVED_VIEW, ContextRequest, Injection, Retry
 from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable
@@ -49,17 +50,17 @@ from app.tokenizers import Counting
 
 REASON: Final = "overflow"
 MODELS_KNOWN_MAX: Final = 200
-"""Models of tenants whose calibration is known as the last report has left it: twenty kilobytes each."""
+"""Most calibrations kept in memory, each as its last report left it: twenty kilobytes each."""
 RETRY_WAIT_MS: Final = 10_000
 """Default time, in milliseconds, for which a retry waits for a summary."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reporting:
-    """A report as one transaction has recorded it: its call as it was before, the call's policy, and the outcome.
+class RecordedReport:
+    """A report that a transaction has recorded, with the call as it was before, the call's policy, and the outcome.
 
-    `overflow` is the matched pattern. `lessons` is None if nothing was learned. `reported` is the view's new usage,
-    None if the report gives none or a later call has reported. `previous` is the view's call before, None if unknown.
+    `overflow` is the matched pattern. `lessons` is None if nothing was learned. `usage` is the view's new usage, None
+    if the report gives none or a later call has reported. `previous` is the view's call before, None if unknown.
     `changed` and `taught` are the view and the calibration that it changes, each with its name. A `repeated` report
     changes nothing.
     """
@@ -70,7 +71,7 @@ class Reporting:
     outcome: ReportedOutcome
     overflow: Overflow | None = None
     lessons: Lessons | None = None
-    reported: Reported | None = None
+    usage: Reported | None = None
     previous: UUID | None = None
     changed: tuple[str, ReportedView] | None = None
     taught: tuple[str, CalibrationSamples] | None = None
@@ -78,7 +79,7 @@ class Reporting:
 
     @property
     def verdict(self) -> Verdict:
-        """The next action, without measurements."""
+        """The call with its outcome, without measurements."""
         return Verdict(self.call, self.outcome, RETRY_WAIT_MS if self.policy.summarize.enabled else None)
 
     @property
@@ -88,7 +89,7 @@ class Reporting:
             return None
         learned = None if self.lessons.own is None else (self.lessons.own, self.lessons.version)
         stored = None if self.changed is None else self.changed[1]
-        return ReportResults(self.call.view, self.call.model, self.lessons.shared, self.reported, learned, stored)
+        return ReportResults(self.call.view, self.call.model, self.lessons.shared, self.usage, learned, stored)
 
 
 @dataclass(eq=False)
@@ -104,56 +105,59 @@ class Feedback:
     _view_cache: ViewCache
     _caches: Mapping[str, CacheProfile]
     _on_report: Callable[[Verdict], None]
-    cache_reads: Callable[[Reporting], Awaitable[CacheReads | None]] | None = None
-
-    def __post_init__(self) -> None:
-        self._models: dict[tuple[UUID, str | None, str], CalibrationSamples] = {}
+    cache_reads: Callable[[RecordedReport], Awaitable[CacheReads | None]] | None = None
+    _models: dict[tuple[UUID, str | None, str], CalibrationSamples] = field(default_factory=dict, init=False)
 
     async def report(self, tenant_id: UUID, address: str, call_id: UUID, report: Report) -> Verdict:
-        """Record a report, learn from it, and return the next action: nothing, retry with less, or stop.
+        """Record a report, learn from it, and return the call with its outcome, from which `outcome_out` derives the
+        next action.
 
         `address` is the session's id or a line's. Raises NotFound, InvalidRequest for an empty report, or Conflict if
         another outcome was reported before.
         """
+        database, ref = self._database, session_ref(tenant_id, address)
 
-        async def reporting(name: str) -> Reporting:
-            ref = session_ref(tenant_id, name)
-            made = await self._report_held(self._database, ref, call_id, report)
-            if made is None and report.error is None and self._database.is_direct:
-                found = await audit.to_report(self._database, ref, call_id)
-                made = None if found is None else await self._report_unlocked(self._database, ref, found, report)
-            if made is not None:
-                return made
-            return await self._database.run_in_transaction(lambda tx: self.report_in(tx, ref, name, call_id, report))
+        async def record(ref: SessionRef) -> RecordedReport:
+            made = await self._report_held(database, ref, call_id, report)
+            if made is None and report.error is None and database.is_direct:
+                found = await audit.to_report(database, ref, call_id)
+                if found is None:
+                    raise _no_call(address, call_id)
+                made = await self._report_in_one_statement(database, ref, found, report)
+            locked = partial(self._report_locked, ref=ref, address=address, call_id=call_id, report=report)
+            return await database.run_in_transaction(locked) if made is None else made
 
-        try:
-            reported = await reporting(address)
-        except NotFound:  # most calls are made on a session's first line
-            line = None if is_line(address) else await lines.of_call(self._database, tenant_id, address, call_id)
-            if line in (None, address):
-                raise
-            reported = await reporting(str(line))
-        return await self.finish(reported)
+        return await self.finish(await _on_its_line(database, ref, address, call_id, record))
 
     async def report_in(
-        self, tx: Connection, ref: SessionRef, external_id: str, call_id: UUID, report: Report
-    ) -> Reporting:
+        self, tx: Connection, ref: SessionRef, address: str, call_id: UUID, report: Report
+    ) -> RecordedReport:
         """Record a report in a transaction and learn from it. Call `finish` after the commit.
 
-        Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
+        `ref` is the line that probably made the call. `address` is named in errors. Raises NotFound, InvalidRequest for
+        an empty report, or Conflict if another outcome was reported before.
         """
-        if (held := await self._report_held(tx, ref, call_id, report)) is not None:
-            return held
+
+        async def record(ref: SessionRef) -> RecordedReport:
+            held = await self._report_held(tx, ref, call_id, report)
+            return held or await self._report_locked(tx, ref, address, call_id, report)
+
+        return await _on_its_line(tx, ref, address, call_id, record)
+
+    async def _report_locked(
+        self, tx: Connection, ref: SessionRef, address: str, call_id: UUID, report: Report
+    ) -> RecordedReport:
+        """Record a report with the call, its view and its model's calibration locked."""
         found = await audit.to_report(tx, ref, call_id)
         if found is None:
-            raise _no_call(external_id, call_id)
-        if self._database.is_direct and (made := await self._report_unlocked(tx, ref, found, report)) is not None:
+            raise _no_call(address, call_id)
+        if self._database.is_direct and (made := await self._report_in_one_statement(tx, ref, found, report)):
             return made
         call, model = found.call, found.call.model
         policy = await self._policies.get(ref.tenant_id, call.policy, tx)
         outcome, overflow = outcome_of(report, call, policy)
         if call.outcome is not None and same_report(call.outcome, outcome):
-            return Reporting(ref, call, policy, call.outcome, repeated=True)
+            return RecordedReport(ref, call, policy, call.outcome, repeated=True)
         if call.outcome is not None and (call.outcome.error is None or call.outcome.overflow):
             raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
         measured: ReportedOutcome | None = outcome
@@ -162,7 +166,7 @@ class Feedback:
         point = None if measured is None else point_of(call, measured, overflow, time.time())
         if measured is None or point is None:
             await reports.store_outcome_locked(tx, ref, call_id, OutcomeChanges(outcome))
-            return Reporting(ref, call, policy, outcome, overflow)
+            return RecordedReport(ref, call, policy, outcome, overflow)
         known, wait = found.calibration, overflow is not None
         if model is not None and (known is None or (wait and not known.locked)):
             key = (ref.tenant_id, model, call.manifest.estimator)
@@ -173,22 +177,21 @@ class Feedback:
         self._models.pop(_model_key(ref, call), None)
         return replace(made, outcome=outcome, taught=None)
 
-    async def _report_held(self, on: Executor, ref: SessionRef, call_id: UUID, report: Report) -> Reporting | None:
+    async def _report_held(self, on: Executor, ref: SessionRef, call_id: UUID, report: Report) -> RecordedReport | None:
         """Record the first report of a held view's last call, in one statement; None if it must be read first."""
         held = self._view_cache.of_call(ref.session_id, call_id) if self._database.is_direct else None
         if held is None or held.stored is None:
             return None
         known = self._models.get(_model_key(ref, held.call))
-        return await self._report_unlocked(
-            on, ref, ReportedCall(without_outcome(held.call), held.stored, known, None), report
-        )
+        found = ReportedCall(without_outcome(held.call), held.stored, known, None)
+        return await self._report_in_one_statement(on, ref, found, report)
 
-    async def _report_unlocked(
+    async def _report_in_one_statement(
         self, on: Executor, ref: SessionRef, found: ReportedCall, report: Report
-    ) -> Reporting | None:
+    ) -> RecordedReport | None:
         """Record a call's first report, of its usage, in one statement; None if the row locks must decide on it.
 
-        It stores only what follows from `found` if these rows are still the same.
+        Nothing is stored unless the view is still as in `found`; the calibration is stored only if it is, too.
         """
         call, taken = found.call, found.calibration
         if report.error is not None or found.view is None or call.outcome is not None:
@@ -214,48 +217,48 @@ class Feedback:
                 del self._models[key]
         return replace(made, call=call, previous=stored.previous, taught=taught, lessons=lessons)
 
-    async def finish(self, reporting: Reporting) -> Verdict:
-        """Do what follows the commit of a report, and return the next action.
+    async def finish(self, recorded: RecordedReport) -> Verdict:
+        """Do what follows the commit of a report, and return the call with its outcome and measurements.
 
         The held views are updated, a refused call's retry gets its compaction, and the report is observed. A failure of
         the database is only logged.
         """
-        ref, call, outcome, overflow = reporting.ref, reporting.call, reporting.outcome, reporting.overflow
-        if reporting.repeated:
-            return self._observe(reporting.verdict)
-        if (results := reporting.results) is not None:
+        ref, call, outcome, overflow = recorded.ref, recorded.call, recorded.outcome, recorded.overflow
+        if recorded.repeated:
+            return self._observe(recorded.verdict)
+        if (results := recorded.results) is not None:
             self._view_cache.add_report(ref.session_id, results)
-        if reporting.taught is not None:
+        if recorded.taught is not None:
             if len(self._models) >= MODELS_KNOWN_MAX:
                 self._models.clear()
-            self._models[_model_key(ref, call)] = reporting.taught[1]
-        if overflow is not None and reporting.verdict.wait_ms is not None:
-            lessons = reporting.lessons or Lessons(None, None, 0)
+            self._models[_model_key(ref, call)] = recorded.taught[1]
+        if overflow is not None and recorded.verdict.wait_ms is not None:
+            lessons = recorded.lessons or Lessons(None, None, 0)
             with _only_logged("no compaction"):
-                await self._compact(ref, call, reporting.policy, lessons, overflow.tokens)
+                await self._compact(ref, call, recorded.policy, lessons, overflow.tokens)
         if call.view == OBSERVED_VIEW:
-            return self._observe(reporting.verdict)
+            return self._observe(recorded.verdict)
         cache = None
         if self.cache_reads and outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
             with _only_logged("cache reads are not compared"):
-                cache = await self.cache_reads(reporting)
+                cache = await self.cache_reads(recorded)
         error = estimate_error(call, outcome)
-        return self._observe(replace(reporting.verdict, overflow=overflow, estimate_error=error, cache=cache))
+        return self._observe(replace(recorded.verdict, overflow=overflow, estimate_error=error, cache=cache))
 
     def _observe(self, verdict: Verdict) -> Verdict:
         self._on_report(verdict)
         return verdict
 
     async def retry_request(
-        self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
+        self, tenant_id: UUID, address: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
     ) -> ContextRequest:
         """Return the request of a retry: fields that are not `given` are those of the earlier call.
 
         Raises NotFound, Conflict (it did not overflow, was only observed, or is a retry), or InvalidRequest (another
         view or an earlier head).
         """
-        ref = session_ref(tenant_id, external_id)
-        call = await self._call(ref, external_id, retry_of)
+        ref = session_ref(tenant_id, address)
+        call = await self._call(ref, address, retry_of)
         if call.retry_of is not None:
             raise Conflict("this call is itself a retry", call_id=str(retry_of))
         if call.view == OBSERVED_VIEW:
@@ -292,10 +295,10 @@ class Feedback:
         self._models.clear()
         return await calibrations.forget(self._database, tenant_id, model, estimator)
 
-    async def _call(self, ref: SessionRef, external_id: str, call_id: UUID) -> CallRow:
+    async def _call(self, ref: SessionRef, address: str, call_id: UUID) -> CallRow:
         call = await audit.find(self._database, ref, call_id)
         if call is None:
-            raise _no_call(external_id, call_id)
+            raise _no_call(address, call_id)
         return call
 
     def _margin(self, call: CallRow) -> float:
@@ -311,7 +314,7 @@ class Feedback:
         point: Point,
         overflow: Overflow | None = None,
         parent: CallRow | None = None,
-    ) -> Reporting:
+    ) -> RecordedReport:
         """Learn from an outcome about the view and its model; `parent` is the call that this one retries.
 
         Reports of one model's calls do not wait for each other: a report that arrives while another updates the model
@@ -336,19 +339,19 @@ class Feedback:
             taught = call.model, shared_lessons(taken, before, own, point, claim, overflow, margin, source)
             shared = taught[1].known
         lessons = Lessons(shared, own if version else None, version)
-        reported = usage_of(call, outcome)
+        usage = usage_of(call, outcome)
         if view is None or (view.reported is not None and view.reported.call_id >= call.call_id):
-            reported = None
-        changed = view if view is None or reported is None else replace(view, reported=reported)
+            usage = None
+        changed = view if view is None or usage is None else replace(view, reported=usage)
         if changed is not None and lessons.own is not None:
             changed = replace(changed, learned=lessons.own, learned_version=version)
         # After a later call's report, the target follows from that one.
         settings = (call.policy, call.model, call.manifest.window)
-        if changed and (reported is not None or outcome.error is not None) and settings == changed.settings:
-            budget = budget_after(policy, call, lessons, reported, self._counting.counter(call.model, policy))
+        if changed and (usage is not None or outcome.error is not None) and settings == changed.settings:
+            budget = budget_after(policy, call, lessons, usage, self._counting.counter(call.model, policy))
             changed = replace(changed, target=1 if budget is None else max(1, budget.target))
         stored = None if changed is None or changed == view else (call.view, changed)
-        return Reporting(ref, call, policy, outcome, overflow, lessons, reported, found.previous, stored, taught)
+        return RecordedReport(ref, call, policy, outcome, overflow, lessons, usage, found.previous, stored, taught)
 
     async def _compact(
         self, ref: SessionRef, call: CallRow, policy: Policy, lessons: Lessons, tokens: int | None
@@ -370,12 +373,26 @@ def _model_key(ref: SessionRef, call: CallRecord) -> tuple[UUID, str | None, str
 
 @contextmanager
 def _only_logged(what: str) -> Iterator[None]:
-    """Log the block's failure: the report that it follows is committed, and would be sent again after an error."""
+    """Log an error of the block instead of raising it: clients would send the report, which is committed, again."""
     try:
         yield
     except (StoreUnavailable, asyncpg.PostgresError) as error:
         structlog.get_logger().warning(what, error=str(error))
 
 
-def _no_call(external_id: str, call_id: UUID) -> NotFound:
-    return NotFound(f"session {external_id!r} has no call {call_id}", call_id=str(call_id))
+_Record = Callable[[SessionRef], Awaitable[RecordedReport]]
+
+
+async def _on_its_line(on: Executor, ref: SessionRef, address: str, call_id: UUID, record: _Record) -> RecordedReport:
+    """Return what `record` returns for the row `ref` or, if that has no such call, for the line that made it."""
+    try:
+        return await record(ref)
+    except NotFound:  # most calls are made on a session's first line
+        line = None if is_line(address) else await lines.of_call(on, ref.tenant_id, address, call_id)
+        if line is None or session_ref(ref.tenant_id, line) == ref:
+            raise
+        return await record(session_ref(ref.tenant_id, line))
+
+
+def _no_call(address: str, call_id: UUID) -> NotFound:
+    return NotFound(f"session {address!r} has no call {call_id}", call_id=str(call_id))

@@ -46,7 +46,6 @@ class LayersOut(BaseModel):
 
 router = Resource("layers")
 
-
 Kind = Annotated[
     LayerKind,
     Path(

@@ -28,39 +28,40 @@ class Layers:
         self._counting = counting
         self._view_cache = view_cache
 
-    async def put(self, tenant_id: UUID, external_id: str, kind: str, raw: Json) -> StoredLayer:
+    async def put(self, tenant_id: UUID, address: str, kind: str, raw: Json) -> StoredLayer:
         """Store a layer and return it; equal content makes no new version. Raises NotFound or InvalidRequest."""
         content, text = await asyncio.to_thread(_prepare, raw)
-        row = await sessions.get(self._database, tenant_id, external_id)
+        row = await sessions.get(self._database, tenant_id, address)
         counter = self._counting.session_counter(row.estimator, row.model)
         tokens = await count_tokens((Layer(kind, 0, content),), counter)
         async with self._database.transaction() as tx:
-            turn = await _explicit_turn(tx, await sessions.get_locked(tx, tenant_id, external_id))
+            turn = await _explicit_turn(tx, await sessions.get_locked(tx, tenant_id, address))
             before = await layers.current(tx, row.session_id)
-            same = next((one for one in before if one.layer.kind == kind), None)
-            if same is not None and (same.layer.content, same.layer.turn) == (content, turn):
-                return same
-            version = await layers.put(tx, row.ref, kind, text, tokens=tokens, turn=turn)
+            previous = next((one for one in before if one.layer.kind == kind), None)
+            if previous is not None and (previous.layer.content, previous.layer.turn) == (content, turn):
+                return previous
+            session_version = await layers.put(tx, row.ref, kind, text, tokens=tokens, turn=turn)
             now = await layers.current(tx, row.session_id)
         stored = next(one for one in now if one.layer.kind == kind)
-        self._view_cache.set_layers(row.session_id, version - 1, version, tuple(one.layer for one in now))
+        shown = tuple(one.layer for one in now)
+        self._view_cache.set_layers(row.session_id, session_version - 1, session_version, shown)
         return stored
 
-    async def remove(self, tenant_id: UUID, external_id: str, kind: str) -> None:
+    async def remove(self, tenant_id: UUID, address: str, kind: str) -> None:
         """Remove a layer, if there is one. Raises NotFound for an unknown session."""
-        ref = session_ref(tenant_id, external_id)
+        ref = session_ref(tenant_id, address)
         async with self._database.transaction() as tx:
-            await sessions.get_locked(tx, tenant_id, external_id)
+            await sessions.get_locked(tx, tenant_id, address)
             before = await layers.current(tx, ref.session_id)
             if all(one.layer.kind != kind for one in before):
                 return
-            version = await layers.put(tx, ref, kind, None, tokens=0, turn=None)
+            session_version = await layers.put(tx, ref, kind, None, tokens=0, turn=None)
         left = tuple(one.layer for one in before if one.layer.kind != kind)
-        self._view_cache.set_layers(ref.session_id, version - 1, version, left)
+        self._view_cache.set_layers(ref.session_id, session_version - 1, session_version, left)
 
-    async def current(self, tenant_id: UUID, external_id: str) -> list[StoredLayer]:
+    async def current(self, tenant_id: UUID, address: str) -> list[StoredLayer]:
         """Return the layers that the next context shows. Raises NotFound."""
-        row = await sessions.get(self._database, tenant_id, external_id)
+        row = await sessions.get(self._database, tenant_id, address)
         found = await layers.current(self._database, row.session_id)
         shown = visible_layers([one.layer for one in found], row.state.turns)
         return [one for one in found if one.layer in shown]

@@ -1,9 +1,9 @@
 """The lines of a session: the current one, their list, and rewinding to an earlier event; and forks of sessions.
 
-A session's name means one of its lines, and moves to another one when its client continues elsewhere (`reconcile.py`)
-or requests an earlier seq. Only the name's row says which. Operations that run for every call use that row without a
-look-up, because most names never move; their statements reject it if its name has moved. A process remembers moved
-names, and looks them up first.
+A session's name means one of its lines, and moves to another one when its client continues elsewhere
+(`resources/reconcile`) or requests an earlier seq. Only the name's row says which. Operations that run for every call
+try the name's own row first, because most names never move; their statements are refused if the name has moved
+(`LineChanged`). A process remembers moved names, and looks them up first.
 """
 
 from collections import OrderedDict
@@ -49,7 +49,7 @@ class Forks:
     async def fork(
         self,
         tenant_id: UUID,
-        external_id: str,
+        address: str,
         fork: str,
         *,
         at: int | None,
@@ -66,20 +66,20 @@ class Forks:
         check_metadata(metadata)
         sessions.check_name(fork, "id")
         async with self._database.transaction() as tx:
-            origin = await forks.parent(tx, tenant_id, external_id, at)
+            origin = await forks.parent(tx, tenant_id, address, at)
             created = await self.create(tx, origin, fork, metadata) is not None
             if created:
                 await deletion.admit_name(tx, tenant_id, fork, has_metadata=bool(metadata))
                 await self._quota.admit(tx, tenant_id)
             row = await sessions.get(tx, tenant_id, fork)
             parent, parent_at = row.parent or (None, 0)
-            if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
-                detail = f"session {fork!r} exists, and is not a fork of {external_id!r} at this seq"
+            if not created and (parent != row_name(address) or at not in (None, parent_at)):
+                detail = f"session {fork!r} exists, and is not a fork of {address!r} at this seq"
                 raise Conflict(detail, session=fork)
             calls = [call.seq for call in origin.as_of.state.open_calls.values()]
-            # An existing fork, requested without a seq, may have been made before the session's current head.
-            same = created or at is not None
-            cut = await forks.cut_off_events(tx, origin.session.log, parent_at, calls) if same else []
+            # Without `at`, `origin` is at the parent's head, which an existing fork may precede: its cut is not known.
+            known = created or at is not None
+            cut = await forks.cut_off_events(tx, origin.session.log, parent_at, calls) if known else []
             made = Forked(row, created, cut)
             if keep is not None:
                 await keep.store(tx, made)
@@ -141,8 +141,8 @@ class Lines:
             self._moved.popitem(last=False)
         return await self._line_of_key(tenant_id, address, line, key)
 
-    async def _line_of_key(self, tenant_id: UUID, name: str, line: str, key: str | None) -> str:
-        found = None if key is None else await lines.of_key(self._database, tenant_id, name, key)
+    async def _line_of_key(self, tenant_id: UUID, address: str, line: str, key: str | None) -> str:
+        found = None if key is None else await lines.of_key(self._database, tenant_id, address, key)
         return found or line
 
     async def of_call(self, tenant_id: UUID, address: str, call_id: UUID | None) -> str:
@@ -195,9 +195,8 @@ class Lines:
 
     async def switch_to(self, tx: Connection, root: SessionRow, row: SessionRow) -> None:
         """Point a session's name at an existing line. The session must be locked."""
-        await lines.set_current_line(
-            tx, root.session_id, None if row.session_id == root.session_id else row.external_id
-        )
+        line = None if row.session_id == root.session_id else row.external_id
+        await lines.set_current_line(tx, root.session_id, line)
 
     async def create_empty(self, tx: Connection, root: SessionRow, row: SessionRow) -> SessionRow:
         """Create an empty line with the settings of another one, and point the name at it; both must be locked."""
@@ -232,23 +231,23 @@ class Lines:
 
 
 async def lock_or_create(
-    tx: Connection, tenant_id: UUID, name: str, quota: SessionQuota, *, estimator: str, model: str | None = None
+    tx: Connection, tenant_id: UUID, address: str, quota: SessionQuota, *, estimator: str, model: str | None = None
 ) -> SessionRow:
     """Lock and return a session's own row, created if it is new, or the row of a line.
 
     Raises InvalidRequest for a line that does not exist, Conflict for a session that is being erased, SessionErased,
     or TooManySessions, which must roll the transaction back.
     """
-    ref = session_ref(tenant_id, name)
+    ref = session_ref(tenant_id, address)
     row = await sessions.lock(tx, ref)
     if row is None:
-        sessions.check_name(name)
-        if await sessions.create(tx, tenant_id, name, SessionSettings(model), estimator=estimator):
-            await deletion.admit_name(tx, tenant_id, name, has_metadata=False)
+        sessions.check_name(address)
+        if await sessions.create(tx, tenant_id, address, SessionSettings(model), estimator=estimator):
+            await deletion.admit_name(tx, tenant_id, address, has_metadata=False)
             await quota.admit(tx, tenant_id)
         row = await sessions.lock(tx, ref)
     if row is None:
-        raise Conflict(f"session {name!r} is being erased")
+        raise Conflict(f"session {address!r} is being erased")
     return row
 
 

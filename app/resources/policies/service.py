@@ -21,8 +21,9 @@ from app.store.policies import PolicyRow
 
 INLINE: Final = "inline:"
 NAME_PATTERN: Final = r"^[A-Za-z0-9._-]{1,64}$"
+"""Names that a tenant may give to a policy."""
 STORED_NAME_PATTERN: Final = rf"^({INLINE})?[A-Za-z0-9._-]{{1,64}}$"
-"""Names in requests. Inline documents have other names, from the hash of their content."""
+"""Names under which policies are stored: also those of inline documents, made from a hash of their content."""
 VERSION_MAX: Final = 2**31 - 1
 DOCUMENT_BYTES_MAX: Final = 65_536
 SEEN_MAX: Final = 1024

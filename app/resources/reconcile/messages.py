@@ -47,10 +47,11 @@ class ClientMessages:
     """A client's complete messages, as read.
 
     `count` is the number of messages. `raw` are the conversation's events, not yet checked, `indices` those of their
-    messages, and `links` the hashes of the chained ones. `prompts` and `tools` precede them, if the client sends any;
-    `all_prompts`: without prompts there are none. If only the new messages were read, `raw` lacks the first `unread`
-    events, and `read_all` reads the complete list. `added` are the places of calls inserted before results without one,
-    and `open_ids` continues the pairing (`core/log/conversation.pair_calls`).
+    messages, and `links` the hashes of the chained ones; a link with the place -1 is an earlier event that only the log
+    has. `prompts` and `tools` are sent with the messages. `prompts_complete`: if there are no `prompts`, the
+    conversation has none; otherwise those of the log stay in force. If only the new messages were read, `raw` lacks the
+    first `unread` events, and `read_all` reads the complete list. `added` are the places of calls inserted before
+    results without one, and `open_ids` continues the pairing (`core/log/conversation.pair_calls`).
     """
 
     count: int
@@ -61,7 +62,7 @@ class ClientMessages:
     tools: ClientEvent | None
     unread: int = 0
     read_all: Callable[[], "ClientMessages"] | None = None
-    all_prompts: bool = False
+    prompts_complete: bool = False
     added: frozenset[int] = frozenset()
     open_ids: OpenIds | None = None
 
@@ -76,7 +77,8 @@ class ClientMessages:
         return None if self.tools is None else canonical_tool_list(tool_definitions(self.tools.draft.content))
 
     def events_after(self, links_known: int) -> tuple[ClientEvent, ...]:
-        """Return the events after `links_known` links; none if no link follows, since reasoning goes with what follows.
+        """Return the events after the first `links_known` links; none if no link follows: reasoning after the last one
+        is then appended with the next message.
 
         Raises InvalidEvent with the index of the invalid message.
         """
@@ -104,15 +106,15 @@ class ClientMessages:
 class ClientList:
     """A client's request: its messages in a provider's format, and its system prompt and tools.
 
-    `all_prompts`: a missing system prompt means that there is none, whatever the session has. In a list that is not
-    `complete`, results may answer calls in the log; it is read without links, which depend on the messages before it.
+    `prompts_complete`: a missing system prompt means that there is none, whatever the session has. In a list that is
+    not `complete`, results may answer calls in the log; it is read without links, which depend on earlier messages.
     """
 
     format: str
     messages: Sequence[Any]
     system: Json = None
     tools: Json = None
-    all_prompts: bool = False
+    prompts_complete: bool = False
     complete: bool = True
 
     @property
@@ -130,7 +132,9 @@ class ClientList:
         prompts, tools = self._leading_events(raw[:first])
         raw, indices = raw[first:], indices[first:]
         if not self.complete:
-            return ClientMessages(len(self.messages), raw, indices, (), prompts, tools, all_prompts=self.all_prompts)
+            return ClientMessages(
+                len(self.messages), raw, indices, (), prompts, tools, prompts_complete=self.prompts_complete
+            )
         paired = pair_calls(raw)
         return ClientMessages(
             len(self.messages),
@@ -139,7 +143,7 @@ class ClientList:
             links(paired.events),
             prompts,
             tools,
-            all_prompts=self.all_prompts,
+            prompts_complete=self.prompts_complete,
             added=paired.added,
             open_ids=paired.open_ids,
         )
@@ -174,7 +178,7 @@ class ClientList:
             tools,
             unread,
             self.read,
-            self.all_prompts,
+            self.prompts_complete,
             known.added | {unread + place for place in paired.added},
             paired.open_ids,
         )
@@ -228,17 +232,9 @@ class ListReader:
         read = given.read_continuation(known) if known is not None and goes_on else given.read()
         for message in messages[count:]:
             digest.update(_bytes(message))
-        self._keep(
-            key,
-            _KnownList(
-                len(messages),
-                digest.digest(),
-                [index - first for index in read.indices],
-                read.links,
-                read.added,
-                read.open_ids,
-            ),
-        )
+        indices = [index - first for index in read.indices]
+        known = _KnownList(len(messages), digest.digest(), indices, read.links, read.added, read.open_ids)
+        self._keep(key, known)
         return read
 
     def _keep(self, key: object, known: _KnownList) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -49,7 +50,8 @@ KEPT_MAX: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class _InForce:
-    """The system prompts and tools in force on a line. `tools` is None while `definitions` must be appended again."""
+    """The system prompts and tools in force on a line. `tools` are in a form to compare, `definitions` as logged.
+    `definitions` without `tools` were left out by a fork and must be appended again."""
 
     prompts: tuple[bytes, ...] = ()
     prompt_seqs: tuple[int, ...] = ()
@@ -71,21 +73,19 @@ class Reconcile:
     _rates: EventRates
     _waiting: WaitingLists = field(default_factory=WaitingLists, init=False)
     _reader: ListReader = field(default_factory=ListReader, init=False)
-    _in_force: OrderedDict[tuple[UUID, object, int, int, int], _InForce] = field(
-        default_factory=OrderedDict, init=False
-    )
+    _in_force: OrderedDict[tuple[object, ...], _InForce] = field(default_factory=OrderedDict, init=False)
     _seqs: OrderedDict[tuple[UUID, object], list[int]] = field(default_factory=OrderedDict, init=False)
 
-    async def read(self, tenant_id: UUID, name: str, given: ClientList) -> ClientMessages:
+    async def read(self, tenant_id: UUID, address: str, given: ClientList) -> ClientMessages:
         """Read a client's list as events. Raises InvalidMessage or InvalidEvent."""
         if given.is_long:
-            return await asyncio.to_thread(self._reader.read, tenant_id, name, given)
-        return self._reader.read(tenant_id, name, given)
+            return await asyncio.to_thread(self._reader.read, tenant_id, address, given)
+        return self._reader.read(tenant_id, address, given)
 
     async def context(
         self,
         tenant_id: UUID,
-        name: str,
+        address: str,
         given: ClientMessages,
         request: ContextRequest,
         keep: ResponseToStore[Reconciled] | None = None,
@@ -95,19 +95,15 @@ class Reconcile:
         The append stays if no context can be made. Raises the errors of an append and of `Assembly.context`, and
         InvalidRequest for a line instead of a session, or an `at`.
         """
-        applied = await self.append(tenant_id, name, given, request, None if keep is None else keep.claim)
+        applied = await self.append(tenant_id, address, given, request, None if keep is None else keep.claim)
         by_message = seqs_by_message(given, applied.seqs, applied.prompts)
 
         done: Reconciled | None = None
 
         async def reconciled(answer: ContextAnswer) -> Reconciled:
             nonlocal done
-            long = given.count > INLINE_MESSAGES_MAX
-            plan = (
-                await asyncio.to_thread(client_plan_of, answer, by_message)
-                if long
-                else client_plan_of(answer, by_message)
-            )
+            plan_of = partial(client_plan_of, answer, by_message)
+            plan = await asyncio.to_thread(plan_of) if given.count > INLINE_MESSAGES_MAX else plan_of()
             done = Reconciled(answer, applied.appended, plan)
             return done
 
@@ -116,10 +112,10 @@ class Reconcile:
         return done or await reconciled(answer)
 
     async def context_only(
-        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest
+        self, tenant_id: UUID, address: str, given: ClientMessages, request: ContextRequest
     ) -> ContextAnswer:
         """Do what `context` does, without a plan for the client's messages."""
-        applied = await self.append(tenant_id, name, given, request)
+        applied = await self.append(tenant_id, address, given, request)
         return await self._assembly.context(tenant_id, applied.line, request, applied.head)
 
     async def append_to_side_line(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
@@ -141,32 +137,37 @@ class Reconcile:
         self._ingest.finish(appending)
 
     async def append(
-        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: KeyClaim | None = None
+        self,
+        tenant_id: UUID,
+        address: str,
+        given: ClientMessages,
+        request: ContextRequest,
+        claim: KeyClaim | None = None,
     ) -> AppliedList:
         """Append the client's new messages; store their places under the request's key, if it has one.
 
         A repetition after a lost response therefore returns the same events and the same context. Raises the errors of
         an append, and InvalidRequest for a line instead of a session, or an `at`.
         """
-        if is_line(name):
+        if is_line(address):
             raise InvalidRequest("messages are for the session: name it without its line", field="sid")
         if not given.links:
             raise InvalidRequest("messages contain no conversation", field="messages")
         if request.at is not None:
             raise InvalidRequest("leave out `at`: the conversation ends with the last message", field="at")
-        async with self._waiting.exclusive(session_key(tenant_id, name)):
-            applied, appending = await self._append_in_transaction(tenant_id, name, given, request.model, claim)
+        async with self._waiting.exclusive(session_key(tenant_id, address)):
+            applied, appending = await self._append_in_transaction(tenant_id, address, given, request.model, claim)
             if appending is not None:
                 self._ingest.finish(appending)
         return applied
 
     async def _append_in_transaction(
-        self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None, claim: KeyClaim | None
+        self, tenant_id: UUID, address: str, given: ClientMessages, model: str | None, claim: KeyClaim | None
     ) -> tuple[AppliedList, Appending | None]:
         """Find or create the line and append to it, in one transaction."""
         async with self._database.transaction() as tx:
             estimator = self._counting.estimator(model).name
-            root = await lock_or_create(tx, tenant_id, name, self._quota, estimator=estimator, model=model)
+            root = await lock_or_create(tx, tenant_id, address, self._quota, estimator=estimator, model=model)
             before = None if claim is None else await answers.find_claimed(tx, claim.for_append)
             if before is not None:
                 row = await sessions.get_locked(tx, tenant_id, before["line"])
@@ -216,9 +217,9 @@ class Reconcile:
             await self._lines.switch_to(tx, root, ended)
             return ended, number
         at = next((one for one in found if one.line == current.session_id), found[0])
-        row = current
-        if at.line != current.session_id:
-            row = await sessions.lock(tx, SessionRef(at.line, root.tenant_id)) or current
+        row = current if at.line == current.session_id else await sessions.lock(tx, SessionRef(at.line, root.tenant_id))
+        if row is None:
+            raise RuntimeError("a line that has a chain is not there")
         return await self._lines.branch(tx, root, row, at.seq), number
 
     async def _find_in_force(self, tx: Connection, row: SessionRow) -> _InForce:
@@ -243,15 +244,15 @@ class Reconcile:
     async def _line_without_prompts(
         self, tx: Connection, root: SessionRow, row: SessionRow, in_force: _InForce
     ) -> tuple[SessionRow, _InForce]:
-        """Return the line to append other system prompts to. If no conversation follows the present ones, they would
-        stay in force, so the line is a fork before them."""
+        """Return the line to append the new system prompts to, and the prompts and tools in force on it. If no
+        conversation follows the old prompts, new ones would be added to them; it is then a fork from before them."""
         if await event_log.has_conversation(tx, row.log, row.system_seq, row.state.head):
             return row, in_force
         first = in_force.prompt_seqs[0]
-        tools = in_force if row.tools_seq >= first else _InForce()
+        lost = in_force.definitions if in_force.tools and row.tools_seq >= first else None
         row = await self._lines.branch(tx, root, row, first - 1)
         standing = await self._find_in_force(tx, row)
-        return row, replace(standing, tools=None, definitions=tools.definitions) if tools.tools else standing
+        return row, standing if lost is None else replace(standing, tools=None, definitions=lost)
 
     async def _append(
         self, tx: Connection, root: SessionRow, row: SessionRow, events: Sequence[ClientEvent], new: Sequence[Link]
@@ -295,7 +296,7 @@ def _prompts_differ(given: ClientMessages, in_force: _InForce) -> bool:
     """Return whether the client's system prompts, or their absence, differ from those in force."""
     if given.prompts:
         return given.canonical_prompts != in_force.prompts
-    return given.all_prompts and any(in_force.prompts)
+    return given.prompts_complete and any(in_force.prompts)
 
 
 def _leading_events(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:

@@ -66,10 +66,11 @@ TENANTS_REMEMBERED_MAX: Final = 10_000
 NEAR_LIMIT: Final = 1_000
 """With at most this many sessions left, they are counted whenever one is created."""
 SHARE: Final = 16
-"""Processes that may create sessions at the same time: far from the limit, each admits this fraction of the sessions
-above NEAR_LIMIT before it counts again."""
+"""Processes assumed to create sessions at the same time: far from the limit, each admits 1/SHARE of the sessions above
+NEAR_LIMIT before it counts again."""
 FULL: Final = -1
-"""Allowance of a tenant that has reached its limit. It is cached like a count: repeated refusals count nothing."""
+"""Allowance of a tenant at its limit. It is kept as long as any other, so that repeated refusals do not count the
+sessions again."""
 COUNTED_SECONDS: Final = 1.0
 """Seconds for which a count is used: other processes create and erase sessions too."""
 
@@ -119,14 +120,14 @@ class SessionQuota:
         if not self._most:
             return
         now = self._clock()
-        until, left = self._counted.get(tenant_id, (now, 0))
-        if until <= now or left == 0:
+        until, allowance = self._counted.get(tenant_id, (now, 0))
+        if until <= now or allowance == 0:
             existing = await sessions.count(tx, tenant_id, self._most + 1)
             if len(self._counted) >= TENANTS_REMEMBERED_MAX:
                 self._counted.clear()
-            until, left = now + COUNTED_SECONDS, _allowance(self._most - existing)
-        self._counted[tenant_id] = until, max(left - 1, FULL)
-        if left == FULL:
+            until, allowance = now + COUNTED_SECONDS, _allowance(self._most - existing)
+        self._counted[tenant_id] = until, max(allowance - 1, FULL)
+        if allowance == FULL:
             raise TooManySessions(f"this tenant may have {self._most} sessions; erase some", limit=self._most)
 
     def note_erasure(self, tenant_id: UUID) -> None:
@@ -155,7 +156,7 @@ class Sessions:
     async def put(
         self,
         tenant_id: UUID,
-        external_id: str,
+        address: str,
         *,
         model: str | None,
         policy: str | Mapping[str, Any] | None,
@@ -174,44 +175,42 @@ class Sessions:
         policy_ref = None if policy is None else await self._policies.resolve(tenant_id, policy)
         given = SessionSettings(model, policy_ref, metadata, outside_tokens)
         created = False
-        if not await self._change(tenant_id, external_id, given):
-            created = await self._create(tenant_id, external_id, given)
+        if not await self._change(tenant_id, address, given):
+            created = await self._create(tenant_id, address, given)
             if not created:
-                await self._change(tenant_id, external_id, given)
-        if metadata is not None and is_line(external_id):  # filters also read the session's own row
-            await self._change(tenant_id, session_of(external_id), SessionSettings(metadata=metadata))
-        return await sessions.get_line(self._database, tenant_id, external_id), created
+                await self._change(tenant_id, address, given)
+        if metadata is not None and is_line(address):  # filters also read the session's own row
+            await self._change(tenant_id, session_of(address), SessionSettings(metadata=metadata))
+        return await sessions.get_line(self._database, tenant_id, address), created
 
-    async def _create(self, tenant_id: UUID, external_id: str, given: SessionSettings) -> bool:
+    async def _create(self, tenant_id: UUID, address: str, given: SessionSettings) -> bool:
         """Create a session; return False if it exists. Raises InvalidRequest for a name reserved for lines."""
-        sessions.check_name(external_id)
+        sessions.check_name(address)
         policy = await self._policies.get(tenant_id, given.policy or DEFAULT_POLICY)
         self._view_budget(policy, given.model, given.outside_tokens)
         estimator = self._counting.estimator(given.model).name
         async with self._database.transaction() as tx:
-            created = await sessions.create(tx, tenant_id, external_id, given, estimator=estimator)
+            created = await sessions.create(tx, tenant_id, address, given, estimator=estimator)
             if created:
-                await deletion.admit_name(tx, tenant_id, external_id, has_metadata=given.metadata is not None)
+                await deletion.admit_name(tx, tenant_id, address, has_metadata=given.metadata is not None)
                 await self._quota.admit(tx, tenant_id)
         return created
 
-    async def _change(self, tenant_id: UUID, external_id: str, given: SessionSettings) -> bool:
+    async def _change(self, tenant_id: UUID, address: str, given: SessionSettings) -> bool:
         """Change a session; return False if there is none."""
-        ref = session_ref(tenant_id, external_id)
+        ref = session_ref(tenant_id, address)
         estimator = None if given.model is None else self._counting.estimator(given.model).name
         async with self._database.transaction() as tx:
             session = await sessions.lock(tx, ref)
             if session is None:
                 return False
-            await self._check_budgets(tx, session, given)
+            await self._apply_to_views(tx, session, given)
             await sessions.update(tx, ref.session_id, given, estimator)
         return True
 
-    async def _check_budgets(self, tx: Connection, session: SessionRow, given: SessionSettings) -> None:
-        """Check that the changed settings leave room for contexts, and give a new policy to the views that use the old.
-
-        Raises what `_view_budget` raises. Settings that do not change are not checked.
-        """
+    async def _apply_to_views(self, tx: Connection, session: SessionRow, given: SessionSettings) -> None:
+        """Give a new policy to the views that use the old one, after checking that the changed settings leave room for
+        contexts. Raises InvalidPolicy or CannotFit."""
         old = session.policy, session.model, session.outside_tokens
         policy_ref, model = given.policy or session.policy, given.model or session.model
         outside = session.outside_tokens if given.outside_tokens is None else given.outside_tokens
@@ -236,32 +235,32 @@ class Sessions:
         budget = own_budget(policy, model, margin, outside=outside)
         return ViewBudget(budget.window, budget.target)
 
-    async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:
+    async def get(self, tenant_id: UUID, address: str) -> SessionRow:
         """Return a session. Raises NotFound."""
-        return await sessions.get_line(self._database, tenant_id, external_id)
+        return await sessions.get_line(self._database, tenant_id, address)
 
     async def page(
-        self, tenant_id: UUID, limit: int, after: ListPosition | None, asked: SessionFilter
+        self, tenant_id: UUID, limit: int, after: ListPosition | None, filters: SessionFilter
     ) -> tuple[list[SessionRow], ListPosition | None]:
         """Return sessions, newest first; if fewer than `limit` though more may follow, also where to resume after."""
-        return await sessions.page(self._database, tenant_id, limit, after, asked)
+        return await sessions.page(self._database, tenant_id, limit, after, filters)
 
-    async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = "") -> None:
+    async def erase(self, tenant_id: UUID, address: str, *, forks: bool = False, prefix: str = "") -> None:
         """Erase a session and all its data, and its forks if `forks`.
 
         Raises NotFound, Conflict naming the forks if they must stay, or OutsidePrefix if a name lacks the `prefix`.
         """
-        erased = await deletion.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
+        erased = await deletion.erase(self._database, tenant_id, address, forks=forks, prefix=prefix)
         if not erased:
-            raise NotFound(f"there is no session {external_id!r}", session=external_id)
+            raise NotFound(f"there is no session {address!r}", session=address)
         self._quota.note_erasure(tenant_id)
 
-    async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
+    async def epochs(self, tenant_id: UUID, address: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
         """Return the epochs of a view; `main` exists from the start. Raises NotFound."""
-        row = await sessions.get(self._database, tenant_id, external_id)
+        row = await sessions.get(self._database, tenant_id, address)
         found = await views.page_of_epochs(self._database, row.session_id, view, after, limit)
         if not found and view != MAIN and await views.current_epoch(self._database, row.session_id, view) is None:
-            raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
+            raise NotFound(f"session {address!r} has no view {view!r} yet", session=address, view=view)
         return found
 
 
@@ -271,9 +270,8 @@ def check_metadata(metadata: Mapping[str, Json]) -> None:
         text = canonical_json(metadata)
         size = len(text.encode())
     except (ValueError, RecursionError):
-        raise InvalidRequest(
-            "metadata contains a value that JSON cannot hold, or is nested too deeply", field="metadata"
-        ) from None
+        detail = "metadata contains a value that JSON cannot hold, or is nested too deeply"
+        raise InvalidRequest(detail, field="metadata") from None
     if size > METADATA_BYTES_MAX:
         raise InvalidRequest(f"metadata takes {size} bytes, at most {METADATA_BYTES_MAX}", field="metadata")
     if "\\u0000" in text:

@@ -116,8 +116,7 @@ DEEPEN_FACTOR: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NotDue:
-    """No summary is due, and none will be until the log has grown by `growth` tokens or something else changes; 0: not
-    known."""
+    """No summary is due until the log has grown by `growth` tokens (0: not known), or something else changes."""
 
     growth: int = 0
 

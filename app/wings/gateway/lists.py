@@ -218,7 +218,7 @@ class Compactions:
         `paused`: the client gets the item alone, and repeats its call to get the reply.
         """
         # A request for a compaction need not repeat prompts and tools: those of the log stay.
-        given = replace(given, prompts=(), tools=None, all_prompts=False)
+        given = replace(given, prompts=(), tools=None, prompts_complete=False)
         applied = await self._reconcile.append(tenant_id, session, given, request)
         place = CompactedPlace(session, row_name(applied.line), applied.head, given.links[-1].hash.hex(), paused)
         return await self._items.seal(tenant_id, place)
@@ -301,7 +301,8 @@ def _client_list(conversation: CallConversation) -> ClientList:
     continues = conversation.previous is not None and conversation.place is None
     states_all = not continues or conversation.format != "anthropic"
     tools: Json = [] if states_all and conversation.tools is None else conversation.tools
-    return ClientList(conversation.format, conversation.messages, conversation.system, tools, all_prompts=states_all)
+    given = conversation.messages, conversation.system, tools
+    return ClientList(conversation.format, *given, prompts_complete=states_all)
 
 
 SUMMARY_TOKENS: Final = 2_000

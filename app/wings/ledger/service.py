@@ -17,7 +17,7 @@ from app.core.record.evictions import input_if_sent
 from app.core.render.formats import FORMATS
 from app.core.tokens.models import Bill, CacheProfile, cache_profile, priced, profile_name
 from app.resources.feedback.measurements import CacheReads
-from app.resources.feedback.service import Reporting
+from app.resources.feedback.service import RecordedReport
 from app.resources.policies.service import Policies
 from app.store import sessions
 from app.store.engine import Database
@@ -196,18 +196,18 @@ class Ledger:
         fronts = {row.epoch: (row.tools_seq, row.system_seq) for row in found}
         return [self._call(row, used[row.policy], outside, fronts.get(row.epoch, (0, 0))) for row in rows], epochs
 
-    async def cache_reads(self, reporting: Reporting) -> CacheReads | None:
+    async def cache_reads(self, recorded: RecordedReport) -> CacheReads | None:
         """Return the expected and actual cache reads of a reported call; None if the call is gone.
 
         They follow from what the calls before it have left in the caches, which is kept for the views last reported.
         """
-        ref, view, call_id = reporting.ref, reporting.call.view, reporting.call.call_id
+        ref, view, call_id = recorded.ref, recorded.call.view, recorded.call.call_id
         known = self._followed.get((ref.session_id, view))
         if known is None or known.last >= call_id or len(known.caches.epochs) > EPOCHS_FOLLOWED_MAX:
             known = None
         after, epoch = (None, None) if known is None else (known.last, known.epoch)
-        if after is not None and after == reporting.previous:
-            rows = [store.of_report(reporting.call, reporting.outcome)]
+        if after is not None and after == recorded.previous:
+            rows = [store.of_report(recorded.call, recorded.outcome)]
         else:
             rows = await store.calls(self._database, ref, view, CALLS_LOOKED_BACK, call_id, after)
         if not rows or rows[-1].call_id != call_id:
@@ -221,7 +221,7 @@ class Ledger:
         if known is None:
             known = _Followed(Caches(), _outside(rows), call_id, rows[-1].epoch)
         elif known.last != after:  # another report of this view was faster
-            return await self.cache_reads(reporting)
+            return await self.cache_reads(recorded)
         opened = [row for row in found if epoch is None or row.epoch > epoch]
         line = known.caches.lines(*self._counted(rows, opened, used, known.outside))[-1]
         self._keep((ref.session_id, view), replace(known, last=call_id, epoch=rows[-1].epoch))
