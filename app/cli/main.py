@@ -214,6 +214,7 @@ def serve(
 ) -> None:
     """Run everything: the embedded Postgres (unless a database is given), migrations, API and worker."""
     serving.exit_on_signals()
+    serving.print_status("starting")
     settings = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
     listener = or_stop(lambda: serving.listen(settings))
     if settings.database_url is None:
@@ -228,6 +229,7 @@ def serve(
 def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, processes: Processes = None) -> None:
     """Run only the API, on a migrated database."""
     serving.exit_on_signals()
+    serving.print_status("starting")
     settings = load_settings(host=host, port=port, database_url=database_url, processes=processes)
     url = require_url(settings)
     listener = or_stop(lambda: serving.listen(settings))
@@ -246,7 +248,7 @@ def worker(
         bool,
         typer.Option(
             "--healthy",
-            help="Run none; exit with 0 if the worker on this machine is connected to the database, else with 1.",
+            help="Start no worker; exit with 0 if one on this machine is connected to the database, else with 1.",
         ),
     ] = False,
 ) -> None:
@@ -255,6 +257,7 @@ def worker(
         _check_worker(require_url(load_settings(database_url=database_url)))
         return
     serving.exit_on_signals()
+    serving.print_status("starting")
     settings = load_settings(database_url=database_url)
     url = require_url(settings)
     run(serving.make_database_ready(settings, url, upgrade=False))

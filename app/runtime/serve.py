@@ -53,7 +53,6 @@ def exit_on_signals() -> None:
     """Let signals end the process with status 0, running every `finally`, until the server or worker handles them."""
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
-    print_status("starting")
 
 
 def ignore_signals() -> None:
@@ -125,7 +124,10 @@ def _convert_errors() -> Iterator[None]:
     from app.store.driver import UNREACHABLE
 
     refusals = (
-        *(migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, migrate.UnknownRevision),
+        migrate.DatabaseTooNew,
+        migrate.DatabaseBehind,
+        migrate.PostgresTooOld,
+        migrate.UnknownRevision,
         migrate.TenantIsolationError,
     )
     try:

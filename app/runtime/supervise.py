@@ -28,8 +28,9 @@ from app.core.errors import StoreUnavailable
 from app.version import VERSION
 
 PAUSE_SECONDS: Final = 0.2
+"""The first pause before a restart; it doubles each time, up to PAUSE_SECONDS_MAX, until a process has run for
+STEADY_SECONDS."""
 PAUSE_SECONDS_MAX: Final = 30.0
-"""The pause before a restart; it doubles each time until a process has run for STEADY_SECONDS."""
 STEADY_SECONDS: Final = 60.0
 WAKE_BYTES: Final = 4096
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -146,11 +147,11 @@ class Supervisor:
             if slot.pid is None and now >= slot.due and not self._stopping:
                 self._start(slot)
         if self._stopping:
-            overdue = self._stopping_name == self._next() and now >= self._deadline
-            if overdue:
-                self._stopping_name = None
             if self._stopping_name != self._next():
-                self._signal_next(signal.SIGKILL if overdue else signal.SIGTERM)
+                self._signal_next(signal.SIGTERM)
+            elif now >= self._deadline:
+                self._stopping_name = None  # so that the kill gets a deadline of its own
+                self._signal_next(signal.SIGKILL)
 
     def _next(self) -> str | None:
         """Return the name of the processes to stop next."""
@@ -224,8 +225,8 @@ def _describe_exit(status: int) -> str:
 
 
 CONNECT_PAUSE_SECONDS: Final = 0.5
+"""The first pause before another attempt; it doubles each time, up to CONNECT_PAUSE_SECONDS_MAX."""
 CONNECT_PAUSE_SECONDS_MAX: Final = 5.0
-"""The pause before the next attempt; it doubles each time, up to CONNECT_PAUSE_SECONDS_MAX."""
 REMINDER_SECONDS: Final = 60.0
 """Time between two log lines about the wait."""
 STATUS: Final = "waiting for the database"

@@ -58,7 +58,7 @@ class Services:
     forwarded_calls: ForwardedCalls
     observers: Observers
     others: Sequence[object] = ()
-    """Services that are requested by their class alone, among them those of wings."""
+    """Services that no other service needs, among them those of wings; routes request them by class."""
 
     @cached_property
     def by_class(self) -> Mapping[type, Any]:
@@ -78,9 +78,9 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     recordings = Recordings(database, policies)
     ingest = Ingest(database, counting, policies, view_cache, quota, SessionSnapshots(database, counting), lines)
     caches = parse_table(settings.cache_table)
-    summarizer, kept_days = compaction(settings, database, counting), settings.calls_retention_days
+    compact, kept_days = compaction(settings, database, counting, policies), settings.calls_retention_days
     assembly = Assembly(
-        database, counting, policies, view_cache, caches, summarizer, lines, kept_days, on_outcome=observe.context
+        database, counting, policies, view_cache, caches, compact, lines, kept_days, on_outcome=observe.context
     )
     rates = EventRates(settings.tenant_events_per_second)
     feedback = Feedback(database, counting, policies, view_cache, caches, observe.report)
@@ -116,10 +116,12 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
     return replace(kernel, others=(*kernel.others, *of_wings))
 
 
-def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
+def compaction(
+    settings: Settings, database: Database, counting: Counting, policies: Policies | None = None
+) -> Compaction:
     """Build the service that writes summaries, for the worker and for contexts that wait for them."""
     tokens = settings.summarizer_tokens_per_day
-    return Compaction(database, counting, Policies(database), summarizing(settings), tokens)
+    return Compaction(database, counting, policies or Policies(database), summarizing(settings), tokens)
 
 
 def worker_work(settings: Settings) -> "Work":
