@@ -21,7 +21,7 @@ from app.resources.layers import service as layers
 from app.resources.summaries.service import Compaction
 from app.resources.summaries.summarizing import SummarizerUnavailable
 from app.store import compactions, jobs, sessions, summaries
-from app.store.deletion import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
+from app.store.deletion import purge_calls, purge_dead_jobs, purge_idempotency_keys, purge_job_log
 from app.store.driver import UNREACHABLE, FindPlacement, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database, acting_for
 from app.store.ids import SessionRef
@@ -244,7 +244,7 @@ def _register_purges(queue: PgQueuer, database: Database) -> None:
         async def run(_: Schedule) -> None:
             await clean(database)
 
-    schedule("purge_idempotency_records", PURGE_CRON, purge_appends)
+    schedule("purge_idempotency_records", PURGE_CRON, purge_idempotency_keys)
     schedule("purge_expired_calls", PURGE_CRON, purge_calls)
     schedule("purge_job_log", PURGE_CRON, purge_job_log)
     schedule("sweep_layers", SWEEP_CRON, layers.sweep)

@@ -1,7 +1,7 @@
 """Wings: parts of the server that can be deleted with their folder.
 
 Each package in `app/wings` has a value `WING`: the parts that it adds. Nothing outside imports a wing, and no wing
-imports another. The requests through a gateway, which another wing shows, are kept here.
+imports another. Requests through the gateway are therefore remembered here for the wing that shows them.
 """
 
 import pkgutil
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from app.resources.contexts.service import ContextAnswer
     from app.resources.feedback.measurements import Verdict
     from app.runtime.wiring import Services
-    from app.store.driver import Driver, FindPlacement, Placement
+    from app.store.driver import DriverConnection, FindPlacement, Placement
     from app.store.engine import Database
     from app.store.texts import ContentCiphers
     from app.worker import FollowUp, JobGroup
@@ -144,10 +144,10 @@ def ciphers(settings: Any, database: "Database") -> "ContentCiphers":
     return next(made, ContentCiphers())
 
 
-async def find_placement(driver: "Driver", database: "Database") -> "Placement | None":
+async def find_placement(raw: "DriverConnection", database: "Database") -> "Placement | None":
     """Return the placement that a wing finds for a database, given a connection to it."""
     for wing in installed():
-        if wing.find_placement is not None and (found := await wing.find_placement(driver, database)) is not None:
+        if wing.find_placement is not None and (found := await wing.find_placement(raw, database)) is not None:
             return found
     return None
 
@@ -161,8 +161,8 @@ TENANTS_MAX: Final = 1_000
 class ForwardedCall:
     """A request through a gateway: to which provider, in which mode, and the reason if it was not replaced.
 
-    `line` and `call_id` are those of the recorded call whose context was sent in place of the client's conversation, or
-    could have been: then `potential_tokens` is its size.
+    `line` and `call_id` name the recorded call, if there is one. `tokens_sent` is the size of its context if that was
+    sent, `potential_tokens` if the gateway only observes, `tokens_wanted` the size of the whole conversation.
     """
 
     provider: str

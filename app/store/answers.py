@@ -40,22 +40,22 @@ class KeyClaim:
 
     @property
     def for_append(self) -> "KeyClaim":
-        """The claim for the append that this request begins with. No header can contain its key."""
+        """The claim for the append that this request begins with. Its key ends in a line break, as no header can."""
         return replace(self, key=f"{self.key}\n")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredAnswer:
+class StoredResponse:
     """The response to an earlier request, and the hash of that request."""
 
     request_sha256: bytes
-    answer: Mapping[str, Any]
+    response: Mapping[str, Any]
 
 
-async def find(connection: Executor, session_id: UUID, key: str) -> StoredAnswer | None:
+async def find(connection: Executor, session_id: UUID, key: str) -> StoredResponse | None:
     """Return the response stored under a key; None if there is none."""
     row = await connection.fetchrow(FIND, session_id=session_id, key=key)
-    return None if row is None else StoredAnswer(bytes(row["request_sha256"]), texts.loads(row["answer"]))
+    return None if row is None else StoredResponse(bytes(row["request_sha256"]), texts.loads(row["answer"]))
 
 
 async def find_claimed(connection: Executor, claim: KeyClaim) -> Mapping[str, Any] | None:
@@ -63,18 +63,18 @@ async def find_claimed(connection: Executor, claim: KeyClaim) -> Mapping[str, An
     found = await find(connection, claim.ref.session_id, claim.key)
     if found is not None and found.request_sha256 != claim.request_sha256:
         raise IdempotencyConflict.of_key(claim.key.rstrip("\n"))
-    return None if found is None else found.answer
+    return None if found is None else found.response
 
 
-async def store(tx: Connection, ref: SessionRef, key: str, request_sha256: bytes, answer: Mapping[str, object]) -> None:
+async def store(tx: Connection, ref: SessionRef, key: str, request_sha256: bytes, response: Mapping[str, Any]) -> None:
     """Store a response. Raises asyncpg.UniqueViolationError if the key has been used."""
-    await tx.execute(STORE, **ref._asdict(), key=key, request_sha256=request_sha256, answer=texts.dumps(answer))
+    await tx.execute(STORE, **ref._asdict(), key=key, request_sha256=request_sha256, answer=texts.dumps(response))
 
 
-async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, object]) -> None:
+async def store_claimed(tx: Connection, claim: KeyClaim, response: Mapping[str, object]) -> None:
     """Store the response to a claim's request. Raises AlreadyAnswered if the key has been used."""
     try:
-        await store(tx, claim.ref, claim.key, claim.request_sha256, answer)
+        await store(tx, claim.ref, claim.key, claim.request_sha256, response)
     except asyncpg.UniqueViolationError:
         raise AlreadyAnswered from None
 
@@ -84,19 +84,19 @@ class ResponseToStore(Generic[Done]):
     """The response to store for a result, and the claim of its request."""
 
     claim: KeyClaim
-    answer: Callable[[Done], Awaitable[Mapping[str, Json]]]
+    to_response: Callable[[Done], Awaitable[Mapping[str, Json]]]
 
     def composed_with(self, make: Callable[[Before], Awaitable[Done]]) -> "ResponseToStore[Before]":
-        """Return the same for a result of another type, which `make` converts to `Done`."""
+        """Return a response to store for a result of type `Before`; `make` converts that to `Done` first."""
 
-        async def answer(before: Before) -> Mapping[str, Json]:
-            return await self.answer(await make(before))
+        async def to_response(before: Before) -> Mapping[str, Json]:
+            return await self.to_response(await make(before))
 
-        return ResponseToStore(self.claim, answer)
+        return ResponseToStore(self.claim, to_response)
 
     async def store(self, tx: Connection, done: Done) -> None:
         """Store the response in the transaction that does the work. Raises AlreadyAnswered if the key has been used."""
-        await store_claimed(tx, self.claim, await self.answer(done))
+        await store_claimed(tx, self.claim, await self.to_response(done))
 
 
 def store_cte(done: str) -> str:
@@ -106,13 +106,13 @@ def store_cte(done: str) -> str:
     return f"INSERT INTO appends ({_COLUMNS}) SELECT {values} FROM {done}"
 
 
-def store_parameters(claim: KeyClaim, answer: Mapping[str, object]) -> dict[str, object]:
+def store_parameters(claim: KeyClaim, response: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters of `store_cte`."""
     return {
         "of_session": claim.ref.session_id,
         "key": claim.key,
         "request_sha256": claim.request_sha256,
-        "answer": texts.dumps(answer),
+        "answer": texts.dumps(response),
     }
 
 

@@ -1,7 +1,6 @@
 """Recorded calls, and the epochs, events and summaries that their records name."""
 
 import json
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -107,12 +106,12 @@ _KNOWN: Final = (
     "JOIN calibrations c ON c.tenant_id = :tenant_id AND c.model = call.model AND c.estimator = call.counter"
 )
 # Rows are locked in this order, the calibration only if it is free. A sealed manifest names no estimator here.
-LOCK: Final = f"""
-WITH call AS ({_FIND.replace(" FROM", ", manifest ->> 'estimator' AS counter FROM", 1)} FOR NO KEY UPDATE
+_TO_REPORT: Final = f"""
+WITH call AS ({_FIND.replace(" FROM", ", manifest ->> 'estimator' AS counter FROM", 1)}{{call_lock}}
 ), own AS (
-    SELECT {VIEW} FROM call JOIN views v ON v.session_id = :session_id AND v.view = call.view FOR NO KEY UPDATE OF v
+    SELECT {VIEW} FROM call JOIN views v ON v.session_id = :session_id AND v.view = call.view{{view_lock}}
 ), taken AS (
-    SELECT {calibrations.FIELDS} FROM call LEFT JOIN own ON true {_KNOWN} FOR UPDATE OF c SKIP LOCKED
+    SELECT {calibrations.FIELDS} FROM call LEFT JOIN own ON true {_KNOWN}{{calibration_lock}}
 ), known AS (
     SELECT taken.*, true AS locked FROM taken
     UNION ALL SELECT {calibrations.FIELDS}, false FROM call {_KNOWN} WHERE NOT EXISTS (SELECT FROM taken)
@@ -123,15 +122,18 @@ SELECT call.*, own.*, known.*, (
 FROM call LEFT JOIN own ON true LEFT JOIN known ON true
 """
 
-READ: Final = re.sub(r" FOR (?:NO KEY )?UPDATE(?: OF [vc])?(?: SKIP LOCKED)?", "", LOCK)
+READ: Final = _TO_REPORT.format(call_lock="", view_lock="", calibration_lock="")
+LOCK: Final = _TO_REPORT.format(
+    call_lock=" FOR NO KEY UPDATE", view_lock=" FOR NO KEY UPDATE OF v", calibration_lock=" FOR UPDATE OF c SKIP LOCKED"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedCall:
     """A call with its view and its model's calibration, all of them locked unless they were only read.
 
-    `view` is None if no epoch of it was opened; `calibration` if it is unknown whether there is one. `previous` is the
-    view's call before this one; None if it is unknown, or if there is none.
+    `view` is None before its first epoch. `calibration` is None if none was found: there may be one that a sealed
+    manifest hides. `previous` is the view's call before this one; None if it is unknown, or if there is none.
     """
 
     call: CallRow
@@ -140,10 +142,9 @@ class ReportedCall:
     previous: UUID | None
 
 
-async def to_report(connection: Executor, ref: SessionRef, call_id: UUID) -> ReportedCall | None:
-    """Return one call; in a transaction it is locked against other reports until that ends. Raises UnknownVersion."""
-    sql = READ if isinstance(connection, Database) else LOCK
-    row = await connection.fetchrow(sql, **ref._asdict(), call_id=call_id)
+async def to_report(connection: Executor, ref: SessionRef, call_id: UUID, *, lock: bool) -> ReportedCall | None:
+    """Return one call, with `lock` locked against other reports until the transaction ends. Raises UnknownVersion."""
+    row = await connection.fetchrow(LOCK if lock else READ, **ref._asdict(), call_id=call_id)
     if row is None:
         return None
     known = None if row["locked"] is None else calibrations.with_samples(row, locked=row["locked"])
@@ -239,19 +240,19 @@ async def epochs_of(
     return found | {key: EPOCH_ZERO for key in wanted if key[1] == 0}
 
 
-async def events(database: Database, session_id: UUID, head: int, state: Frontier) -> tuple[Event, ...]:
+async def events(database: Database, session_id: UUID, head: int, frontier: Frontier) -> tuple[Event, ...]:
     """Return the events up to `head` that a frontier shows; fully stubbed ones come without bodies."""
-    stubbed = [stub.seq for stub in state.stubs if not stub.chars]
-    kept = [seq for seq in state.kept if seq <= min(state.floor, head)]
-    return await event_log.events(database, SessionLog(session_id), state.floor + 1, head, kept, bodiless=stubbed)
+    stubbed = [stub.seq for stub in frontier.stubs if not stub.chars]
+    kept = [seq for seq in frontier.kept if seq <= min(frontier.floor, head)]
+    return await event_log.events(database, SessionLog(session_id), frontier.floor + 1, head, kept, bodiless=stubbed)
 
 
-async def summaries_of_frontier(database: Database, session_id: UUID, state: Frontier) -> tuple[Summary, ...]:
+async def summaries_of_frontier(database: Database, session_id: UUID, frontier: Frontier) -> tuple[Summary, ...]:
     """Return the summaries that a frontier names, in its order and whatever their status."""
-    if not state.folds:
+    if not frontier.folds:
         return ()
-    found = await summaries.with_ids(database, session_id, [fold.id for fold in state.folds])
-    return tuple(found[fold.id] for fold in state.folds if fold.id in found)
+    found = await summaries.with_ids(database, session_id, [fold.id for fold in frontier.folds])
+    return tuple(found[fold.id] for fold in frontier.folds if fold.id in found)
 
 
 async def erased_seqs(database: Database, session_id: UUID) -> list[int]:

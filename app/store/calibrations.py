@@ -15,7 +15,7 @@ from app.core.tokens.learned import Learned, Point
 from app.store.engine import Connection, Database, Executor
 from app.store.rows import Row, decode, parameters
 
-_sample_json: Final = lru_cache(4_096)(canonical_json)  # those of a calibration that was read were mostly known before
+_sample_json: Final = lru_cache(4_096)(canonical_json)  # most samples of a calibration have been encoded before
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"
 
 
@@ -50,22 +50,22 @@ _ADD: Final = (
 @dataclass(frozen=True, slots=True)
 class CalibrationSamples:
     """A calibration and its samples, oldest first, as last changed at `updated_at`. It may be saved only if it is
-    `locked`, or by a statement that checks that it has not been changed since. `texts` are the samples as JSON, empty
-    until they are saved."""
+    `locked`, or by a statement that checks that it has not been changed since. `encoded` are the samples as JSON. Only
+    `relearned` sets them, and `values` needs them."""
 
     known: Calibration
     samples: tuple[Sample, ...]
     locked: bool
     updated_at: datetime
-    texts: tuple[str, ...] = ()
+    encoded: tuple[str, ...] = ()
 
     def relearned(self, known: Calibration, samples: tuple[Sample, ...]) -> "CalibrationSamples":
         """Return the calibration with other samples: mostly the same ones and a new one, which alone is encoded."""
-        if samples and samples[:-1] == self.samples[1 - len(samples) :] and self.texts:
-            texts = (*self.texts[1 - len(samples) :], canonical_json(samples[-1]))
+        if samples and samples[:-1] == self.samples[1 - len(samples) :] and self.encoded:
+            encoded = (*self.encoded[1 - len(samples) :], canonical_json(samples[-1]))
         else:
-            texts = tuple(map(_sample_json, samples))
-        return replace(self, known=known, samples=samples, texts=texts)
+            encoded = tuple(map(_sample_json, samples))
+        return replace(self, known=known, samples=samples, encoded=encoded)
 
 
 async def lock(
@@ -103,18 +103,18 @@ SAVE: Final = (
 )
 
 
-def values(tenant_id: UUID, model: str, now: CalibrationSamples) -> dict[str, object]:
-    """Return the parameters of SAVE."""
+def values(tenant_id: UUID, model: str, changed: CalibrationSamples) -> dict[str, object]:
+    """Return the parameters of SAVE, for samples returned by `relearned`."""
     return {
         "tenant_id": tenant_id,
         "model": model,
-        "encoded": f"[{','.join(now.texts)}]",
-        **parameters(now.known),
-        "claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in now.known.claims]),
+        "encoded": f"[{','.join(changed.encoded)}]",
+        **parameters(changed.known),
+        "claims": canonical_json([[c.asked, c.window, c.source, c.at] for c in changed.known.claims]),
     }
 
 
-async def forget(database: Database, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
+async def delete(database: Database, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
     """Delete a tenant's calibrations, or only those of a model or an estimator; return the number deleted."""
     rows = await database.fetch(
         "DELETE FROM calibrations WHERE tenant_id = :tenant_id AND (:model::text IS NULL OR model = :model) "

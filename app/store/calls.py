@@ -22,7 +22,7 @@ from app.store.engine import Database, Executor
 from app.store.rows import parameters
 from app.store.views import LEGIBLE_IN_FRONTIER
 
-NewAnswer = tuple[KeyClaim, Mapping[str, object]]
+NewResponse = tuple[KeyClaim, Mapping[str, object]]
 """The claim of a request, and the response to store under its key."""
 
 _CALL: Final = (
@@ -45,10 +45,10 @@ FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AN
 FOR KEY SHARE RETURNING added.call_id
 """
 
-# The conditions under which a context planned from a held view is current: the session's head and version, the view's
-# epoch and learned version, the calibration's version, the last call's breakpoints if the format has cache markers, the
-# reach of summaries that may replace dropped events (`CoverBounds`), and that it is the same session (`created_at`).
-IF_CURRENT: Final = """
+# The conditions under which a held view is unchanged: the session's head and version, the view's epoch and learned
+# version, the calibration's version, the last call's breakpoints if the format has cache markers, the reach of
+# summaries that may replace dropped events (`CoverBounds`), and that it is the same session (`created_at`).
+IF_UNCHANGED: Final = """
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
   AND s.head = :head AND s.version = :version AND v.epoch = :held_epoch AND v.learned_version = :learned_version
@@ -66,8 +66,8 @@ FOR KEY SHARE OF s
 COMPACTION_COLUMN: Final = (
     f"CASE WHEN :compacting::boolean THEN ({compactions.COMPACTION_STATE}) ELSE 'none' END AS compaction"
 )
-RECORD_CALL_IF_CURRENT: Final = (
-    f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_SELECTED} {IF_CURRENT} RETURNING {COMPACTION_COLUMN}"
+RECORD_CALL_IF_UNCHANGED: Final = (
+    f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_SELECTED} {IF_UNCHANGED} RETURNING {COMPACTION_COLUMN}"
 )
 
 # An epoch is opened only on top of the one its plan started from; otherwise nothing is written and the plan is made
@@ -76,7 +76,7 @@ MOVE: Final = """
 INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
                    target, carry_tokens)
 SELECT :session_id, :tenant_id, :view, :view_policy_name, :view_policy_version, :view_model, :view_window_tokens,
-       CASE WHEN :current THEN :epoch ELSE 0 END, :epoch, :view_target, :carry_tokens FROM there
+       CASE WHEN :current THEN :epoch ELSE 0 END, :epoch, :view_target, :carry_tokens FROM allowed
 ON CONFLICT (session_id, view) DO UPDATE SET epochs = excluded.epochs,
     policy_name = CASE WHEN :current THEN excluded.policy_name ELSE views.policy_name END,
     policy_version = CASE WHEN :current THEN excluded.policy_version ELSE views.policy_version END,
@@ -98,67 +98,68 @@ EPOCH_VALUES: Final = ", ".join(f":{column}" for column in _EPOCH).replace(":fol
 IN_SESSION: Final = """
 FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
 FOR KEY SHARE"""
+# $allowed is a FROM clause that gives one row if the epoch may be stored, else none.
 _OPEN: Final = f"""
-WITH there AS (SELECT $there), moved AS ({MOVE}
+WITH allowed AS (SELECT $allowed), stored AS ({MOVE}
 ), opened AS (
-    INSERT INTO epochs ({EPOCH_COLUMNS}) SELECT {EPOCH_VALUES} FROM moved
+    INSERT INTO epochs ({EPOCH_COLUMNS}) SELECT {EPOCH_VALUES} FROM stored
 ), called AS (
-    INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} FROM moved
+    INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} FROM stored
 )"""
-_OPEN_IN_SESSION: Final = _OPEN.replace("$there", IN_SESSION)
-_OPEN_IF_CURRENT: Final = _OPEN.replace("$there", IF_CURRENT)
-RECORD_EPOCH: Final = f"{_OPEN_IN_SESSION} SELECT view FROM moved"
-RECORD_EPOCH_IF_CURRENT: Final = f"{_OPEN_IF_CURRENT} SELECT {COMPACTION_COLUMN} FROM moved"
+_OPEN_IN_SESSION: Final = _OPEN.replace("$allowed", IN_SESSION)
+_OPEN_IF_UNCHANGED: Final = _OPEN.replace("$allowed", IF_UNCHANGED)
+RECORD_EPOCH: Final = f"{_OPEN_IN_SESSION} SELECT view FROM stored"
+RECORD_EPOCH_IF_UNCHANGED: Final = f"{_OPEN_IF_UNCHANGED} SELECT {COMPACTION_COLUMN} FROM stored"
 
 # Variants for a request with an idempotency key: the call and its response are stored together or not at all.
-_ANSWER: Final = f", answered AS ({answers.store_cte('moved')}) SELECT"
+_RESPONSE: Final = f", responded AS ({answers.store_cte('stored')}) SELECT"
 WITH_KEY: Final = {
-    RECORD_CALL: f"WITH moved AS ({RECORD_CALL}){_ANSWER} call_id FROM moved",
-    RECORD_CALL_IF_CURRENT: f"WITH moved AS ({RECORD_CALL_IF_CURRENT}){_ANSWER} compaction FROM moved",
-    RECORD_EPOCH: f"{_OPEN_IN_SESSION}{_ANSWER} view FROM moved",
-    RECORD_EPOCH_IF_CURRENT: f"{_OPEN_IF_CURRENT}{_ANSWER} {COMPACTION_COLUMN} FROM moved",
+    RECORD_CALL: f"WITH stored AS ({RECORD_CALL}){_RESPONSE} call_id FROM stored",
+    RECORD_CALL_IF_UNCHANGED: f"WITH stored AS ({RECORD_CALL_IF_UNCHANGED}){_RESPONSE} compaction FROM stored",
+    RECORD_EPOCH: f"{_OPEN_IN_SESSION}{_RESPONSE} view FROM stored",
+    RECORD_EPOCH_IF_UNCHANGED: f"{_OPEN_IF_UNCHANGED}{_RESPONSE} {COMPACTION_COLUMN} FROM stored",
 }
 
 
 async def prepare(database: Database) -> None:
     """Have Postgres prepare the statements that record calls. They store nothing: no session has the id NULL."""
-    for sql in (RECORD_EPOCH, RECORD_CALL_IF_CURRENT, RECORD_EPOCH_IF_CURRENT):
+    for sql in (RECORD_EPOCH, RECORD_CALL_IF_UNCHANGED, RECORD_EPOCH_IF_UNCHANGED):
         await database.fetchrow(sql, **dict.fromkeys(numbered(sql)[1]))
 
 
-async def record(connection: Executor, tenant_id: UUID, made: Assembled, answer: NewAnswer | None = None) -> bool:
+async def record(connection: Executor, tenant_id: UUID, made: Assembled, keep: NewResponse | None = None) -> bool:
     """Store the call of an assembled context, the epoch it opened, and the response under its request's key.
 
     Return False, and store nothing, if another epoch was opened meanwhile or the session is gone. Raises
     AlreadyAnswered, and stores nothing, if the key has been used.
     """
     sql = RECORD_CALL if made.epoch is None else RECORD_EPOCH
-    return await _one_statement(connection, sql, _values(made, tenant_id), answer) is not None
+    return await _one_statement(connection, sql, _values(made, tenant_id), keep) is not None
 
 
 async def _one_statement(
-    connection: Executor, sql: str, values: Mapping[str, object], answer: NewAnswer | None
+    connection: Executor, sql: str, values: Mapping[str, object], keep: NewResponse | None
 ) -> asyncpg.Record | None:
     """Run one of the statements above; return None if it stored nothing."""
-    if answer is None:
+    if keep is None:
         return await connection.fetchrow(sql, **values)
     try:
-        return await connection.fetchrow(WITH_KEY[sql], **values, **answers.store_parameters(*answer))
+        return await connection.fetchrow(WITH_KEY[sql], **values, **answers.store_parameters(*keep))
     except asyncpg.UniqueViolationError as error:
         if answers.is_key_conflict(error):
             raise AlreadyAnswered from None
         raise
 
 
-async def record_if_current(
-    connection: Executor, tenant_id: UUID, made: Assembled, cover: CoverBounds | None, answer: NewAnswer | None = None
+async def record_if_unchanged(
+    connection: Executor, tenant_id: UUID, made: Assembled, cover: CoverBounds | None, keep: NewResponse | None = None
 ) -> str | None:
-    """Store the same as `record`, if the held view that the context was made from is current.
+    """Store the same as `record`, if the held view that the context was made from is unchanged.
 
     `cover`: how far live summaries may reach without making the view out of date; None if nothing was dropped that they
-    could cover. Return the state of compaction (`LoadedView.compaction`), which is read only if the view's is not
-    `none`; None, and store nothing, if the view is out of date. Raises AlreadyAnswered, and stores nothing, if the key
-    has been used.
+    could cover. Return the session's compaction state. It is read again only if the held view's is not `none`;
+    otherwise it is `none`. Return None, and store nothing, if the view is out of date. Raises AlreadyAnswered, and
+    stores nothing, if the key has been used.
     """
     held, estimator = made.inputs.loaded, made.inputs.counter.estimator.name
     conditions = {
@@ -171,8 +172,8 @@ async def record_if_current(
         "compacting": held.compaction != "none",
         **(dict.fromkeys(CoverBounds._fields) if cover is None else cover._asdict()),
     }
-    sql = RECORD_CALL_IF_CURRENT if made.epoch is None else RECORD_EPOCH_IF_CURRENT
-    row = await _one_statement(connection, sql, _values(made, tenant_id) | conditions, answer)
+    sql = RECORD_CALL_IF_UNCHANGED if made.epoch is None else RECORD_EPOCH_IF_UNCHANGED
+    row = await _one_statement(connection, sql, _values(made, tenant_id) | conditions, keep)
     return None if row is None else str(row["compaction"])
 
 
@@ -197,29 +198,29 @@ def _epoch_values(epoch: NewEpoch) -> dict[str, object]:
 
 def _values(made: Assembled, tenant_id: UUID) -> dict[str, object]:
     """Return the parameters of a call, and of the epoch that it opened, if any."""
-    call, loaded, made_with = made.call, made.inputs.loaded, made.call.manifest
+    call, loaded, manifest = made.call, made.inputs.loaded, made.call.manifest
     values = parameters(call, "policy") | {
         "session_id": loaded.session_id,
         "tenant_id": tenant_id,
         "created_at": loaded.created_at,
         "policy_name": call.policy[0],
         "policy_version": call.policy[1],
-        "manifest": texts.dumps(manifest_json(made_with)),
+        "manifest": texts.dumps(manifest_json(manifest)),
         "evicted_class": call.evicted_tokens.bit_length(),
-        **manifest_columns(made_with),
+        **manifest_columns(manifest),
     }
     return values if made.epoch is None else values | _epoch_values(made.epoch)
 
 
-def manifest_columns(made_with: CallManifest) -> dict[str, Any]:
+def manifest_columns(manifest: CallManifest) -> dict[str, Any]:
     """Return the manifest values that statements read, by their columns in the call's record."""
     return {
-        "clock": made_with.now,
-        "window_tokens": made_with.window,
-        "outside_tokens": made_with.outside,
-        "tools_tokens": made_with.by_source.get("tools", 0),
-        "system_tokens": made_with.by_source.get("system", 0),
-        "ephemeral_tokens": made_with.by_source.get("ephemeral", 0),
-        "breakpoint_tokens": [point.tokens for point in made_with.breakpoints],
-        "breakpoint_blocks": [point.blocks for point in made_with.breakpoints],
+        "clock": manifest.now,
+        "window_tokens": manifest.window,
+        "outside_tokens": manifest.outside,
+        "tools_tokens": manifest.by_source.get("tools", 0),
+        "system_tokens": manifest.by_source.get("system", 0),
+        "ephemeral_tokens": manifest.by_source.get("ephemeral", 0),
+        "breakpoint_tokens": [point.tokens for point in manifest.breakpoints],
+        "breakpoint_blocks": [point.blocks for point in manifest.breakpoints],
     }

@@ -81,33 +81,33 @@ async def schedule(
     reason: str,
     *,
     focus: str | None = None,
-    wanted: WaitingContext | None = None,
+    context: WaitingContext | None = None,
 ) -> None:
     """Schedule a run unless it exists, and wake a worker when the transaction ends. A requested run does not
-    wait for a provider that asked for a delay (`jobs.run_now`)."""
+    wait for a provider that asked for a delay (`jobs.make_due`)."""
     await _lock(tx, ref.session_id)
-    policy_name, policy_version = wanted.policy if wanted else (None, None)
+    policy_name, policy_version = context.policy if context else (None, None)
     status = await tx.execute(
         SCHEDULE,
         **ref._asdict(),
         id=id,
         reason=reason,
         focus=None if focus is None else texts.seal_text(focus),
-        view=wanted.view if wanted else None,
-        window_tokens=wanted.window_tokens if wanted else None,
+        view=context.view if context else None,
+        window_tokens=context.window_tokens if context else None,
         policy_name=policy_name,
         policy_version=policy_version,
     )
     if status != "INSERT 0 0":
         await enqueue(tx, ref)
         if reason == REQUESTED:
-            await jobs.run_now(tx, ref.session_id)
+            await jobs.make_due(tx, ref.session_id)
 
 
 async def schedule_requested(tx: Connection, ref: SessionRef, id: UUID) -> None:
-    """Schedule a run that a client requested, unless one without a focus is waiting already."""
+    """Schedule a run that a client requested, unless such a run without a focus is scheduled or running."""
     await _lock(tx, ref.session_id)
-    if not any(one.reason == REQUESTED and one.focus is None for one in await waiting(tx, ref.session_id)):
+    if not any(one.reason == REQUESTED and one.focus is None for one in await open_runs(tx, ref.session_id)):
         await schedule(tx, ref, id, REQUESTED)
 
 
@@ -125,8 +125,8 @@ async def enqueue(connection: Executor, ref: SessionRef) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionBasis:
-    """The state of a session on which its need for compaction depends. The head, its tokens, the smallest window of its
+class CompactionDemand:
+    """The state of a session on which its need for compaction depends: its head and tokens, the smallest window of its
     views, their last reported call, and the sum of their learned versions. `settings` tells apart states with other
     policies, models, visibility decisions or redactions."""
 
@@ -138,7 +138,7 @@ class CompactionBasis:
     settings: str
 
 
-BASIS_COLUMNS: Final = """
+DEMAND_COLUMNS: Final = """
     head, tokens, concat_ws(' ', policy_name, policy_version, model, decisions, redactions, (
         SELECT string_agg(concat_ws(' ', view, policy_name, policy_version, model), ' ' ORDER BY view)
         FROM views WHERE session_id = :session_id)) AS settings,
@@ -155,33 +155,33 @@ async def _lock(tx: Connection, session_id: UUID) -> None:
 
 
 async def release_session(
-    tx: Connection, session_id: UUID, job_id: int, seen: CompactionBasis | None, idle_tokens: int = 0
+    tx: Connection, session_id: UUID, job_id: int, demand: CompactionDemand | None, idle_tokens: int = 0
 ) -> bool:
     """Allow the session's next job to be queued; return False if the current job has more to do.
 
     During a job, appends and requests queue no other one; they are found here, under the lock that they also take. The
-    job is done if no run waits and the session is as it was `seen`, or has only grown and still has less than
-    `idle_tokens` tokens. If `seen` is None, only waiting runs count.
+    job is done if no run is open (scheduled or running) and the session is as in `demand`, or has only grown and
+    still has less than `idle_tokens` tokens. If `demand` is None, only open runs count.
     """
     await _lock(tx, session_id)
     row = await tx.fetchrow(
-        f"SELECT {BASIS_COLUMNS}, EXISTS (SELECT FROM compactions WHERE session_id = :session_id "
-        f"AND state IN {OPEN}) AS waits FROM sessions WHERE session_id = :session_id",
+        f"SELECT {DEMAND_COLUMNS}, EXISTS (SELECT FROM compactions WHERE session_id = :session_id "
+        f"AND state IN {OPEN}) AS has_open FROM sessions WHERE session_id = :session_id",
         session_id=session_id,
     )
-    if row is not None and row["waits"]:
+    if row is not None and row["has_open"]:
         return False
-    if row is not None and seen is not None:
-        now = decode(CompactionBasis, row)
-        if now != seen and (now.tokens >= idle_tokens or now != replace(seen, head=now.head, tokens=now.tokens)):
+    if row is not None and demand is not None:
+        now = decode(CompactionDemand, row)
+        if now != demand and (now.tokens >= idle_tokens or now != replace(demand, head=now.head, tokens=now.tokens)):
             return False
-    await jobs.release_session(tx, job_id)
+    await jobs.release_key(tx, job_id)
     return True
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRun:
-    """A run that has not ended, and the context that waits for it, if any."""
+class OpenRun:
+    """A run that is scheduled or running, and the context that waits for it, if any."""
 
     id: UUID
     reason: str
@@ -189,21 +189,21 @@ class WaitingRun:
     context: WaitingContext | None
 
 
-async def waiting(connection: Executor, session_id: UUID) -> list[WaitingRun]:
-    """Return a session's runs that have not ended, oldest first. One `running` at a job's start has lost its worker."""
+async def open_runs(connection: Executor, session_id: UUID) -> list[OpenRun]:
+    """Return a session's open runs, oldest first. One `running` at a job's start has lost its worker."""
     rows = await connection.fetch(
         "SELECT id, reason, focus, view, window_tokens, policy_name, policy_version FROM compactions "
         f"WHERE session_id = :session_id AND state IN {OPEN} ORDER BY created_at, id",
         session_id=session_id,
     )
-    return [WaitingRun(row["id"], row["reason"], _focus(row), _wanted(row)) for row in rows]
+    return [OpenRun(row["id"], row["reason"], _focus(row), _context(row)) for row in rows]
 
 
 def _focus(row: asyncpg.Record) -> str | None:
     return None if row["focus"] is None else texts.open_text(row["focus"])
 
 
-def _wanted(row: asyncpg.Record) -> WaitingContext | None:
+def _context(row: asyncpg.Record) -> WaitingContext | None:
     if row["view"] is None:
         return None
     policy = (row["policy_name"], row["policy_version"])
@@ -250,7 +250,7 @@ END: Final = (
 
 
 async def end(connection: Executor, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
-    """Record the outcome of runs that have not ended yet. A requested run changes its views' next contexts, so it
+    """Record the outcome of open runs. A requested run changes its views' next contexts, so it
     raises the session's version: held views are read again."""
     await connection.execute(END, session_id=session_id, ids=list(ids), **parameters(outcome))
 

@@ -1,4 +1,4 @@
-"""Deletion: sessions erased with all that share their events, in one order of locks; and purges of expired rows."""
+"""Deletion of sessions with everything that shares their events, and purges of expired rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ async def lock_family(
     return found
 
 
-async def erase(
+async def erase_session(
     database: Database, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = ""
 ) -> list[UUID]:
     """Delete a session with its lines and all their data; return the ids of the deleted rows, none if it is missing.
@@ -69,18 +69,18 @@ async def erase(
             others = f"{shared[0]!r}" + (f" and {len(shared) - 1} more" if len(shared) > 1 else "")
             detail = f"session {external_id!r} shares its events with {others}; erase them with it, or before it"
             raise Conflict(detail, session=external_id, forks=shared)
-        return await delete(tx, tenant_id, names)
+        return await delete_locked(tx, tenant_id, names)
 
 
-async def delete(tx: Connection, tenant_id: UUID, names: Sequence[str]) -> list[UUID]:
+async def delete_locked(tx: Connection, tenant_id: UUID, names: Sequence[str]) -> list[UUID]:
     """Delete sessions and lines locked by `lock_family`, and all their data; return their ids."""
     refs = [session_ref(tenant_id, name) for name in reversed(names)]
     for ref in refs:
-        await _erase(tx, ref)
+        await _delete_row(tx, ref)
     return [ref.session_id for ref in refs]
 
 
-async def _erase(tx: Connection, ref: SessionRef) -> None:
+async def _delete_row(tx: Connection, ref: SessionRef) -> None:
     await tx.execute(f"SET LOCAL palimpsest.erasing = '{ref.session_id}'")
     erased = await tx.fetchrow(
         "DELETE FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING streamed_until",
@@ -107,10 +107,10 @@ async def _erase(tx: Connection, ref: SessionRef) -> None:
 
 
 async def admit_name(tx: Connection, tenant_id: UUID, name: str, *, has_metadata: bool) -> None:
-    """Admit a session that this transaction has created. Raises SessionErased for an erased name.
+    """Admit a session that this transaction has created. Raises SessionErased for an erased name without metadata.
 
-    A session with metadata (`has_metadata`) may have such a name, which then counts as erased no longer. Call this
-    after the creation: creating a session while it is being erased waits for the erasure.
+    Under the name of an erased session it needs metadata, by which it can be erased again; the name then no longer
+    counts as erased. Call this after the creation: creating a session while it is being erased waits for the erasure.
     """
     of_name = session_ref(tenant_id, name)._asdict()
     where = "WHERE session_id = :session_id AND tenant_id = :tenant_id"
@@ -119,12 +119,12 @@ async def admit_name(tx: Connection, tenant_id: UUID, name: str, *, has_metadata
     elif await tx.fetchrow(f"SELECT FROM erased_names {where}", **of_name) is not None:
         raise SessionErased(
             f"session {name!r} was erased on request: to begin again under this name, create it with "
-            f"PUT /v1/sessions/{name} and its metadata (by which it can be erased again); or use another name",
+            f"PUT /v1/sessions/{name} and metadata, by which it can be found for another erasure; or use another name",
             session=name,
         )
 
 
-async def forget_terms(tx: Connection, ref: SessionRef, seq: int) -> None:
+async def redact_terms(tx: Connection, ref: SessionRef, seq: int) -> None:
     """Remove an event from the search index, including one that another transaction is adding.
 
     The row of `search_heads` is the lock for changes of a session's index. A new one is of version 0, which the first
@@ -159,7 +159,7 @@ EXPIRED: Final = "SELECT palimpsest_across_purge(:what, :limit) AS gone"
 """Delete expired rows of the table `what`, of all tenants."""
 
 
-async def purge_appends(database: Database) -> int:
+async def purge_idempotency_keys(database: Database) -> int:
     """Delete idempotency keys older than a day; return the number deleted."""
     return await in_batches(database, EXPIRED, what="appends")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from app.store.engine import Database, Executor
 
 
-Driver = asyncpg.Connection | PoolConnectionProxy
+DriverConnection = asyncpg.Connection | PoolConnectionProxy
 
 
 BUILTIN_OIDS_END: Final = 10_000
@@ -44,7 +44,7 @@ class TenantConnection(asyncpg.Connection):
         The driver asks on each connection, before its first statement with an array: 10 ms of the server's CPU.
         """
         asked = frozenset(typeoids)
-        found = _types.get(asked) or await super()._introspect_types(asked, *seconds)  # type: ignore[misc]  # of no stub
+        found = _types.get(asked) or await super()._introspect_types(asked, *seconds)  # type: ignore[misc]  # private
         if max(asked) < BUILTIN_OIDS_END:
             _types[asked] = found
         return found
@@ -55,14 +55,14 @@ def tenant_setting(tenant_id: UUID | None) -> str:
     return f"SET palimpsest.tenant = '{tenant_id or ''}'"
 
 
-async def json_as_text(driver: Driver) -> None:
+async def json_as_text(raw: DriverConnection) -> None:
     """Transfer JSON columns as text: they are stored byte for byte, and parsed only where needed."""
-    async with driver.transaction():  # through a pooler, only a transaction stays on one connection
+    async with raw.transaction():  # through a pooler, only a transaction stays on one connection
         for name in ("json", "jsonb"):
-            await driver.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
+            await raw.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
 
 
-async def skip_reset(_: Driver) -> None:
+async def skip_reset(_: DriverConnection) -> None:
     """Skip the reset of a connection: outside a transaction only its tenant is set, and it remembers that."""
 
 
@@ -89,7 +89,7 @@ class Placement(Protocol):
         """Close the placement's own connections."""
 
 
-FindPlacement = Callable[[Driver, "Database"], Awaitable[Placement | None]]
+FindPlacement = Callable[[DriverConnection, "Database"], Awaitable[Placement | None]]
 """Returns the placement of a database, given a connection to it; None if it needs none."""
 
 
@@ -135,7 +135,8 @@ async def connect(url: str, **options: Any) -> asyncpg.Connection:
     """Open a connection to the first host that accepts one, as libpq does it.
 
     The driver's own search has one time limit for all hosts: one that is gone without a word would use it up, and the
-    one that was promoted in its place would never be tried. Raises the last host's error, or one no host would cure.
+    one that was promoted in its place would never be tried. Raises the last host's error, or immediately
+    an error that is not in UNREACHABLE.
     """
     *others, last = dsn.hosts(url)
     for one in others:

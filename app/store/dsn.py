@@ -22,11 +22,12 @@ _PORT: Final = re.compile(r"\d*(?:,(?:\[[^,\]]+\]|[^,:\[\]]+)(?::\d+)?)*", re.AS
 
 
 def normalize(url: str, password: str | None = None) -> str:
-    """Return a URL as settings spell it, with the password if it has none. Raises ValueError if it cannot work."""
+    """Return a database URL in its normalized form, `postgresql+asyncpg://…`; `password` is added if it has none.
+    Raises ValueError if it cannot work."""
     found = _parse(url)
     if password is not None and found["password"] is None:
         if not found["user"]:
-            raise ValueError("names no user, whose password PALIMPSEST_DATABASE_PASSWORD could be")
+            raise ValueError("has no user name for PALIMPSEST_DATABASE_PASSWORD to apply to")
         found["password"] = quote(password, safe="")
     if found["scheme"] not in _SCHEMES:
         raise ValueError("must begin with postgresql://")

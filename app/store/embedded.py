@@ -91,7 +91,7 @@ class EmbeddedPostgres:
         try:
             _stop(self.folder)
             with suppress(OSError):  # created again at the next start; it holds nothing else
-                _socket_path(self.folder).rmdir()
+                _socket_folder(self.folder).rmdir()
         finally:
             self._lock.close()
 
@@ -108,7 +108,7 @@ def start(data_dir: Path, options: Mapping[str, str] = OPTIONS) -> EmbeddedPostg
     try:
         _prepare(folder)
         _stop(folder)
-        _start(folder, _socket_folder(folder), options)
+        _start(folder, _make_socket_folder(folder), options)
     except BaseException:  # a signal, too: nothing may be left running
         _stop(folder)
         lock.close()
@@ -118,7 +118,7 @@ def start(data_dir: Path, options: Mapping[str, str] = OPTIONS) -> EmbeddedPostg
 
 def url(data_dir: Path) -> str:
     """Return the URL of a data folder's server, which answers while some process runs it."""
-    sockets = quote(str(_socket_path(data_dir.resolve())), safe="/")
+    sockets = quote(str(_socket_folder(data_dir.resolve())), safe="/")
     return f"postgresql+asyncpg://postgres@/postgres?host={sockets}&port=5432"
 
 
@@ -185,7 +185,7 @@ def _give_to_postgres(path: Path) -> None:
         os.chown(path, user.pw_uid, user.pw_gid)
 
 
-def _socket_path(folder: Path) -> Path:
+def _socket_folder(folder: Path) -> Path:
     """Return the socket's folder: in the data folder, or in the temporary one if the path is too long for a socket."""
     sockets = folder / "run"
     if len(str(sockets)) > SOCKET_PATH_MAX:
@@ -194,8 +194,8 @@ def _socket_path(folder: Path) -> Path:
     return sockets
 
 
-def _socket_folder(folder: Path) -> Path:
-    sockets = _socket_path(folder)
+def _make_socket_folder(folder: Path) -> Path:
+    sockets = _socket_folder(folder)
     sockets.mkdir(mode=0o700, exist_ok=True)
     if sockets.is_symlink() or sockets.stat().st_mode & 0o077:
         raise CannotStart(f"{sockets} must be a folder that nobody else may enter")
@@ -227,7 +227,7 @@ class Watch:
                 structlog.get_logger().warning("the embedded PostgreSQL has ended; it is started again")
                 self._down_since = now
             _stop(self._folder)  # removes the pid file of the one that ended
-            if _launch(self._folder, _socket_folder(self._folder), self._options, RESTART_SECONDS):
+            if _launch(self._folder, _make_socket_folder(self._folder), self._options, RESTART_SECONDS):
                 self._up_since = time.monotonic()
             elif now - self._down_since < STABLE_SECONDS:
                 pause = SOON_SECONDS  # right after a kill -9 the old server's children may hold its memory for a moment
@@ -240,7 +240,7 @@ class Watch:
         if self._down_since is None:
             return
         if self._up_since is None:  # its recovery took longer than RESTART_SECONDS
-            self._up_since = now if _accepts_connections(_socket_path(self._folder)) else None
+            self._up_since = now if _accepts_connections(_socket_folder(self._folder)) else None
         elif now - self._up_since > STABLE_SECONDS:
             away = round(self._up_since - self._down_since, 1)
             structlog.get_logger().warning("the embedded PostgreSQL is back", after_seconds=away)

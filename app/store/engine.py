@@ -23,7 +23,7 @@ from asyncpg.pool import PoolConnectionProxy
 from app.core.errors import SessionGone, StoreUnavailable
 from app.store.driver import (
     UNREACHABLE,
-    Driver,
+    DriverConnection,
     FindPlacement,
     Placement,
     TenantConnection,
@@ -56,7 +56,7 @@ _TOO_LONG: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 
 FULL_SECONDS: Final = 5.0
-"""Time for which `ready` fails after a statement found disk or memory full; smaller ones may succeed all the same."""
+"""Time for which `ready` fails after a statement found disk or memory full. Smaller writes may still succeed."""
 
 IDLE_SECONDS: Final = 10.0
 """Time for which free connections are lent directly, before all return to the driver's pool, which closes idle ones. To
@@ -131,8 +131,8 @@ class Executor(ABC):
 class Connection(Executor):
     """A borrowed driver connection inside one transaction."""
 
-    def __init__(self, driver: Driver, placement: Placement | None = None) -> None:
-        self._driver, self._placement = driver, placement
+    def __init__(self, raw: DriverConnection, placement: Placement | None = None) -> None:
+        self._raw, self._placement = raw, placement
 
     async def run_in_transaction(self, work: Callable[["Connection"], Awaitable[Result]]) -> Result:
         """Run `work` in this transaction."""
@@ -142,11 +142,11 @@ class Connection(Executor):
         if self._placement is not None:
             return await self._placement.run(self, method, sql, values)
         with tracer.get().statement_span(sql):
-            return await getattr(self._driver, method)(*bind(sql, values))
+            return await getattr(self._raw, method)(*bind(sql, values))
 
     async def send(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         """Run a statement as it is, by the driver's `method`."""
-        return await Connection(self._driver)._run(method, sql, values)
+        return await Connection(self._raw)._run(method, sql, values)
 
 
 class PoolState(NamedTuple):
@@ -196,7 +196,7 @@ class Database(Executor):
     ) -> None:
         self._on_wait, self._url, self._role, self._pooler_url = on_wait, url, role, pooler_url
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
-        self._pooled = pooler_url is not None
+        self._through_pooler = pooler_url is not None
         self._find_placement = find_placement
         self._placement: Placement | None = None
         self._full_until = 0.0
@@ -213,30 +213,30 @@ class Database(Executor):
             reset=skip_reset,
             command_timeout=COMMAND_SECONDS,
             connection_class=TenantConnection,
-            statement_cache_size=0 if self._pooled else STATEMENTS_PREPARED_MAX,
-            server_settings={"application_name": "palimpsest"} if self._pooled else self._settings,
+            statement_cache_size=0 if self._through_pooler else STATEMENTS_PREPARED_MAX,
+            server_settings={"application_name": "palimpsest"} if self._through_pooler else self._settings,
         )
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Open a transaction: all of its statements take effect or none does."""
-        own = _copy.get() or self
-        driver = await own._borrow()
+        target = _copy.get() or self
+        raw = await target._borrow()
         try:
-            async with driver.transaction():
-                if own._pooled or own._placement is not None:
-                    for settings in own._local_settings(_tenant.get()):
-                        await driver.execute(settings)
-                yield Connection(driver, own._placement)
+            async with raw.transaction():
+                if target._through_pooler or target._placement is not None:
+                    for settings in target._local_settings(_tenant.get()):
+                        await raw.execute(settings)
+                yield Connection(raw, target._placement)
         except BaseException as error:
-            await own._release_failed(driver, error)
+            await target._release_failed(raw, error)
             raise
-        await own._release(driver)
+        await target._release(raw)
 
     @property
     def is_direct(self) -> bool:
-        """Whether a statement alone is one round trip: its connection keeps the settings, and no placement adds any."""
-        return not self._pooled and self._placement is None and self._find_placement is None
+        """Whether a single statement is one round trip: connections keep their settings, and no placement adds any."""
+        return not self._through_pooler and self._placement is None and self._find_placement is None
 
     def pool(self) -> PoolState:
         """Return the numbers of this process's connections, and of statements that wait for one."""
@@ -282,74 +282,74 @@ class Database(Executor):
         return await _retry(attempt)
 
     async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
-        own = _copy.get() or self
-        if own._find_placement is not None:
-            await own._release(await own._borrow())  # the first connection finds the placement
-        if own._placement is not None:
-            return await own._placement.run(own, method, sql, values)
+        target = _copy.get() or self
+        if target._find_placement is not None:
+            await target._release(await target._borrow())  # the first connection finds the placement
+        if target._placement is not None:
+            return await target._placement.run(target, method, sql, values)
         statement = bind(sql, values)
 
         async def attempt() -> object:
             with tracer.get().statement_span(sql):
-                return await own._attempt(method, statement)
+                return await target._attempt(method, statement)
 
         return await _retry(attempt)
 
     async def _attempt(self, method: str, statement: tuple[Any, ...]) -> object:
-        if self._pooled:
+        if self._through_pooler:
             async with self.transaction() as tx:
-                return await getattr(tx._driver, method)(*statement)
-        driver = await self._borrow()
+                return await getattr(tx._raw, method)(*statement)
+        raw = await self._borrow()
         try:
-            result = await getattr(driver, method)(*statement)
+            result = await getattr(raw, method)(*statement)
         except BaseException as error:
-            await self._release_failed(driver, error)
+            await self._release_failed(raw, error)
             raise
-        await self._release(driver)
+        await self._release(raw)
         return result
 
     def _local_settings(self, tenant_id: UUID | None) -> Sequence[str]:
         """Return the statements with which a transaction makes its settings, one round trip each."""
         tenant = tenant_setting(tenant_id).replace("SET", "SET LOCAL", 1)
-        ours = self._settings if self._pooled else {}
+        ours = self._settings if self._through_pooler else {}
         if self._placement is not None:
             return self._placement.transaction_settings(ours, tenant)
         return ("; ".join((*(f"SET LOCAL {name} = '{value}'" for name, value in ours.items()), tenant)),)
 
-    async def _prepare(self, driver: Driver) -> None:
+    async def _prepare(self, raw: DriverConnection) -> None:
         """Prepare a new connection."""
         if self._find_placement is not None:
-            found = await self._find_placement(driver, self)
+            found = await self._find_placement(raw, self)
             if self._find_placement is not None and found is not None:  # no other connection was faster
                 self._placement, self._settings = found, {**self._settings, **found.settings}
             self._find_placement = None
-        if self._placement is not None and not self._pooled:
+        if self._placement is not None and not self._through_pooler:
             settings = self._placement.settings
-            await driver.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
-        await json_as_text(driver)
+            await raw.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
+        await json_as_text(raw)
 
     async def _borrow(self) -> PoolConnectionProxy:
         """Borrow a connection that is set to the current tenant."""
         try:
-            driver = await self._acquire()
+            raw = await self._acquire()
         except Exception as error:
             self._translate(error)
             raise
-        if not self._pooled and self._placement is None:
+        if not self._through_pooler and self._placement is None:
             try:
-                await cast(TenantConnection, driver).set_to(_tenant.get())
+                await cast(TenantConnection, raw).set_to(_tenant.get())
             except BaseException as error:
-                await self._release_failed(driver, error)
+                await self._release_failed(raw, error)
                 raise
-        return driver
+        return raw
 
     async def _acquire(self) -> PoolConnectionProxy:
         while self._idle:
-            driver = self._idle.pop()
+            raw = self._idle.pop()
             with suppress(asyncpg.InterfaceError):  # raised for one that was lost, which the pool has taken back
-                if not driver.is_closed():
-                    return driver
-            await self._pool.release(driver)
+                if not raw.is_closed():
+                    return raw
+            await self._pool.release(raw)
         await self._pool  # initializes the pool the first time
         self._waiting += 1
         began = time.perf_counter()
@@ -359,11 +359,11 @@ class Database(Executor):
             self._waiting -= 1
             self._on_wait(time.perf_counter() - began)
 
-    async def _release(self, driver: PoolConnectionProxy) -> None:
+    async def _release(self, raw: PoolConnectionProxy) -> None:
         if self._waiting or self._closing:
-            await self._pool.release(driver)
+            await self._pool.release(raw)
             return
-        self._idle.append(driver)
+        self._idle.append(raw)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._release_idle)
 
@@ -372,12 +372,12 @@ class Database(Executor):
         kept, self._idle = self._idle, []
         self._returned = asyncio.gather(*map(self._pool.release, kept), return_exceptions=True)
 
-    async def _release_failed(self, driver: PoolConnectionProxy, error: BaseException) -> None:
+    async def _release_failed(self, raw: PoolConnectionProxy, error: BaseException) -> None:
         """Release a connection whose use ended in an error. Raises StoreUnavailable if a retry may cure it."""
         if isinstance(error, UNREACHABLE):
             with suppress(asyncpg.InterfaceError):  # the pool has noticed already
-                driver.terminate()  # it may not be known as closed yet, and must not be lent again
-        await self._pool.release(driver)
+                raw.terminate()  # it may not be known as closed yet, and must not be lent again
+        await self._pool.release(raw)
         self._translate(error)
 
     def _translate(self, error: BaseException) -> None:

@@ -26,6 +26,7 @@ from app.store.rows import (
     WITHOUT_BODIES,
     StoredEvent,
     decode_events,
+    parameters,
     stored_event,
 )
 
@@ -41,7 +42,7 @@ class SessionLog:
     @property
     def ancestors(self) -> tuple[UUID, ...]:
         """The ancestors known to share events with this session, oldest first."""
-        return tuple(part.session_id for part in self.shared or ())
+        return tuple(segment.session_id for segment in self.shared or ())
 
     @property
     def shared_to(self) -> int:
@@ -72,7 +73,8 @@ async def segments(connection: Executor, log: SessionLog, head: int = SEQ_MAX) -
 
 async def owner(connection: Executor, log: SessionLog, seq: int) -> UUID:
     """Return the session under which an event is stored, or would be stored."""
-    return next((part.session_id for part in await segments(connection, log) if seq <= part.to_seq), log.session_id)
+    found = await segments(connection, log)
+    return next((one.session_id for one in found if seq <= one.to_seq), log.session_id)
 
 
 RANGE: Final = "SELECT {columns} FROM events WHERE session_id = :session_id AND seq BETWEEN :first AND :last"
@@ -96,17 +98,17 @@ async def read(
     others = {seq for seq in seqs if not first <= seq <= last}
     lowest = min((*others, first) if first <= last else others, default=SEQ_MAX)
     own = Segment(log.session_id, log.shared_to + 1, SEQ_MAX)
-    found = await _part(connection, own, columns, first, last, others, values)
+    found = await _read_segment(connection, own, columns, first, last, others, values)
     if log.shared is None and lowest < SEQ_MAX and (not found or found[0]["seq"] > lowest):
         log = await with_segments(connection, log)
     for segment in reversed(log.shared or ()):
-        found = [*await _part(connection, segment, columns, first, last, others, values), *found]
+        found = [*await _read_segment(connection, segment, columns, first, last, others, values), *found]
     return found
 
 
-async def _part(
+async def _read_segment(
     connection: Executor,
-    part: Segment,
+    segment: Segment,
     columns: str,
     first: int,
     last: int,
@@ -114,13 +116,13 @@ async def _part(
     values: Mapping[str, object],
 ) -> list[asyncpg.Record]:
     """Return the rows of a `read` that are stored under one session."""
-    low, high = max(first, part.from_seq), min(last, part.to_seq)
-    seqs = sorted(seq for seq in others if part.from_seq <= seq <= part.to_seq)
+    low, high = max(first, segment.from_seq), min(last, segment.to_seq)
+    seqs = sorted(seq for seq in others if segment.from_seq <= seq <= segment.to_seq)
     if low > high and not seqs:
         return []
     sql = f"{READ if seqs else RANGE} ORDER BY seq".format(columns=columns)
     named = {"seqs": seqs, **values} if seqs else values
-    return list(await connection.fetch(sql, session_id=part.session_id, first=low, last=high, **named))
+    return list(await connection.fetch(sql, session_id=segment.session_id, first=low, last=high, **named))
 
 
 async def events(
@@ -195,33 +197,31 @@ _OLDEST: Final = (
 )
 
 
-async def oldest(connection: Executor, log: SessionLog, after: int, tokens: int, most: int) -> tuple[Event, ...]:
-    """Return the first events after `after`: about `tokens` tokens, at least one event, at most `most`."""
+async def oldest(connection: Executor, log: SessionLog, after: int, tokens: int, limit: int) -> tuple[Event, ...]:
+    """Return the first events after `after`: about `tokens` tokens, at least one event, at most `limit`."""
     log = await with_segments(connection, log)
     before = await shared_tokens(connection, log, after)
     if after < log.shared_to:
         stop = await first_seq_over(connection, await segments(connection, log), before + tokens) or SEQ_MAX
-        return await events(connection, log, after + 1, min(max(stop - 1, after + 1), after + most))
+        return await events(connection, log, after + 1, min(max(stop - 1, after + 1), after + limit))
     rows = await connection.fetch(
-        _OLDEST, session_id=log.session_id, after=after, tokens=tokens, shared_tokens=before, limit=most
+        _OLDEST, session_id=log.session_id, after=after, tokens=tokens, shared_tokens=before, limit=limit
     )
     return await decode_events(rows)
 
 
 _TOOL_CALLS: Final = (
     f"SELECT {EVENT_COLUMNS.removesuffix('body')} CASE WHEN type = 'tool.call' THEN body END FROM events "
-    "WHERE session_id = :session_id AND seq BETWEEN :first AND :last "
+    "WHERE session_id = :session_id AND seq BETWEEN :from_seq AND :to_seq "
     "AND (type = 'tool.call' OR type = 'tool.result' AND is_error) ORDER BY seq DESC LIMIT :limit"
 )
 
 
-async def tool_calls(connection: Executor, log: SessionLog, first: int, last: int, most: int) -> tuple[Event, ...]:
-    """Return the newest tool calls and errors among the events first..last, at most `most`; errors without bodies."""
+async def tool_calls(connection: Executor, log: SessionLog, first: int, last: int, limit: int) -> tuple[Event, ...]:
+    """Return the newest tool calls and errors among the events first..last, at most `limit`; errors without bodies."""
     found: tuple[Event, ...] = ()
-    for part in reversed(clip(await segments(connection, log), first, last)):
-        rows = await connection.fetch(
-            _TOOL_CALLS, session_id=part.session_id, first=part.from_seq, last=part.to_seq, limit=most - len(found)
-        )
+    for segment in reversed(clip(await segments(connection, log), first, last)):
+        rows = await connection.fetch(_TOOL_CALLS, **parameters(segment), limit=limit - len(found))
         found = (*await decode_events(rows[::-1]), *found)
     return found
 
@@ -234,7 +234,7 @@ async def stored(connection: Executor, log: SessionLog, after: int, limit: int) 
 
 SCAN_MAX: Final = 10_000
 _OF_KIND: Final = (
-    f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session_id AND seq BETWEEN :first AND :last "
+    f"SELECT {STORED_COLUMNS} FROM events WHERE session_id = :session_id AND seq BETWEEN :from_seq AND :to_seq "
     "AND (:type::text IS NULL OR type = :type) AND (:author::text IS NULL OR author = :author) "
     "ORDER BY seq LIMIT :limit"
 )
@@ -245,15 +245,9 @@ async def by_type_or_author(
 ) -> list[StoredEvent]:
     """Return up to `limit` events of a type, an author or both among the SCAN_MAX events after `after`, in order."""
     found: list[StoredEvent] = []
-    for part in clip(await segments(connection, log), after + 1, after + SCAN_MAX):
+    for segment in clip(await segments(connection, log), after + 1, after + SCAN_MAX):
         rows = await connection.fetch(
-            _OF_KIND,
-            session_id=part.session_id,
-            first=part.from_seq,
-            last=part.to_seq,
-            type=kind,
-            author=author,
-            limit=limit - len(found),
+            _OF_KIND, **parameters(segment), type=kind, author=author, limit=limit - len(found)
         )
         found += [stored_event(tuple(row.values())) for row in rows]
         if len(found) == limit:
@@ -272,10 +266,10 @@ async def by_ids(
     """Return the events with these client ids, by id; without `own`, only events of ancestors."""
     log = await with_segments(connection, log)
     found: dict[str, StoredEvent] = {}
-    for part in reversed(await segments(connection, log, SEQ_MAX if own else log.shared_to)):
+    for segment in reversed(await segments(connection, log, SEQ_MAX if own else log.shared_to)):
         missing = [one for one in event_ids if one not in found]
-        rows = await connection.fetch(BY_IDS, session_id=part.session_id, event_ids=missing) if missing else ()
-        found |= {row["event_id"]: stored_event(tuple(row.values())) for row in rows if row["seq"] <= part.to_seq}
+        rows = await connection.fetch(BY_IDS, session_id=segment.session_id, event_ids=missing) if missing else ()
+        found |= {row["event_id"]: stored_event(tuple(row.values())) for row in rows if row["seq"] <= segment.to_seq}
     return found
 
 
@@ -315,10 +309,10 @@ _BEYOND: Final = (
 
 
 async def first_seq_over(connection: Executor, parts: Segments, tokens: int) -> int | None:
-    """Return the first seq through which the log takes more than `tokens` tokens; None if the whole log does not."""
-    for part in parts:
-        row = await connection.fetchrow(_BEYOND, session_id=part.session_id, tokens=tokens)
-        if row is not None and row["seq"] <= part.to_seq:
+    """Return the first seq of `parts` at which the log's tokens so far exceed `tokens`; None if there is none."""
+    for segment in parts:
+        row = await connection.fetchrow(_BEYOND, session_id=segment.session_id, tokens=tokens)
+        if row is not None and row["seq"] <= segment.to_seq:
             return int(row["seq"])
     return None
 
@@ -336,10 +330,8 @@ async def turn_marks(
 ) -> Mapping[int, Sequence[TurnMark]]:
     """Return the marks, in order, of each of the turns first..last that has begun by `head`."""
     found: dict[int, list[TurnMark]] = {}
-    for part in await segments(connection, log, head):
-        rows = await connection.fetch(
-            _MARKS, session_id=part.session_id, first=first, last=last, from_seq=part.from_seq, to_seq=part.to_seq
-        )
+    for segment in await segments(connection, log, head):
+        rows = await connection.fetch(_MARKS, **parameters(segment), first=first, last=last)
         for row in rows:
             found.setdefault(row["turn"], []).append(TurnMark(row["seq"], EventType(row["type"]), row["turn_id"]))
     return {turn: sorted(found[turn], key=lambda mark: mark.seq) for turn in sorted(found)}
@@ -365,21 +357,22 @@ async def has_conversation(connection: Executor, log: SessionLog, after: int = 0
 
 
 async def _spoken(connection: Executor, parts: Segments) -> bool:
-    for part in parts:
-        row = await connection.fetchrow(_SPOKEN, session_id=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq)
+    for segment in parts:
+        row = await connection.fetchrow(_SPOKEN, **parameters(segment))
         if row is not None:
             return True
     return False
 
 
-async def prompts(connection: Executor, log: SessionLog, newest: int) -> list[int]:
-    """Return the seqs of the system prompts up to `newest` with no conversation between them and `newest`."""
-    if newest == 0:
+async def prompts(connection: Executor, log: SessionLog, system_seq: int) -> list[int]:
+    """Return the seqs of the system prompts in effect: the newest, at `system_seq`, and those before it without any
+    conversation in between."""
+    if system_seq == 0:
         return []
     found: list[int] = []
-    for part in reversed(await segments(connection, log, newest)):
-        rows = await connection.fetch(_PROMPTS, session_id=part.session_id, newest=part.to_seq)
+    for segment in reversed(await segments(connection, log, system_seq)):
+        rows = await connection.fetch(_PROMPTS, session_id=segment.session_id, newest=segment.to_seq)
         found += [row["seq"] for row in rows]
-        if part.from_seq > 1 and await _spoken(connection, (part,)):
+        if segment.from_seq > 1 and await _spoken(connection, (segment,)):
             break
     return sorted(found)

@@ -32,7 +32,7 @@ from app.store import event_log, sessions
 from app.store.engine import Connection, Executor
 from app.store.event_log import SessionLog, events, first_seq_over, log_of, prompts, segments, turn_and_tokens_at
 from app.store.ids import SessionRef, session_ref
-from app.store.rows import Row, event
+from app.store.rows import Row, event, parameters
 from app.store.sessions import SessionRow
 
 COPIED_OF_EPOCHS: Final = (
@@ -59,12 +59,12 @@ class Parent:
         return self.as_of.state.head
 
 
-async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | None) -> Parent:
+async def lock_parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | None) -> Parent:
     """Lock a session; return it as the parent of a fork at `at` (None: its head). Raises NotFound or InvalidRequest."""
-    return await parent_at(tx, await sessions.get_locked(tx, tenant_id, external_id), at)
+    return await as_parent(tx, await sessions.get_locked(tx, tenant_id, external_id), at)
 
 
-async def parent_at(tx: Connection, row: SessionRow, at: int | None) -> Parent:
+async def as_parent(tx: Connection, row: SessionRow, at: int | None) -> Parent:
     """Return a locked session as the parent of a fork at the seq `at` (None: its head). Raises InvalidRequest."""
     head = row.state.head
     if at is None or at == head:
@@ -85,11 +85,11 @@ ON CONFLICT DO NOTHING RETURNING session_id
 """
 
 
-async def create(tx: Connection, origin: Parent, external_id: str, metadata: Mapping[str, Json]) -> SessionRef | None:
+async def create(tx: Connection, parent: Parent, external_id: str, metadata: Mapping[str, Json]) -> SessionRef | None:
     """Store a fork with the decisions and redactions of its shared events; return its ids, None if the name exists."""
-    session, as_of = origin.session, origin.as_of
+    session, as_of = parent.session, parent.as_of
     ref = session_ref(session.tenant_id, external_id)
-    state, at, from_id = as_of.state, origin.at, session.session_id
+    state, at, from_id = as_of.state, parent.at, session.session_id
     calls = {call_id: {"seq": call.seq, "tool": call.tool} for call_id, call in state.open_calls.items()}
     decided = await tx.fetch(
         "SELECT seq, decision, action FROM visibility WHERE session_id = :session_id AND head <= :at "
@@ -123,8 +123,8 @@ async def create(tx: Connection, origin: Parent, external_id: str, metadata: Map
         decisions=max((one["decision"] for one in decided), default=0),
         redactions=len(erased),
         parent=session.external_id,
-        lineage_ids=[part.session_id for part in parts],
-        lineage_to=[part.to_seq for part in parts],
+        lineage_ids=[segment.session_id for segment in parts],
+        lineage_to=[segment.to_seq for segment in parts],
         outside_tokens=session.outside_tokens,
     )
     if made is not None:
@@ -163,15 +163,15 @@ def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]
     return sorted(pinned)
 
 
-async def copy_summaries(tx: Connection, origin: Parent, fork_id: UUID, covers: Mapping[UUID, UUID]) -> frozenset[UUID]:
+async def copy_summaries(tx: Connection, parent: Parent, fork_id: UUID, covers: Mapping[UUID, UUID]) -> frozenset[UUID]:
     """Copy the parent's summaries of the shared log to a fork, with the summaries that they were merged from. `covers`
     maps the parent's covers to the fork's. Returns the ids of the summaries that the fork can read."""
     rows = await tx.fetch(
         "SELECT id, cover_id, from_seq, to_seq, status = 'live' AS live FROM summaries WHERE session_id = :session_id "
         "AND to_seq <= :at AND status IN ('live', 'superseded') AND (text <> '' OR origin IS NOT NULL) "
         "AND cover_id = ANY(:covers) ORDER BY created_at, id",
-        session_id=origin.session.session_id,
-        at=origin.at,
+        session_id=parent.session.session_id,
+        at=parent.at,
         covers=list(covers),
     )
     live: set[UUID] = set()
@@ -179,7 +179,7 @@ async def copy_summaries(tx: Connection, origin: Parent, fork_id: UUID, covers: 
         candidates = [
             InheritableSummary(r["id"], r["from_seq"], r["to_seq"], r["live"]) for r in rows if r["cover_id"] == old
         ]
-        live |= {one.id for one in cover_at(candidates, origin.at)}
+        live |= {one.id for one in cover_at(candidates, parent.at)}
     wanted = {row["id"] for row in rows}
     await tx.execute(
         f"INSERT INTO summaries (session_id, cover_id, text, digest, usage, status, origin, {SUMMARY_COLUMNS}) "
@@ -188,17 +188,18 @@ async def copy_summaries(tx: Connection, origin: Parent, fork_id: UUID, covers: 
         "JOIN unnest(:covers::uuid[], :new_covers::uuid[]) AS m(old, new) ON m.old = cover_id "
         "WHERE session_id = :session_id AND id = ANY(:wanted) RETURNING 1",
         fork_id=fork_id,
-        session_id=origin.session.session_id,
+        session_id=parent.session.session_id,
         wanted=list(wanted),
         live=list(live),
         covers=list(covers),
         new_covers=list(covers.values()),
     )
+    # The cover of views without a filter has the session's own id (`core/memory/cover.cover_id`).
     covered = max((r["to_seq"] for r in rows if r["id"] in live and covers[r["cover_id"]] == fork_id), default=0)
     await tx.execute(
         "UPDATE sessions SET covered_tokens = :tokens WHERE session_id = :session_id",
         session_id=fork_id,
-        tokens=await event_log.tokens_through(tx, origin.session.log, covered),
+        tokens=await event_log.tokens_through(tx, parent.session.log, covered),
     )
     return frozenset(wanted)
 
@@ -221,11 +222,11 @@ RETURNING 1
 """
 
 
-async def copy_views(tx: Connection, origin: Parent, fork_id: UUID, readable: frozenset[UUID]) -> None:
+async def copy_views(tx: Connection, parent: Parent, fork_id: UUID, readable: frozenset[UUID]) -> None:
     """Copy the parent's views as of the fork, so that its first context begins with bytes in the provider's cache. A
     view whose epoch of that time names a summary that the fork cannot read is planned from scratch."""
-    from_id = origin.session.session_id
-    for view in await tx.fetch(_VIEWS, session_id=from_id, at=origin.at):
+    from_id = parent.session.session_id
+    for view in await tx.fetch(_VIEWS, session_id=from_id, at=parent.at):
         epoch = view["stands_at"]
         if epoch is not None and not readable.issuperset(view["folded"]):
             epoch = None
@@ -241,7 +242,7 @@ async def copy_views(tx: Connection, origin: Parent, fork_id: UUID, readable: fr
             )
             carry = view["carry_tokens"]
             if epoch != view["epoch"]:  # an estimate of the value that a call of that time would have recorded
-                tokens = await event_log.tokens_through(tx, origin.session.log, view["epoch_head"])
+                tokens = await event_log.tokens_through(tx, parent.session.log, view["epoch_head"])
                 carry = view["tokens_after"] - tokens
         await tx.execute(
             _VIEW,
@@ -267,7 +268,7 @@ class CutOff:
 PARALLEL_MAX: Final = 256
 _RESULTS: Final = (
     "SELECT seq, type, call_id, tool FROM events WHERE session_id = :session_id AND call_seq = ANY(:calls::bigint[]) "
-    "AND seq BETWEEN :first AND :last"
+    "AND seq BETWEEN :from_seq AND :to_seq"
 )
 
 
@@ -279,10 +280,8 @@ async def cut_off_events(connection: Executor, log: SessionLog, at: int, open_ca
     if following and following[0]["seq"] == at and following[0]["type"] in ("assistant.message", "tool.call"):
         found += takewhile(lambda row: row["type"] == "tool.call", following[1:])
     parts = clip(await event_log.segments(connection, log), at + 1, SEQ_MAX) if open_calls else ()
-    for part in parts:
-        found += await connection.fetch(
-            _RESULTS, session_id=part.session_id, calls=list(open_calls), first=part.from_seq, last=part.to_seq
-        )
+    for segment in parts:
+        found += await connection.fetch(_RESULTS, **parameters(segment), calls=list(open_calls))
     return [CutOff(*row.values()) for row in sorted(found, key=lambda row: int(row["seq"]))]
 
 
@@ -316,12 +315,8 @@ async def as_of_head(connection: Executor, log: SessionLog, head: int) -> AsOf:
     """Return the values of a session's row as of `head`, as if the session had stored its whole log itself."""
     turn, tokens = await turn_and_tokens_at(connection, log, head)
     marks: list[SharedEvent] = []
-    for part in await segments(connection, log, head):
-        rows = list(
-            await connection.fetch(
-                _AS_OF, session_id=part.session_id, from_seq=part.from_seq, to_seq=part.to_seq, last_turn=turn
-            )
-        )
+    for segment in await segments(connection, log, head):
+        rows = await connection.fetch(_AS_OF, **parameters(segment), last_turn=turn)
         marks += [SharedEvent(row["seq"], EventType(row["type"]), *list(row.values())[2:]) for row in rows]
     found = as_of(head, turn, tokens, marks)
     return replace(found, system_seqs=tuple(await prompts(connection, log, found.system_seq)))
@@ -337,10 +332,8 @@ AND seq BETWEEN :from_seq AND :to_seq"""
 async def _pairs(connection: Executor, parts: Segments, seqs: Sequence[int]) -> set[int]:
     """Return the seqs of the results of these calls, and of the calls of these results."""
     found: set[int] = set()
-    for part in parts if seqs else ():
-        rows = await connection.fetch(
-            _PAIRS, session_id=part.session_id, seqs=list(seqs), from_seq=part.from_seq, to_seq=part.to_seq
-        )
+    for segment in parts if seqs else ():
+        rows = await connection.fetch(_PAIRS, **parameters(segment), seqs=list(seqs))
         found |= {row["seq"] for row in rows}
     return found
 
@@ -367,8 +360,9 @@ async def ancestor_part(
 ) -> AncestorPart:
     """Return the ancestors' part of a fork's context, which the statement that loads a context does not read.
 
-    `row` is that statement's row, `kept` the older seqs that are shown, `anchors` those needed if later events are not
-    all read. Events at `bodiless` come without their bodies.
+    `row` is that statement's row. `kept` are older events that are always shown. `anchors`, and the calls and results
+    that belong to `pinned`, are added only if part of the log stays unread. Events at `bodiless` come without their
+    bodies.
     """
     own, head, log = row["events"], row["head"], log_of(row)
     parts = clip(log.shared or (), 1, head)
@@ -376,7 +370,8 @@ async def ancestor_part(
     turn, tokens = (
         (row["turn"], event(own[-1]).cum_tokens) if head > to_seq else await turn_and_tokens_at(connection, log, head)
     )
-    if head <= to_seq or first == to_seq + 1 > floor + 1:  # the token bound may reach into ancestors' events
+    bounded = first > floor + 1
+    if head <= to_seq or (bounded and first == to_seq + 1):  # the token bound may reach into ancestors' events
         start = await first_seq_over(connection, parts, tokens - bound_tokens) or to_seq + 1
         first = start if start > row["epoch_head"] + 1 else floor + 1
     seqs = {seq for seq in kept if seq < first}

@@ -17,7 +17,7 @@ CLOCKS_APART: Final = timedelta(hours=1)
 
 
 class SessionRef(NamedTuple):
-    """The key of a session's row (each line has one) and its tenant's id, by the names of the columns."""
+    """The key of a session's row (each line has one) and its tenant's id. The fields are named like the columns."""
 
     session_id: UUID
     tenant_id: UUID
@@ -43,7 +43,7 @@ def new_id() -> UUID:
 
 
 def overflow_run(call_id: UUID) -> UUID:
-    """Return the id of the compaction for a call that was refused as too long: one for its report and its retry."""
+    """Return the id of the compaction run for a call refused as too long; its report and its retry get the same id."""
     return uuid5(call_id, "overflow")
 
 

@@ -68,20 +68,20 @@ async def enqueue(connection: Executor, kind: str, id: UUID, payload: str) -> No
     )
 
 
-RUN_NOW: Final = (
+MAKE_DUE: Final = (
     "UPDATE pgqueuer SET execute_after = now() WHERE dedupe_key = :key AND status = 'queued' AND execute_after > now()"
 )
 
 
-async def run_now(connection: Executor, session_id: UUID) -> None:
-    """Run a session's compaction now if it waits for a provider."""
-    await connection.execute(RUN_NOW, key=f"compact:{session_id}")
+async def make_due(connection: Executor, session_id: UUID) -> None:
+    """Make a session's queued compaction due now, if it was delayed."""
+    await connection.execute(MAKE_DUE, key=f"compact:{session_id}")
 
 
 RELEASE: Final = "UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id"
 
 
-async def release_session(connection: Executor, job_id: int) -> None:
+async def release_key(connection: Executor, job_id: int) -> None:
     """Allow the next job of a session to be queued while this one, which is about to end, still runs."""
     await connection.execute(RELEASE, job_id=job_id)
 
@@ -149,8 +149,8 @@ BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """A piece of finished work: a summary, a delivery or a purge (`kind`), the model or rule that did it, its outcome,
-    and the time since it was due."""
+    """Finished work: its kind (summary, delivery or retention), the model or rule that did it, the outcome, and the
+    seconds since it was due."""
 
     kind: str
     maker: str

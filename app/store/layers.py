@@ -96,7 +96,7 @@ async def announced(tx: Connection, session_id: UUID, seq: int) -> Json:
     return None if row is None else texts.loads(row["body"]).get("content")
 
 
-async def forget(tx: Connection, session_id: UUID, content: Json) -> None:
+async def redact_announcements(tx: Connection, session_id: UUID, content: Json) -> None:
     """Erase the announcements with this content. The transaction must be a redaction of this session."""
     rows = await tx.fetch(
         "SELECT version, content FROM layers "

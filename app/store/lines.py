@@ -37,9 +37,9 @@ async def current_line(connection: Executor, tenant_id: UUID, name: str) -> str 
     return None if row is None else row["line"]
 
 
-async def set_current_line(tx: Connection, root: UUID, line: str | None) -> None:
+async def set_current_line(tx: Connection, root_id: UUID, line: str | None) -> None:
     """Make a line the session's current line; None is its first. The session must be locked."""
-    await tx.execute("UPDATE sessions SET line = :line WHERE session_id = :session_id", session_id=root, line=line)
+    await tx.execute("UPDATE sessions SET line = :line WHERE session_id = :session_id", session_id=root_id, line=line)
 
 
 LINE_KEYS: Final = (
@@ -110,19 +110,19 @@ async def page(database: Database, tenant_id: UUID, name: str, after: int, limit
     return [decode(LineRow, row) for row in rows]
 
 
-async def next_number(tx: Connection, root: UUID) -> int:
+async def next_number(tx: Connection, root_id: UUID) -> int:
     """Return the number of a session's next line. The session must be locked."""
-    row = await tx.fetchrow("SELECT max(number) AS most FROM sessions WHERE root = :session_id", session_id=root)
-    return 1 + ((row["most"] if row is not None else None) or 1)
+    row = await tx.fetchrow("SELECT max(number) AS newest FROM sessions WHERE root = :session_id", session_id=root_id)
+    return 1 + ((row["newest"] if row is not None else None) or 1)
 
 
-async def add(tx: Connection, session_id: UUID, root: UUID, number: int, tip: Tip) -> None:
+async def add(tx: Connection, session_id: UUID, root_id: UUID, number: int, tip: Tip) -> None:
     """Make a new row a line of a session."""
     await tx.execute(
         "UPDATE sessions SET root = :root, number = :number, chained_seq = :seq, chained = :chained, chain_tip = :hash "
         "WHERE session_id = :session_id",
         session_id=session_id,
-        root=root,
+        root=root_id,
         number=number,
         seq=tip.seq,
         chained=tip.number,
@@ -136,7 +136,7 @@ HASH_ON_LOOP_CHARS: Final = 64 * 1024
 """Limits of events, and of characters of their text, hashed on the event loop; more are hashed in a thread."""
 
 
-async def extend_chain(tx: Connection, root: UUID, row: SessionRow) -> SessionRow:
+async def extend_chain(tx: Connection, root_id: UUID, row: SessionRow) -> SessionRow:
     """Extend the chain of a locked line to its head, and return the line with its new tip."""
     while row.tip.seq < row.state.head:
         first = row.tip.seq + 1
@@ -146,7 +146,7 @@ async def extend_chain(tx: Connection, root: UUID, row: SessionRow) -> SessionRo
         small = len(rows) <= HASH_ON_LOOP_EVENTS and sum(map(len, bodies)) <= HASH_ON_LOOP_CHARS
         found = _links(bodies, row.tip.hash) if small else await asyncio.to_thread(_links, bodies, row.tip.hash)
         seqs = [rows[link.place]["seq"] for link in found]
-        row = await add_links(tx, root, row, seqs, [link.hash for link in found], last)
+        row = await add_links(tx, root_id, row, seqs, [link.hash for link in found], last)
     return row
 
 
@@ -167,13 +167,13 @@ ADD_AND_EXTEND: Final = f"WITH added AS ({ADD_LINKS}) {EXTEND_CHAIN}"
 
 
 async def add_links(
-    tx: Connection, root: UUID, row: SessionRow, seqs: Sequence[int], hashes: Sequence[bytes], head: int
+    tx: Connection, root_id: UUID, row: SessionRow, seqs: Sequence[int], hashes: Sequence[bytes], head: int
 ) -> SessionRow:
     """Add the newest links of a line, which chain it up to `head`; return the line with its new tip."""
     tip = Tip(head, row.tip.number + len(seqs), hashes[-1] if hashes else row.tip.hash)
     await tx.execute(
         ADD_AND_EXTEND,
-        session_id=root,
+        session_id=root_id,
         line_session_id=row.session_id,
         number=row.tip.number,
         seqs=list(seqs),
@@ -186,8 +186,8 @@ async def add_links(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An event of a line, with the number of the conversation's events up to it."""
+class ChainEnd:
+    """The event with which a stored conversation ends: its line, its seq, and the number of events up to it."""
 
     line: UUID
     seq: int
@@ -201,29 +201,29 @@ LONGEST: Final = (
 )
 
 
-async def find_longest_chain(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequence[Found]:
-    """Return where the longest of the conversations with these hashes ends; empty if none is found."""
-    rows = await tx.fetch(LONGEST, session_id=root, hashes=list(hashes))
-    return [Found(row["line"], row["seq"], row["number"]) for row in rows]
+async def find_longest_chain(tx: Connection, root_id: UUID, hashes: Sequence[bytes]) -> Sequence[ChainEnd]:
+    """Return the ends of the longest stored conversation with one of these hashes, one for each line that has it."""
+    rows = await tx.fetch(LONGEST, session_id=root_id, hashes=list(hashes))
+    return [ChainEnd(row["line"], row["seq"], row["number"]) for row in rows]
 
 
-async def with_tip(tx: Connection, root: SessionRef, number: int, tip: bytes) -> SessionRow | None:
-    """Return the newest line of a session whose chain ends with this hash, locked; None if there is none."""
+async def with_tip(tx: Connection, root_ref: SessionRef, number: int, hash: bytes) -> SessionRow | None:
+    """Return the newest line whose chain of `number` events ends with this hash, locked; None if there is none."""
     row = await tx.fetchrow(
         f"SELECT external_id FROM sessions WHERE session_id IN ({LINE_KEYS}) "
-        "AND chained = :number AND chain_tip = :tip ORDER BY number DESC LIMIT 1",
-        **root._asdict(),
-        number=number,
-        tip=tip,
+        "AND chained = :chained AND chain_tip = :hash ORDER BY number DESC LIMIT 1",
+        **root_ref._asdict(),
+        chained=number,
+        hash=hash,
     )
-    return None if row is None else await sessions.get_locked(tx, root.tenant_id, row["external_id"])
+    return None if row is None else await sessions.get_locked(tx, root_ref.tenant_id, row["external_id"])
 
 
-async def unchained_lines(tx: Connection, root: SessionRef) -> list[str]:
+async def unchained_lines(tx: Connection, root_ref: SessionRef) -> list[str]:
     """Return the names of a session's lines that are not chained up to their heads, oldest first."""
     rows = await tx.fetch(
         f"SELECT external_id FROM sessions WHERE session_id IN ({LINE_KEYS}) AND chained_seq < head ORDER BY number",
-        **root._asdict(),
+        **root_ref._asdict(),
     )
     return [row["external_id"] for row in rows]
 
@@ -238,30 +238,30 @@ async def tip_at(tx: Connection, root: SessionRow, row: SessionRow, seq: int) ->
     """Return the tip of a line's chain when its head was `seq`, from the links stored so far."""
     if seq >= row.tip.seq:
         return row.tip
-    most = seq
+    to_seq = seq
     async for line in _line_and_parents(tx, root, row):
-        found = await tx.fetchrow(TIP, session_id=root.session_id, line=line.session_id, seq=most)
+        found = await tx.fetchrow(TIP, session_id=root.session_id, line=line.session_id, seq=to_seq)
         if found is not None:
             return Tip(seq, found["number"], bytes(found["hash"]))
-        most = min(most, line.parent[1]) if line.parent else 0
+        to_seq = min(to_seq, line.parent[1]) if line.parent else 0
     return Tip(seq)
 
 
 async def chained_seqs(tx: Connection, root: SessionRow, row: SessionRow) -> list[int]:
     """Return the seqs of the chained events of a line, in order."""
     found: list[int] = []
-    most = row.tip.number
+    to_number = row.tip.number
     async for line in _line_and_parents(tx, root, row):
         rows = await tx.fetch(
-            "SELECT seq, number FROM chain WHERE session_id = :session_id AND line = :line AND number <= :most "
+            "SELECT seq, number FROM chain WHERE session_id = :session_id AND line = :line AND number <= :to_number "
             "ORDER BY seq",
             session_id=root.session_id,
             line=line.session_id,
-            most=most,
+            to_number=to_number,
         )
         found = [*(one["seq"] for one in rows), *found]
-        most = rows[0]["number"] - 1 if rows else most
-        if not most:
+        to_number = rows[0]["number"] - 1 if rows else to_number
+        if not to_number:
             break
     return found
 

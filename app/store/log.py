@@ -134,9 +134,9 @@ APPEND_WITH_KEY: Final = APPEND.replace(
 
 @dataclass(frozen=True, slots=True)
 class CompactionTrigger:
-    """The condition on which an append queues a compaction. The main view's tokens are at least `ratio` (None: never)
-    of its target (of `target` before its first context), and those without a summary at least what stays verbatim plus
-    the smallest part worth a summary (`readiness`)."""
+    """The condition on which an append queues a compaction. Both must hold: the main view's next context has at least
+    `ratio` of its target (None: never; `target` is used before its first context), and the tokens not yet summarized
+    exceed the part that stays verbatim by at least the minimum for a summary (`readiness`)."""
 
     ratio: float | None
     target: int
@@ -247,7 +247,7 @@ def _last(batch: Batch, kind: EventType) -> int | None:
     return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
 
 
-async def redact(tx: Connection, session_id: UUID, seq: int) -> Literal["erased", "was_erased", "missing"]:
+async def redact_event(tx: Connection, session_id: UUID, seq: int) -> Literal["erased", "was_erased", "missing"]:
     """Erase an event's content, but not its links to others. The session must be locked by this transaction."""
     row = await tx.fetchrow(
         "SELECT body, EXISTS (SELECT FROM redactions WHERE session_id = :session_id AND seq = :seq) AS erased "

@@ -38,7 +38,7 @@ class DatabaseBehind(Exception):
 
 
 class UnknownRevision(Exception):
-    """The database has no such earlier schema."""
+    """The database cannot be downgraded to this schema."""
 
 
 class PostgresTooOld(Exception):
@@ -50,7 +50,7 @@ class MigrationFailed(Exception):
 
 
 async def upgrade(url: str) -> None:
-    """Migrate to the newest revision. Raises DatabaseTooNew, PostgresTooOld or MigrationFailed, changing nothing."""
+    """Migrate to the newest schema. Raises DatabaseTooNew, PostgresTooOld or MigrationFailed, changing nothing."""
     connection = await connect(url)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # until the connection is closed
@@ -76,7 +76,7 @@ async def downgrade(url: str, revision: str) -> None:
 
 
 async def check(url: str) -> None:
-    """Raise DatabaseTooNew, DatabaseBehind or PostgresTooOld unless the database is at this code's revision."""
+    """Raise DatabaseTooNew, DatabaseBehind or PostgresTooOld unless the database is at this code's schema."""
     connection = await connect(url)
     try:
         current = await _current(connection)
@@ -87,7 +87,7 @@ async def check(url: str) -> None:
 
 
 def revisions() -> list[str]:
-    """Return all known revisions, oldest first, by the names of their files."""
+    """Return all known schemas, oldest first, by the names of their files."""
     return sorted(found[1] for file in (_FOLDER / "versions").iterdir() if (found := _REVISION.fullmatch(file.name)))
 
 
@@ -155,7 +155,7 @@ def _migrate(connection: "Connection", way: Literal["upgrade", "downgrade"], rev
 
 
 async def _current(connection: asyncpg.Connection) -> str | None:
-    """Return the database's revision; None if it has none. Raises PostgresTooOld or DatabaseTooNew."""
+    """Return the database's schema; None if it has none. Raises PostgresTooOld or DatabaseTooNew."""
     version = int(await connection.fetchval("SHOW server_version_num"))
     if version // 10_000 < POSTGRES_MAJOR_MIN:
         raise PostgresTooOld(f"PostgreSQL {POSTGRES_MAJOR_MIN} or newer is needed, this is {version // 10_000}")
@@ -163,7 +163,7 @@ async def _current(connection: asyncpg.Connection) -> str | None:
         return None
     current: str | None = await connection.fetchval("SELECT version_num FROM alembic_version")
     if current is not None and current not in revisions():
-        raise DatabaseTooNew(f"the database is at revision {current!r}, which is newer than this version knows")
+        raise DatabaseTooNew(f"the database is at schema {current!r}, which is newer than this version knows")
     return current
 
 
@@ -201,6 +201,7 @@ async def check_owner(url: str) -> None:
     connection = await connect(url)
     try:
         if await connection.fetchval("SELECT bool_or(row_security_active(polrelid)) FROM pg_policy WHERE " + _OURS):
-            raise TenantIsolationError("every tenant's rows are read: use the login that migrates and owns the tables")
+            problem = "this login does not see every tenant's rows: use the login that migrates and owns the tables"
+            raise TenantIsolationError(problem)
     finally:
         await connection.close()

@@ -148,7 +148,7 @@ class OutcomeChanges(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The result of storing an outcome without locks.
+    """The result of `store_outcome_if_unchanged`.
 
     `created_at` is the time of the call's record, `at` that of this transaction and thus the calibration's new
     `updated_at`. `previous` is the view's call before, if any; `taught`: the calibration was stored.
@@ -169,7 +169,7 @@ async def store_outcome_locked(tx: Connection, ref: SessionRef, call_id: UUID, c
 async def store_outcome_if_unchanged(
     on: Executor, ref: SessionRef, call_id: UUID, changes: OutcomeChanges, before: ReportedView
 ) -> Stored | None:
-    """Store the outcome of a call and its changes, which include the view, without locks.
+    """Store the outcome of a call and its changes, which include the view, in one statement. No locks need be held.
 
     Returns None, with nothing stored, if the call has an outcome already or the stored view differs from `before`.
     """

@@ -71,8 +71,9 @@ def conditions(filters: SessionFilter, after: ListPosition | None) -> tuple[str,
 def scan_conditions(filters: SessionFilter, floor: ListPosition | None) -> tuple[str, dict[str, object]]:
     """Return the SQL of the other conditions, for sessions down to `floor`, and its parameters.
 
-    It selects all matching sessions and more; `SessionFilter.holds` decides. If a session's current line is another
-    row, which may be stored elsewhere, the session's own row has neither its model nor its metadata.
+    It selects all matching sessions and more; `SessionFilter.holds` decides. A session whose current line is another
+    row always passes: that row, which may be stored elsewhere, has the model and metadata to compare. Metadata of the
+    own row count as well.
     """
     sql, values = "", dict[str, object]()
     if floor is not None:

@@ -29,10 +29,11 @@ class SessionRow:
     """A session's row; `epoch`, `target` and `carry_tokens` are its main view's.
 
     `parent` of a fork is the parent's external id and the last shared seq. `outside_tokens` are the tokens that the
-    client sends in addition to the request. `decisions` and `redactions` are the numbers of visibility decisions and of
-    erased events. `system_seq`, `tools_seq`, `user_seqs` and `pinned_seqs` are the events that every context needs,
-    however old. `line` is the id of the session's current line, None if it is this one; `root` of a further line is the
-    key of the session's own row. `tip` is the end of the line's hash chain.
+    client sends in addition to the request. `decisions` is the number of the newest request that decided on visibility,
+    `redactions` the count of erased events. `system_seq`, `tools_seq`, `user_seqs` and `pinned_seqs` are the events
+    that every context needs, however old. `carry_tokens` are the tokens of the context that opened the epoch less those
+    of the log then; added to the log's tokens they estimate the next context. `line` is the id of the current line,
+    None if it is this one; `root` of a further line is the key of the session's own row. `tip` ends the hash chain.
     """
 
     session_id: UUID
@@ -131,15 +132,15 @@ async def name_of(database: Database, ref: SessionRef) -> str:
     return str(row["external_id"])
 
 
-async def count(tx: Connection, tenant_id: UUID, most: int) -> int:
-    """Count a tenant's sessions, up to `most`; all lines of a session count as one. Other transactions that count them
+async def count(tx: Connection, tenant_id: UUID, limit: int) -> int:
+    """Count a tenant's sessions, up to `limit`; all lines of a session count as one. Other transactions that count them
     wait for this one to end, so that each sees the sessions created before it."""
     await tx.execute("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))", key=f"sessions of {tenant_id}")
     row = await tx.fetchrow(
         "SELECT count(*) AS n FROM (SELECT 1 AS one FROM sessions "
         "WHERE tenant_id = :tenant_id AND root IS NULL LIMIT :limit) s",
         tenant_id=tenant_id,
-        limit=most,
+        limit=limit,
     )
     return 0 if row is None else int(row["n"])
 
@@ -155,12 +156,12 @@ async def page(
         row = await database.fetchrow(sql, **values)
         floor = None if row is None else (row["created_at"], row["session_id"])
     sql, values = listing(tenant_id, limit, after, filters, floor)
-    own = [_row(row) for row in await database.fetch(sql, **values)]
-    pairs = zip(own, await _with_current_lines(database, tenant_id, own), strict=True)
-    rows = [now for named, now in pairs if filters.holds(now.model, now.metadata, named.metadata)]
-    if len(rows) < len(own) == limit:
-        return rows, (own[-1].created_at, own[-1].session_id)
-    return rows, floor if len(own) < limit else None
+    listed = [_row(row) for row in await database.fetch(sql, **values)]
+    pairs = zip(listed, await _with_current_lines(database, tenant_id, listed), strict=True)
+    rows = [current for own, current in pairs if filters.holds(current.model, current.metadata, own.metadata)]
+    if len(rows) < len(listed) == limit:
+        return rows, (listed[-1].created_at, listed[-1].session_id)
+    return rows, floor if len(listed) < limit else None
 
 
 async def with_keys(database: Database, tenant_id: UUID, keys: Sequence[UUID]) -> list[SessionRow]:

@@ -1,4 +1,4 @@
-"""Reads of a compaction: a session and its views, its prefix, and its newest tool calls."""
+"""Reads that a compaction makes: a session and its views, its prompts and tools, its newest tool calls."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,25 +11,27 @@ from app.core import dataclass
 from app.core.assembly.inputs import BudgetFacts, ViewRow
 from app.core.log.event import Event
 from app.store import calibrations, event_log, visibility
-from app.store.compactions import BASIS_COLUMNS, CompactionBasis
+from app.store.compactions import DEMAND_COLUMNS, CompactionDemand
 from app.store.engine import Connection, Executor
 from app.store.event_log import SessionLog, log_of
 from app.store.ids import SessionRef
-from app.store.rows import decode
+from app.store.rows import decode, parameters
 from app.store.views import reported, settings
 
 EVENTS_MAX: Final = 20_000
 """Limit of the events read for one summary."""
 CALLS_MAX: Final = 500
-"""Limit of the calls and errors read to find modified files in the part of a log that is not read."""
+"""Limit of the tool calls and errors loaded from the part of a log whose other events are not loaded, to find modified
+files."""
 REQUESTS_MAX: Final = 2
-"""Limit of the first, and of the last, user messages of a turn that a summary repeats."""
+"""The number of a turn's first user messages, and of its last, that a summary repeats."""
 MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class ViewFacts(BudgetFacts):
-    """A view's settings (`row`, None before its first context) and its next budget's inputs, without `calibrations`."""
+    """The settings of a view (`row`; None before its first context), and the inputs of its next budget except
+    `calibrations`."""
 
     name: str
     row: ViewRow | None = None
@@ -39,8 +41,8 @@ class ViewFacts(BudgetFacts):
 class SessionFacts:
     """A session and its views, as a compaction needs them.
 
-    `context_tokens` estimates the main view's next context; `demand` is the state on which the need for compaction
-    depends. `decisions` and `redactions` are the numbers of visibility decisions and of erased events.
+    `context_tokens` estimates the main view's next context. `decisions` is the number of the newest request that
+    decided on visibility, `redactions` the count of erased events.
     """
 
     session_policy: tuple[str, int]
@@ -58,7 +60,7 @@ class SessionFacts:
     created_at: datetime
     log: SessionLog
     views: tuple[ViewFacts, ...]
-    demand: CompactionBasis
+    demand: CompactionDemand
 
     def view(self, name: str) -> ViewFacts:
         """Return a view; one without settings if it has had no context yet."""
@@ -77,7 +79,7 @@ async def facts(connection: Executor, ref: SessionRef) -> SessionFacts | None:
         "s.covered_tokens, s.decisions, s.redactions, s.system_seq, s.tools_seq, s.lineage_ids, s.lineage_to, "
         "s.outside_tokens, s.created_at, s.tokens + coalesce("
         "(SELECT carry_tokens FROM views WHERE session_id = :session_id AND view = :view), 0) "
-        f"AS context_tokens, {BASIS_COLUMNS} FROM sessions s "
+        f"AS context_tokens, {DEMAND_COLUMNS} FROM sessions s "
         "WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id",
         **ref._asdict(),
         view=MAIN,
@@ -96,12 +98,10 @@ async def facts(connection: Executor, ref: SessionRef) -> SessionFacts | None:
         session_policy=(row["policy_name"], row["policy_version"]),
         session_model=row["model"],
         turn=row["turns"],
-        system_seq=row["system_seq"] or 0,
-        tools_seq=row["tools_seq"] or 0,
         context_tokens=max(0, row["context_tokens"]),
         log=log_of(row),
         views=tuple(_view(one, row["outside_tokens"]) for one in views),
-        demand=decode(CompactionBasis, row),
+        demand=decode(CompactionDemand, row),
     )
 
 
@@ -160,11 +160,8 @@ _USER_MESSAGES: Final = " UNION ".join(
 async def _user_message_seqs(connection: Executor, log: SessionLog, turn: int, to_seq: int) -> Sequence[int]:
     """Return the seqs of the user's first and last REQUESTS_MAX messages of a turn, up to `to_seq`."""
     seqs: list[int] = []
-    for part in await event_log.segments(connection, log, to_seq):
-        first, last = part.from_seq, part.to_seq
-        rows = await connection.fetch(
-            _USER_MESSAGES, session_id=part.session_id, turn=turn, from_seq=first, to_seq=last, limit=REQUESTS_MAX
-        )
+    for segment in await event_log.segments(connection, log, to_seq):
+        rows = await connection.fetch(_USER_MESSAGES, **parameters(segment), turn=turn, limit=REQUESTS_MAX)
         seqs += [row["seq"] for row in rows]
     seqs.sort()
     return seqs if len(seqs) <= 2 * REQUESTS_MAX else [*seqs[:REQUESTS_MAX], *seqs[-REQUESTS_MAX:]]

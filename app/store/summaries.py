@@ -1,4 +1,4 @@
-"""Stored summaries. Their texts are only ever erased, and live summaries of a cover never overlap."""
+"""Stored summaries. Their texts never change, but redactions erase them; live ones of a cover never overlap."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

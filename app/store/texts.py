@@ -38,7 +38,7 @@ class ContentCipher(Protocol):
 
 
 class ContentCiphers:
-    """The ciphers of tenants' contents: none, so that contents are stored in plain text."""
+    """The default source of ciphers, which has none: contents are stored in plain text. A wing may replace it."""
 
     async def cipher(self, tenant_id: UUID) -> ContentCipher | None:
         """Return the cipher of a tenant's contents; None to store them in plain text.

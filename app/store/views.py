@@ -82,24 +82,24 @@ async def _as_of(
     connection: Executor, session_id: UUID, view: str, at: int
 ) -> tuple[int, Sequence[int], Sequence[int]]:
     """Return a view's epoch, anchors and pinned seqs as of the head `at`."""
-    known = await event_log.with_segments(connection, SessionLog(session_id))
-    log = await forks.as_of_head(connection, known, at) if known.shared else None
+    log = await event_log.with_segments(connection, SessionLog(session_id))
+    fork_state = await forks.as_of_head(connection, log, at) if log.shared else None
     row = await connection.fetchrow(
-        view_reads.AS_OF, session_id=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
+        view_reads.AS_OF, session_id=session_id, view=view, at=at, pinned=fork_state.pinned_seqs if fork_state else ()
     )
     epoch, pinned = (row["epoch"] or 0, row["pinned"]) if row else (0, [])
-    found = log.anchors if log else row["anchors"] if row else ()
-    return epoch, [*(seq for seq in found if seq), *pinned], pinned
+    anchors = fork_state.anchors if fork_state else row["anchors"] if row else ()
+    return epoch, [*(seq for seq in anchors if seq), *pinned], pinned
 
 
 async def _read_older(
-    connection: Executor, row: Row, state: Frontier, decided: Sequence[NewestDecision]
+    connection: Executor, row: Row, frontier: Frontier, decided: Sequence[NewestDecision]
 ) -> tuple[Event, ...]:
     """Read the part of a long tail that LOAD leaves out, page by page."""
     own = SessionLog(row["session_id"], shared=())
     pinned = frozenset(row["pinned"])
     shown = pinned.union(one.seq for one in decided if not one.hidden)
-    bodiless = [stub.seq for stub in state.stubs if not stub.chars and stub.seq not in shown]
+    bodiless = [stub.seq for stub in frontier.stubs if not stub.chars and stub.seq not in shown]
     found: list[Event] = []
     for first in range(row["first"], row["apart_to"] + 1, view_reads.EVENTS_PER_READ):
         last = min(first + view_reads.EVENTS_PER_READ - 1, row["apart_to"])
@@ -112,7 +112,7 @@ async def _with_shared(
     connection: Executor, view: str, row: Row, loaded: LoadedView, at: int | None, bound_tokens: int
 ) -> LoadedView:
     """Return a fork's loaded view with the events, decisions and last call that it shares with its ancestors."""
-    state, session_id = loaded.frontier, loaded.session_id
+    frontier, session_id = loaded.frontier, loaded.session_id
     shared_to = min(row["lineage_to"][-1], loaded.head)
     decided: tuple[NewestDecision, ...] = ()
     if row["decisions"]:
@@ -125,10 +125,10 @@ async def _with_shared(
         connection,
         row,
         bound_tokens=bound_tokens,
-        kept=state.kept,
+        kept=frontier.kept,
         anchors=anchors,
         pinned=loaded.pinned if at is None else (),
-        bodiless=[stub.seq for stub in state.stubs if not stub.chars and stub.seq not in shown],
+        bodiless=[stub.seq for stub in frontier.stubs if not stub.chars and stub.seq not in shown],
     )
     read = {one.seq for one in tail.events}
     decided = (*(one for one in decided if one.seq in read), *loaded.decided)
@@ -289,7 +289,7 @@ async def reset_plans(tx: Connection, session_id: UUID) -> None:
     )
 
 
-async def clear_quotes(tx: Connection, session_id: UUID, seq: int) -> None:
+async def redact_quotes(tx: Connection, session_id: UUID, seq: int) -> None:
     """Erase the quotes of an event from the session's epochs. The transaction must be a redaction of this session."""
     rows = await tx.fetch(
         "SELECT view, epoch, frontier FROM epochs WHERE session_id = :session_id AND (frontier::jsonb "

@@ -42,7 +42,7 @@ async def until(connection: Executor, session_id: UUID, head: int, to_seq: int) 
 
 
 async def record(tx: Connection, session: SessionRow, decisions: Sequence[VisibilityDecision]) -> None:
-    """Store the next decisions of a session and apply the pins among them. `session` must be its locked row."""
+    """Store one request's decisions under the next number, and apply the pins among them. `session` must be locked."""
     number = session.decisions + 1
     await tx.execute(
         "INSERT INTO visibility (session_id, tenant_id, decision, head, action, seq, replacement, path) "
@@ -67,7 +67,7 @@ async def record(tx: Connection, session: SessionRow, decisions: Sequence[Visibi
     )
 
 
-async def forget(tx: Connection, session_id: UUID, seq: int) -> None:
+async def redact_decisions(tx: Connection, session_id: UUID, seq: int) -> None:
     """Erase the replacements and paths of decisions about a redacted event, which may quote it."""
     await tx.execute(
         "UPDATE visibility SET replacement = NULL, path = NULL WHERE session_id = :session_id AND seq = :seq",

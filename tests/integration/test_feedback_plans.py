@@ -63,7 +63,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
     made = SimpleNamespace(call=call, inputs=SimpleNamespace(loaded=loaded), epoch=None)
     written = await explain(
         application,
-        calls.RECORD_CALL_IF_CURRENT,
+        calls.RECORD_CALL_IF_UNCHANGED,
         **calls._values(made, DEFAULT_TENANT),
         held_epoch=loaded.epoch,
         version=loaded.version,

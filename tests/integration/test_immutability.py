@@ -6,7 +6,7 @@ import asyncpg
 import httpx
 import pytest
 
-from app.store.deletion import erase
+from app.store.deletion import erase_session
 from app.store.engine import Database
 from app.store.ids import session_key
 from app.tenants import DEFAULT_TENANT
@@ -135,18 +135,18 @@ async def test_erasing_takes_one_session_with_all_that_derives_from_it(recorded:
     empty = sorted(table for table, number in before.items() if not number)
     assert not empty, f"no rows in {empty}: add a row to `record`"
     policies = await rows(recorded, "policies")
-    assert await erase(recorded, DEFAULT_TENANT, "a") == [session_key(DEFAULT_TENANT, "a")]
+    assert await erase_session(recorded, DEFAULT_TENANT, "a") == [session_key(DEFAULT_TENANT, "a")]
     assert set((await of_session(recorded, "a")).values()) == {0}
     assert await of_session(recorded, "b") == before
     assert await rows(recorded, "policies") == policies
 
 
 async def test_erasing_ends_with_its_transaction(recorded: Database) -> None:
-    assert await erase(recorded, DEFAULT_TENANT, "a") == [session_key(DEFAULT_TENANT, "a")]
+    assert await erase_session(recorded, DEFAULT_TENANT, "a") == [session_key(DEFAULT_TENANT, "a")]
     for _ in range(8):  # reaches every connection of the pool
         with pytest.raises(asyncpg.RestrictViolationError):
             await recorded.execute("DELETE FROM events")
-    assert await erase(recorded, DEFAULT_TENANT, "a") == []
+    assert await erase_session(recorded, DEFAULT_TENANT, "a") == []
 
 
 @pytest.mark.parametrize(

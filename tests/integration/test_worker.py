@@ -87,7 +87,7 @@ async def test_idempotency_keys_are_forgotten_after_a_day(client: httpx.AsyncCli
         assert (await append(client, key)).status_code == 201
     await age(database, ["old", "older"], "25 hours")
     await age(database, ["young"], "23 hours")
-    assert await deletion.purge_appends(database) == 2
+    assert await deletion.purge_idempotency_keys(database) == 2
     assert await stored_keys(database) == ["young"]
     assert (await append(client, "young")).status_code == 200
     assert (await append(client, "old")).status_code == 201
@@ -103,7 +103,7 @@ async def test_a_purge_larger_than_one_statement_by_two_workers_at_once(
         "SELECT session_id, key || n, tenant_id, request_sha256, answer, now() - interval '2 days' "
         "FROM appends, generate_series(1, 20) AS n"
     )
-    purged = await asyncio.gather(deletion.purge_appends(database), deletion.purge_appends(database))
+    purged = await asyncio.gather(deletion.purge_idempotency_keys(database), deletion.purge_idempotency_keys(database))
     assert sum(purged) == 20
     assert await stored_keys(database) == ["first"]
 
@@ -158,13 +158,13 @@ async def test_a_due_schedule_runs_once(
         return forgets[-1]
 
     async def purge(pool: Database) -> int:
-        runs.append(await deletion.purge_appends(pool))
+        runs.append(await deletion.purge_idempotency_keys(pool))
         purged.set()
         return runs[-1]
 
     assert (await append(client, "old")).status_code == 201
     await age(database, ["old"], "25 hours")
-    monkeypatch.setattr(worker, "purge_appends", purge)
+    monkeypatch.setattr(worker, "purge_idempotency_keys", purge)
     monkeypatch.setattr(worker, "purge_calls", forget)
     stop = asyncio.Event()
     first = asyncio.create_task(worker.run(database_url, stop))

@@ -27,7 +27,7 @@ from app.resources.summaries.requests import SummaryRequests
 from app.resources.summaries.service import Compaction
 from app.store import calls, compactions
 from app.store.answers import ResponseToStore
-from app.store.calls import NewAnswer
+from app.store.calls import NewResponse
 from app.store.engine import Connection, Database, Executor
 from app.store.ids import SessionRef, new_id
 from app.tokenizers import Counting
@@ -168,7 +168,7 @@ class Assembly:
         setting (`InputsLoader.continued`), or names a session that means another line by now; if a summary covers
         dropped events (`heals`); if the provider's cache may be cold or the budget requires a reduction, since there
         may be new summaries; and if nothing can be sent. That the database still has the state that was read is checked
-        by `store/calls.record_if_current`.
+        by `store/calls.record_if_unchanged`.
         """
         if held is None or not held.is_steady or resolved.head not in (None, held.loaded.head):
             return None
@@ -200,8 +200,8 @@ class Assembly:
             if span.is_recording:
                 _trace_plan(span, assembled)
         answer = ContextAnswer(resolved.row_name, assembled, loaded.compaction, reason_not_shown(assembled), held=True)
-        kept = await _new_answer(resolved, answer)
-        compaction = await calls.record_if_current(connection, resolved.tenant_id, assembled, cover, kept)
+        kept = await _new_response(resolved, answer)
+        compaction = await calls.record_if_unchanged(connection, resolved.tenant_id, assembled, cover, kept)
         if compaction is None:
             return None
         return MadeContext(answer if resolved.keep is not None else replace(answer, compaction=compaction), compaction)
@@ -233,7 +233,7 @@ class Assembly:
             # One transaction: the worker of a forced run reads from the call's record for which window to summarize.
             async with self._database.transaction() if resolved.request.force else nullcontext() as tx:
                 answer = await self._answer(tx, resolved, assembled, reason_of_wait)
-                new = await _new_answer(resolved, answer)
+                new = await _new_response(resolved, answer)
                 if not await calls.record(tx or connection, resolved.tenant_id, assembled, new):
                     continue
             planned = assembled.rendered.plan
@@ -292,5 +292,5 @@ def _trace_plan(span: TraceSpan, assembled: Assembled) -> None:
     )
 
 
-async def _new_answer(resolved: ResolvedRequest, answer: ContextAnswer) -> NewAnswer | None:
-    return None if resolved.keep is None else (resolved.keep.claim, await resolved.keep.answer(answer))
+async def _new_response(resolved: ResolvedRequest, answer: ContextAnswer) -> NewResponse | None:
+    return None if resolved.keep is None else (resolved.keep.claim, await resolved.keep.to_response(answer))

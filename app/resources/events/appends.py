@@ -175,7 +175,7 @@ async def find_original(tx: Connection, session_id: UUID, request: AppendRequest
     if before is not None and before.request_sha256 != request.request_sha256:
         # without the mark of `KeyClaim.for_append`, which no client has sent
         raise IdempotencyConflict.of_key((request.key or "").rstrip("\n"))
-    return None if before is None else AppendFacts(**before.answer)
+    return None if before is None else AppendFacts(**before.response)
 
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000

@@ -83,13 +83,13 @@ class Redaction:
                 raise OutsidePrefix(f"event {seq} is shared with sessions that this key may not access")
             refs = [session_ref(tenant_id, name) for name in sharing]
             announced = await layers.announced(tx, refs[0].session_id, seq)
-            done = await log.redact(tx, refs[0].session_id, seq)
+            done = await log.redact_event(tx, refs[0].session_id, seq)
             if done == "missing":
                 raise NotFound(f"session {address!r} has no event {seq}", session=address, seq=seq)
             for ref in refs if done == "erased" else ():
                 await _forget(tx, ref, seq, key_id)
                 if announced is not None:
-                    await layers.forget(tx, ref.session_id, announced)
+                    await layers.redact_announcements(tx, ref.session_id, announced)
         for ref in refs:
             self._view_cache.forget(ref.session_id)
 
@@ -97,9 +97,9 @@ class Redaction:
 async def _forget(tx: Connection, ref: SessionRef, seq: int, key_id: UUID | None) -> None:
     """Erase all data that a session has derived from an event, its own or a shared one."""
     await log.note_redaction(tx, ref, seq, key_id)
-    await views.clear_quotes(tx, ref.session_id, seq)
-    await deletion.forget_terms(tx, ref, seq)
-    await visibility.forget(tx, ref.session_id, seq)
+    await views.redact_quotes(tx, ref.session_id, seq)
+    await deletion.redact_terms(tx, ref, seq)
+    await visibility.redact_decisions(tx, ref.session_id, seq)
     holes = await summaries.invalidate(tx, ref.session_id, seq)
     await views.reset_plans(tx, ref.session_id)
     if holes:

@@ -120,7 +120,7 @@ class Feedback:
         async def record(ref: SessionRef) -> RecordedReport:
             made = await self._report_held(database, ref, call_id, report)
             if made is None and report.error is None and database.is_direct:
-                found = await audit.to_report(database, ref, call_id)
+                found = await audit.to_report(database, ref, call_id, lock=False)
                 if found is None:
                     raise _no_call(address, call_id)
                 made = await self._report_in_one_statement(database, ref, found, report)
@@ -148,7 +148,7 @@ class Feedback:
         self, tx: Connection, ref: SessionRef, address: str, call_id: UUID, report: Report
     ) -> RecordedReport:
         """Record a report with the call, its view and its model's calibration locked."""
-        found = await audit.to_report(tx, ref, call_id)
+        found = await audit.to_report(tx, ref, call_id, lock=True)
         if found is None:
             raise _no_call(address, call_id)
         if self._database.is_direct and (made := await self._report_in_one_statement(tx, ref, found, report)):
@@ -293,7 +293,7 @@ class Feedback:
     async def forget(self, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
         """Delete the calibrations of a model, an estimator, or all, but not what views learned; return their number."""
         self._models.clear()
-        return await calibrations.forget(self._database, tenant_id, model, estimator)
+        return await calibrations.delete(self._database, tenant_id, model, estimator)
 
     async def _call(self, ref: SessionRef, address: str, call_id: UUID) -> CallRow:
         call = await audit.find(self._database, ref, call_id)
@@ -364,7 +364,7 @@ class Feedback:
         if budget is not None:
             wanted = WaitingContext(call.view, budget.used_window, call.policy, tightened=True)
         async with self._database.transaction() as tx:
-            await compactions.schedule(tx, ref, overflow_run(call.call_id), REASON, wanted=wanted)
+            await compactions.schedule(tx, ref, overflow_run(call.call_id), REASON, context=wanted)
 
 
 def _model_key(ref: SessionRef, call: CallRecord) -> tuple[UUID, str | None, str]:

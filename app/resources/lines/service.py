@@ -66,7 +66,7 @@ class Forks:
         check_metadata(metadata)
         sessions.check_name(fork, "id")
         async with self._database.transaction() as tx:
-            origin = await forks.parent(tx, tenant_id, address, at)
+            origin = await forks.lock_parent(tx, tenant_id, address, at)
             created = await self.create(tx, origin, fork, metadata) is not None
             if created:
                 await deletion.admit_name(tx, tenant_id, fork, has_metadata=bool(metadata))
@@ -185,7 +185,7 @@ class Lines:
 
     async def branch(self, tx: Connection, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
         """Create a line with the log of another one up to `at`, and point the name at it; both must be locked."""
-        origin = await forks.parent_at(tx, row, at)
+        origin = await forks.as_parent(tx, row, at)
         tip = await lines.tip_at(tx, root, row, at)
 
         async def fork(line: str) -> SessionRef | None:

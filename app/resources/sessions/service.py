@@ -250,7 +250,7 @@ class Sessions:
 
         Raises NotFound, Conflict naming the forks if they must stay, or OutsidePrefix if a name lacks the `prefix`.
         """
-        erased = await deletion.erase(self._database, tenant_id, address, forks=forks, prefix=prefix)
+        erased = await deletion.erase_session(self._database, tenant_id, address, forks=forks, prefix=prefix)
         if not erased:
             raise NotFound(f"there is no session {address!r}", session=address)
         self._quota.note_erasure(tenant_id)

@@ -133,7 +133,7 @@ class SummaryRequests:
             id, reason, window = overflow_run(retry.call_id), "overflow", budget.used_window
         wanted = WaitingContext(request.view, window, settings.policy_ref, tightened=retry is not None)
         async with self._database.transaction() as tx:
-            await compactions.schedule(tx, ref, id, reason, wanted=wanted)
+            await compactions.schedule(tx, ref, id, reason, context=wanted)
         run = await self._runs.wait_for(ref.session_id, id, wait_ms)
         if run.state not in END_STATES:
             await self._compaction.run(ref, without_model=True)

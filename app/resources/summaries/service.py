@@ -33,7 +33,7 @@ from app.resources.summaries.summarizing import (
     written_summary,
 )
 from app.store import compactions, jobs, sessions, spans, summaries
-from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
+from app.store.compactions import CompactionDemand, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.ids import SessionRef, new_id
 from app.store.jobs import WorkDone
@@ -111,7 +111,7 @@ class Run:
     ids: list[UUID]
     wanted: tuple[WaitingContext, ...] = ()
     outcome: RunOutcome = NOTHING_DONE
-    demand: CompactionBasis | None = None
+    demand: CompactionDemand | None = None
     has_summarized: bool = False
     idle_tokens: int = 0
     begun_at: float = field(default_factory=time.monotonic)
@@ -162,7 +162,7 @@ class Compaction:
 
         Raises SummarizerUnavailable when a summarizer is unavailable; the run then stays scheduled.
         """
-        waiting = await compactions.waiting(self._database, ref.session_id)
+        waiting = await compactions.open_runs(self._database, ref.session_id)
         requested = any(one.reason in EXPLICIT_REASONS for one in waiting)
         focus = next((one.focus for one in waiting if one.focus), None)
         run = Run([one.id for one in waiting], tuple(one.context for one in waiting if one.context))

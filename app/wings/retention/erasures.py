@@ -224,7 +224,7 @@ class Erasures:
             counts: dict[str, Counter[str]] = {one: Counter() for one in names}
             for one in rows:
                 counts[session_of(one)].update(await store.counts(tx, session_ref(row.tenant_id, one)))
-            await deletion.delete(tx, row.tenant_id, rows)
+            await deletion.delete_locked(tx, row.tenant_id, rows)
             for one, own in counts.items():
                 await store.record_erased(tx, session_ref(row.tenant_id, one), row.id, own)
         return len(names)

@@ -125,7 +125,7 @@ class DataRetention:
             found = [rule for one in names if (rule := rules.expired_rule(lives[one], now)) is not None]
             if len(found) < len(names):
                 return []
-            await deletion.delete(tx, tenant_id, rows)
+            await deletion.delete_locked(tx, tenant_id, rows)
         return found
 
 

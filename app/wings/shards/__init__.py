@@ -7,7 +7,7 @@ from app.runtime.wing import Wing
 if TYPE_CHECKING:
     import typer
 
-    from app.store.driver import Driver, Placement
+    from app.store.driver import DriverConnection, Placement
     from app.store.engine import Database
 
 
@@ -15,19 +15,17 @@ SHARDS: Final = 32
 """The number of shards, unless another one is asked for."""
 
 
-async def is_distributed(driver: "Driver") -> bool:
+async def is_distributed(raw: "DriverConnection") -> bool:
     """Return whether the sessions of a database are in shards. Tables are distributed together, in one transaction."""
-    if await driver.fetchval("SELECT to_regclass('pg_dist_partition')") is None:
+    if await raw.fetchval("SELECT to_regclass('pg_dist_partition')") is None:
         return False
     return bool(
-        await driver.fetchval(
-            "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('sessions'))"
-        )
+        await raw.fetchval("SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('sessions'))")
     )
 
 
-async def _find_placement(driver: "Driver", database: "Database") -> "Placement | None":
-    if not await is_distributed(driver):
+async def _find_placement(raw: "DriverConnection", database: "Database") -> "Placement | None":
+    if not await is_distributed(raw):
         return None
     from app.wings.shards.placement import Shards
 

@@ -61,7 +61,7 @@ class Shards:
         self._others: Mapping[str, Callable[[Connection, str, str, Values], Awaitable[object]]] = {
             **dict.fromkeys((log.APPEND, log.APPEND_WITH_KEY), self._append),
             **dict.fromkeys((calls.RECORD_EPOCH, *calls.WITH_KEY.values()), self._record),
-            **dict.fromkeys((calls.RECORD_CALL_IF_CURRENT, calls.RECORD_EPOCH_IF_CURRENT), self._record),
+            **dict.fromkeys((calls.RECORD_CALL_IF_UNCHANGED, calls.RECORD_EPOCH_IF_UNCHANGED), self._record),
             **dict.fromkeys(statements.VIEWS, self._read_view),
             **dict.fromkeys((compactions.SCHEDULE, compactions.BEGIN, compactions.RESCHEDULE), change_runs),
             **dict.fromkeys((compactions.END, compactions.RETRY), change_runs),
@@ -151,7 +151,7 @@ class Shards:
         """Record a call in statements that each go to the session's shard, if the held view, if any, is current."""
         state = "none"
         if "held_epoch" in values:
-            row = await tx.fetchrow(statements.CHECK_CURRENT, **_parameters(statements.CHECK_CURRENT, values))
+            row = await tx.fetchrow(statements.IS_UNCHANGED, **_parameters(statements.IS_UNCHANGED, values))
             if row is None:
                 return None
             state = row["compaction"]
@@ -193,7 +193,7 @@ class Shards:
 
 
 _ON_QUEUE: Final = frozenset(
-    (jobs.QUEUES, jobs.RUN_NOW, jobs.RELEASE, jobs.QUEUED_SECONDS, jobs.STORE_TRACE, jobs.TRACE)
+    (jobs.QUEUES, jobs.MAKE_DUE, jobs.RELEASE, jobs.QUEUED_SECONDS, jobs.STORE_TRACE, jobs.TRACE)
 )
 """Statements about the workers' queue."""
 

@@ -42,8 +42,8 @@ APPEND_INSERT: Final = _replace_parts(
     },
 )
 
-CHECK_CURRENT: Final = f"SELECT {_replace_parts(calls.COMPACTION_COLUMN, {compactions.QUEUED: ''})} {calls.IF_CURRENT}"
-MOVE_VIEW: Final = _replace_parts(calls.MOVE, {":session_id": "s.session_id", " FROM there": f" {calls.IN_SESSION}"})
+IS_UNCHANGED: Final = f"SELECT {_replace_parts(calls.COMPACTION_COLUMN, {compactions.QUEUED: ''})} {calls.IF_UNCHANGED}"
+MOVE_VIEW: Final = _replace_parts(calls.MOVE, {":session_id": "s.session_id", " FROM allowed": f" {calls.IN_SESSION}"})
 OPEN_EPOCH: Final = f"INSERT INTO epochs ({calls.EPOCH_COLUMNS}) VALUES ({calls.EPOCH_VALUES})"
 
 OWN_CALL: Final = (
@@ -147,7 +147,7 @@ HOT: Final[Mapping[str, str]] = {
     "a view's last call": view_reads.LAST_CALL,
     "a view as of an earlier seq": view_reads.AS_OF,
     "a call": calls.RECORD_CALL,
-    "a held view: whether it is current": CHECK_CURRENT,
+    "a held view: whether it is current": IS_UNCHANGED,
     "an epoch: the view": MOVE_VIEW,
     "an epoch": OPEN_EPOCH,
     "events in order": f"{event_log.RANGE} ORDER BY seq".format(columns=EVENT_COLUMNS),

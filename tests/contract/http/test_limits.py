@@ -274,7 +274,7 @@ async def test_other_processes_sessions_count_immediately_and_their_erasures_wit
 
 async def sessions_erased(application: Database, name: str) -> None:
     """Erase a session as another process does, without telling any quota here."""
-    assert await deletion.erase(application, DEFAULT_TENANT, name)
+    assert await deletion.erase_session(application, DEFAULT_TENANT, name)
 
 
 @pytest.mark.parametrize("way", ["put", "events", "fork", "context"])

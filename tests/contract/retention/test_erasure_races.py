@@ -105,7 +105,7 @@ async def test_a_request_during_an_erasure_gets_no_server_error(
     with acting_for(DEFAULT_TENANT):
         async with application.transaction() as tx:
             names = await deletion.lock_family(tx, DEFAULT_TENANT, "s", lines=True)
-            await deletion.delete(tx, DEFAULT_TENANT, names)
+            await deletion.delete_locked(tx, DEFAULT_TENANT, names)
             asking = asyncio.create_task(client.request(method, url, json=body, headers=headers))
             async with asyncio.timeout(SECONDS_MAX):
                 while not asking.done() and not await count_waiting(database):

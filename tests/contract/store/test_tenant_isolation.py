@@ -286,7 +286,7 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         assert day is not None and await jobs.reserve_tokens(application, tenant_id, 1_000, 1_000) is None
         await jobs.settle_tokens(application, tenant_id, day, 100, 90)
     assert await layers.sweep(application) > 0
-    records = (deletion.purge_appends, deletion.purge_calls, webhooks.purge)
+    records = (deletion.purge_idempotency_keys, deletion.purge_calls, webhooks.purge)
     for purge in (*records, deletion.purge_job_log, deletion.purge_dead_jobs):
         await purge(application)
     await retain(application, database, tenant_id)
@@ -334,7 +334,7 @@ async def retain(application: Database, database: Database, tenant_id: UUID) -> 
             async with application.transaction() as tx:
                 assert (await erasures.counts(tx, own))["sessions"] == 1
                 await deletion._record_use(tx, own, datetime.now(UTC) + timedelta(days=1))
-                await deletion.delete(tx, tenant_id, ["s", "w"])
+                await deletion.delete_locked(tx, tenant_id, ["s", "w"])
                 raise RolledBack
 
 

@@ -213,7 +213,7 @@ def test_the_password_can_be_given_separately_from_the_addresses(url: str, read:
 
 
 def test_a_password_needs_a_user() -> None:
-    with pytest.raises(InvalidSetting, match="PALIMPSEST_DATABASE_URL names no user"):
+    with pytest.raises(InvalidSetting, match="PALIMPSEST_DATABASE_URL has no user name"):
         load(database_password="secret", database_url="postgresql://h/d")
 
 

@@ -38,7 +38,7 @@ def test_bodies_and_contents_are_read_as_text() -> None:
     [
         (statements.APPEND_MOVE, log.APPEND),
         (statements.APPEND_INSERT, log.APPEND),
-        (statements.CHECK_CURRENT, calls.RECORD_EPOCH_IF_CURRENT),
+        (statements.IS_UNCHANGED, calls.RECORD_EPOCH_IF_UNCHANGED),
         (statements.MOVE_VIEW, calls.RECORD_EPOCH),
         (statements.OPEN_EPOCH, calls.RECORD_EPOCH),
         (audit.LOCK_CALL, audit.LOCK),
