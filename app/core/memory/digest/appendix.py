@@ -140,7 +140,7 @@ TAGS: Final = (
 )
 """The sections of an appendix, in their order."""
 
-REMOVED: Final = " (removed)"
+REMOVED_MARK: Final = " (removed)"
 """The mark of a modified file that a command removed or moved away."""
 
 _TAG: Final = re.compile(rf"</?(?:{'|'.join(TAGS)})>", re.I)
@@ -309,7 +309,7 @@ def _modified(digest: Digest) -> Sequence[str]:
     """Return the modified files, the removed ones marked, sorted so that the likeliest to be used again comes last."""
     weights = dict(digest.identifiers)
     files = sorted(distinct_files(digest.files_modified), key=lambda path: weights.get(path, 0.0))
-    return [f"{path}{REMOVED}" if is_one_of(path, digest.files_removed) else path for path in files]
+    return [f"{path}{REMOVED_MARK}" if is_one_of(path, digest.files_removed) else path for path in files]
 
 
 def _search(search: Search) -> str:

@@ -123,69 +123,75 @@ class SpanBody:
     def __init__(
         self, events: Sequence[Event], previous_text: str, digest: Digest, measure: Measure, focus: str = ""
     ) -> None:
-        self._events, self._measure = events, measure
+        self._events, self._measure, self._digest = events, measure, digest
         previous = parse_sections(previous_text)
         self._messages = messages = _Messages(events, focus, previous)
         self._shares = _TALK if messages.is_talk else _WORK if digest.uses_files else _CASES
-        earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
-        has_beginning = any(not is_later(g.text) for g in earlier[GOAL]) if previous_text else not messages.begins_later
-        earlier[GOAL], users_before = requests_in(earlier[GOAL], earlier[USERS])
-        earlier[USERS], self._left_out = split_left_out(users_before)
-        notes = messages.notes
-        rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
-        work = SpanWork(events, previous_text, (*digest.files_modified, *digest.files_read))
-        self._nothing = UNDECIDED if _has_effect(digest) else NOTHING.rstrip(".")
+        self._earlier = earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
         # An earlier summary's sections on current state describe the time before this span.
         before = {heading: [] if events else earlier[heading] for heading in STATES}
-        earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
         # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
         past_lines = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
-        past = [(line.seq, line.text.removeprefix(BEFORE_LAST)) for line in past_lines]
-        reported = interleave(messages.done(), [*earlier[DONE], *finished_work(past)])
-        finished = [*reported, *work.done()] if digest.uses_files else interleave(work.done(), reported)
-        new, old = messages.decisions(), decisions(past, ())
-        decided = interleave(new, ranked_decisions([*earlier[DECISIONS], *old]))
-        findings = [one for one in interleave(new, old) if not (messages.is_talk or one.seq in messages.commit_seqs)]
-        observed = [one for one in findings if is_observation(one.text)]
-        planned = {
-            state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, RUNNING)
-        }
-        asks = _lines(digest.asks, messages.last_seq)
-        users = sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq)
-        said = messages.said([SectionLine(_REPORT_MARK.sub("", line.text), line.seq) for line in users])
-        self._said = [*said, *([] if said else asks)]
-        goal = _goal(earlier[GOAL], messages, asks, has_beginning=has_beginning)
-        asked = {line.text.removeprefix(LATER_REQUEST) for line in goal}
-        answered = [*messages.with_reports(), *(line for line in reversed(users) if _REPORT_MARK.search(line.text))]
-        self._answered = [line for line in answered if _REPORT_MARK.sub("", line.text) not in asked]
+        self._past = [(line.seq, line.text.removeprefix(BEFORE_LAST)) for line in past_lines]
+        work = SpanWork(events, previous_text, (*digest.files_modified, *digest.files_read))
+        failing = work.failing() or without_counts(before[BLOCKED])
+        notes, (decided, observed) = messages.notes, self._decided_and_observed()
+        planned = {state: _lines((s.text for s in digest.plan if s.state == state), 0) for state in (PENDING, RUNNING)}
+        dated_findings, carried = dated(observed, last_effect(events)), messages.context(earlier[CONTEXT])
         # In the order in which the sections choose: a sentence goes to the first section that takes it.
         self._candidates: Mapping[str, Sequence[SectionLine]] = {
-            GOAL: opening(earlier[GOAL], asks) if messages.is_talk else goal,
+            GOAL: self._divide_requests(is_whole=not previous_text),
             USERS: [],
-            CONSTRAINTS: rules,
-            BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED]), *messages.open_problems()],
+            CONSTRAINTS: [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]],
+            BLOCKED: [*failed_checks(digest.checks), *failing, *messages.open_problems()],
             NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
             IN_PROGRESS: [*planned[RUNNING], *(messages.open_calls or before[IN_PROGRESS])],
             LATEST: [],
-            DONE: finished,
-            DECISIONS: [*notes.decisions, *(line for line in decided if line not in observed)],
+            DONE: self._finished(work),
+            DECISIONS: [*notes.decisions, *decided],
             NEXT: messages.next_steps() or before[NEXT],
-            CONTEXT: [
-                *notes.structure,
-                *notes.others,
-                *dated(observed, last_effect(events)),
-                *messages.context(earlier[CONTEXT]),
-            ],
+            CONTEXT: [*notes.structure, *notes.others, *dated_findings, *carried],
         }
+
+    def _divide_requests(self, *, is_whole: bool) -> Sequence[SectionLine]:
+        """Return the candidates for the goal, and set the users' messages. `is_whole`: there is no earlier summary."""
+        earlier, messages = self._earlier, self._messages
+        has_beginning = not messages.begins_later if is_whole else any(not is_later(g.text) for g in earlier[GOAL])
+        requests, others = requests_in(earlier[GOAL], earlier[USERS])
+        others, self._left_out = split_left_out(others)
+        asks = _lines(self._digest.asks, messages.last_seq)
+        users = sorted([*requests[1:], *others], key=lambda line: line.seq)
+        bare = [SectionLine(_REPORT_MARK.sub("", line.text), line.seq) for line in users]
+        self._user_messages = [*bare, *messages.user_messages()] or asks
+        goal = _goal(requests, messages, asks, has_beginning=has_beginning)
+        shown = {line.text.removeprefix(LATER_REQUEST) for line in goal}
+        reported = [*messages.with_reports(), *(line for line in reversed(users) if _REPORT_MARK.search(line.text))]
+        self._with_reports = [line for line in reported if _REPORT_MARK.sub("", line.text) not in shown]
+        return opening(requests, asks) if messages.is_talk else goal
+
+    def _decided_and_observed(self) -> tuple[Sequence[SectionLine], Sequence[SectionLine]]:
+        """Return the decisions, and the findings without a choice, of the span and of earlier summaries."""
+        messages = self._messages
+        new, old = messages.decisions(), decisions(self._past, ())
+        decided = interleave(new, ranked_decisions([*self._earlier[DECISIONS], *old]))
+        findings = [one for one in interleave(new, old) if not (messages.is_talk or one.seq in messages.commit_seqs)]
+        observed = [one for one in findings if is_observation(one.text)]
+        return [line for line in decided if line not in observed], observed
+
+    def _finished(self, work: SpanWork) -> Sequence[SectionLine]:
+        """Return the lines on finished work: in a span with work on files the reports first."""
+        reported = [*without_counts(self._earlier[DONE]), *finished_work(self._past)]
+        reported = [*interleave(self._messages.done(), reported)]
+        return [*reported, *work.done()] if self._digest.uses_files else interleave(work.done(), reported)
 
     def write(self, max_tokens: int) -> str:
         """Write the body in at most `max_tokens` tokens. If not even the headings fit, it is cut off at its end."""
         messages, shares = self._messages, self._shares
         candidates = dict(self._candidates)
         if not messages.is_talk:
-            candidates[USERS] = _newest_first(self._said, shares[USERS] * max_tokens)
+            candidates[USERS] = _newest_first(self._user_messages, shares[USERS] * max_tokens)
             candidates[LATEST] = messages.latest(int(shares[LATEST] * max_tokens * TEXT_SHARE), self._measure)
-        late = {USERS: self._answered}
+        late = {USERS: self._with_reports}
         longer = {} if messages.is_talk else {LATEST: lambda tokens: messages.latest(tokens, self._measure)}
         sections = [
             Section(heading, lines, shares[heading], late.get(heading, ()), longer.get(heading))
@@ -194,7 +200,8 @@ class SpanBody:
         next(section for section in sections if section.heading == USERS).left_out = self._left_out
         spare = CONTEXT if messages.is_talk else USERS
         text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
-        only_called = f"{self._nothing}; called {_tools(self._events)}."
+        nothing = UNDECIDED if _has_effect(self._digest) else NOTHING.rstrip(".")
+        only_called = f"{nothing}; called {_tools(self._events)}."
         return only_called if text == NOTHING and self._events and self._measure(only_called) <= max_tokens else text
 
 
@@ -206,7 +213,7 @@ def _goal(
     If the conversation began before this part, the first is marked as a later request, or left out if it is an answer
     or a question.
     """
-    goal = goals(earlier, messages.said([])) or asks[:1]
+    goal = goals(earlier, messages.user_messages()) or asks[:1]
     if not goal or has_beginning:
         return goal
     first = [SectionLine(LATER_REQUEST + goal[0].text, goal[0].seq)] if is_task(goal[0].text) else []
@@ -272,10 +279,10 @@ class _Messages:
     def _sentences_of(self, texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
         return [sentence for seq, _ in texts for sentence in self._sentences[seq]][-CANDIDATES_MAX:]
 
-    def said(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
+    def user_messages(self) -> Sequence[SectionLine]:
         """Return the users' messages on one line each with the questions that they answer, oldest first."""
         lines = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
-        return [*earlier, *(SectionLine(with_question(words, asked), seq) for seq, words, asked in lines)]
+        return [SectionLine(with_question(words, asked), seq) for seq, words, asked in lines]
 
     def with_reports(self) -> Sequence[SectionLine]:
         """Return the users' short messages, newest first, each with a statement of the report that ended its turn.

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, zip_longest
 from typing import Final
 
@@ -21,11 +21,9 @@ USERS, LATEST = "## User Messages", "## Agent Messages at the End of This Part"
 PAST: Final = "## Past Agent Messages"
 """The heading under which `parse_sections` returns the latest messages of all summaries but the last."""
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
-HEADINGS: Final = (
-    *(GOAL, USERS, CONSTRAINTS, PROGRESS, DONE, IN_PROGRESS, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT, LATEST),
-)
-TURN_START_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
 PROGRESS_HEADINGS: Final = (DONE, IN_PROGRESS, NOT_STARTED, BLOCKED)
+HEADINGS: Final = (GOAL, USERS, CONSTRAINTS, PROGRESS, *PROGRESS_HEADINGS, DECISIONS, NEXT, CONTEXT, LATEST)
+TURN_START_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
 STATES: Final = frozenset({IN_PROGRESS, NOT_STARTED, BLOCKED, NEXT, LATEST})
 """Headings of sections that describe the state at a summary's end."""
 NOTHING: Final = "Nothing was decided or changed."
@@ -118,9 +116,8 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
         elif line in HEADINGS or line in TURN_START_HEADINGS:
             if line in HEADINGS and (heading not in HEADINGS or HEADINGS.index(line) <= HEADINGS.index(heading)):
                 past = [*found.get(PAST, ()), *found.get(LATEST, ())]
-                found = {name: without_counts(some) for name, some in found.items() if name not in STATES} | {
-                    PAST: past
-                }
+                found = {name: without_counts(some) for name, some in found.items() if name not in STATES}
+                found[PAST] = past
             heading = line
         elif heading and line and line != NONE and not line.startswith(NOTHINGS):
             found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), number - len(lines)))
@@ -190,16 +187,16 @@ def fill_sections(
     room -= LEFT_OUT_TOKENS * len(users)
     whole = room
     shares = max(1.0, sum(section.share for section in sections if section.candidates))
+    fill = partial(_fill, sections, measure, spare)
     for section in sections:
-        room -= _fill(section, sections, min(int(_share(section, whole, measure) / shares), room), measure, spare)
+        room -= fill(section, section.candidates, min(int(_share(section, whole, measure) / shares), room))
     for section in sections:
         if not section.chosen:
-            room -= _fill(section, sections, min(int(whole * LEAST_SHARE), room), measure, spare)
+            room -= fill(section, section.candidates, min(int(whole * LEAST_SHARE), room))
     for section in sorted(sections, key=lambda section: section.heading != spare):
-        room -= _fill(section, sections, room, measure, spare)
+        room -= fill(section, section.candidates, room)
     for section in sections:
-        section.candidates = section.fillers
-        room -= _fill(section, sections, room, measure, spare)
+        room -= fill(section, section.fillers, room)
     if room > whole * SPARE_SHARE:
         _lengthen(sections, room, measure)
     for section in users:
@@ -227,15 +224,17 @@ def _share(section: Section, whole: int, measure: Measure) -> int:
     return max(share, sum(lines))
 
 
-def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure, spare: str) -> int:
-    """Add the candidates that fit and return the tokens they take.
+def _fill(
+    sections: Sequence[Section], measure: Measure, spare: str, section: Section, lines: Sequence[SectionLine], room: int
+) -> int:
+    """Add the lines that fit to one of the sections and return the tokens they take.
 
     A line that does not fit loses its details; if it is the section's first, it is shortened. A line whose words are in
     a chosen line is left out; chosen lines whose words it contains are removed. A longer form of a shortened goal
     replaces it.
     """
     taken = 0
-    for line in section.candidates:
+    for line in lines:
         text = line.text
         if _is_covered(text, sections) or (section.heading in MESSAGES and _is_repeated(text, sections)):
             continue
@@ -245,19 +244,14 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             cost = measure(f"- {text}\n")
         first = not section.chosen and section.heading in (*SHORTENED, spare)
         if cost > room - taken and (first or text.startswith(LATER_REQUEST)):
-            others = section.candidates[1:GOALS] if first and section.heading == GOAL else ()
+            others = lines[1:GOALS] if first and section.heading == GOAL else ()
             kept = sum(measure(f"- {one.text}\n") for one in others)
             chars = len(text) * (room - taken - kept) // cost - 8
             text = _shortened(text, chars, section.heading) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
-        goal = next((one for one in sections if one.heading == GOAL), None)
-        at = _find_shortened_goal(text, goal.chosen) if goal and section.heading in MESSAGES else None
-        if goal is not None and at is not None:
-            mark = LATER_REQUEST if goal.chosen[at].text.startswith(LATER_REQUEST) else ""
-            cost += measure(mark) - measure(f"- {goal.chosen[at].text}\n")
-            if cost <= room - taken:
-                goal.chosen[at] = SectionLine(mark + text.removeprefix(mark), line.seq)
-                taken += cost
+        goals = [one for one in sections if one.heading == GOAL and section.heading in MESSAGES]
+        if (replaced := _replace_goal(SectionLine(text, line.seq), goals, room - taken, measure)) is not None:
+            taken += replaced
         elif cost <= room - taken:
             taken += cost - sum(measure(f"- {gone}\n") for gone in _remove_covered(text, sections))
             section.chosen.append(SectionLine(text, line.seq))
@@ -291,9 +285,17 @@ def _shortened(text: str, chars: int, heading: str) -> str:
     return mark + abridge_message(text.removeprefix(mark), chars - len(mark))
 
 
-def _find_shortened_goal(text: str, chosen: Sequence[SectionLine]) -> int | None:
-    """Return the index of the goal that is the same message, shortened more."""
-    return next((at for at, goal in enumerate(chosen) if _is_longer_form(text, goal.text)), None)
+def _replace_goal(line: SectionLine, goals: Sequence[Section], room: int, measure: Measure) -> int | None:
+    """Replace a goal by a longer form if it fits, and return the tokens added; None if the line is no such form."""
+    for section in goals:
+        for at, goal in enumerate(section.chosen):
+            if _is_longer_form(line.text, goal.text):
+                mark = LATER_REQUEST if goal.text.startswith(LATER_REQUEST) else ""
+                cost = measure(f"- {line.text}\n") + measure(mark) - measure(f"- {goal.text}\n")
+                if cost <= room:
+                    section.chosen[at] = SectionLine(mark + line.text.removeprefix(mark), line.seq)
+                return cost if cost <= room else 0
+    return None
 
 
 def _is_repeated(text: str, sections: Sequence[Section]) -> bool:
@@ -342,13 +344,10 @@ def _replaces(text: str, line: str, heading: str) -> bool:
 def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
     """Remove the chosen lines whose words the text contains, except the goal, and return them."""
     gone: list[str] = []
-    for section in sections:
-        if section.heading == GOAL:
-            continue
+    for section in (one for one in sections if one.heading != GOAL):
         kept = [line for line in section.chosen if not _replaces(text, line.text, section.heading)]
-        if len(kept) < len(section.chosen):
-            gone += [line.text for line in section.chosen if line not in kept]
-            section.chosen = kept
+        gone += [line.text for line in section.chosen if line not in kept]
+        section.chosen = kept
     return gone
 
 

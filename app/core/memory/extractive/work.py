@@ -13,7 +13,7 @@ from typing import Final
 
 from app.core.log.event import Event
 from app.core.log.events import Json
-from app.core.memory.digest.appendix import REMOVED
+from app.core.memory.digest.appendix import REMOVED_MARK
 from app.core.memory.digest.calls import CallWithResult, calls_in
 from app.core.memory.digest.commands import programs, removed_paths, replaced_paths, written_paths
 from app.core.memory.digest.files import (
@@ -228,7 +228,7 @@ class SpanWork:
 
     def _done_lines_of(self, previous: str) -> str:
         """Return the lines on finished work in one earlier summary, with its files named as in this one."""
-        listed = previous.partition("<modified-files>\n")[2].replace(f"{REMOVED}\n", "\n").splitlines()
+        listed = previous.partition("<modified-files>\n")[2].replace(f"{REMOVED_MARK}\n", "\n").splitlines()
 
         def renamed(told: re.Match[str]) -> str:
             found = [path for path in listed if path.endswith(f"/{told[2]}")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from app.core.memory.digest.appendix import FORMER_REQUESTS, REMOVED, REQUESTS, TAGS
+from app.core.memory.digest.appendix import FORMER_REQUESTS, REMOVED_MARK, REQUESTS, TAGS
 from app.core.memory.digest.calls import DELETED, OPEN, by_state, parse_tasks, unite_tasks
 from app.core.memory.digest.checks import Check, checks_of, covers
 from app.core.memory.digest.files import distinct_files, is_one_of
@@ -99,7 +99,7 @@ def _unite(texts: tuple[str, ...]) -> Union:
     removed = [path for path, line in found["modified-files"].items() if path != line]
     for tag in _SORTED:
         files = distinct_files(list(found[tag]))
-        found[tag] = {path: f"{path}{REMOVED}" if is_one_of(path, removed) else path for path in files}
+        found[tag] = {path: f"{path}{REMOVED_MARK}" if is_one_of(path, removed) else path for path in files}
     found["tasks"] = _united_tasks([line for tag, _, line in one.entries if tag == "tasks"] for one in parsed)
     found["identifiers"] = _drop_visible_names(found, words)
     return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
@@ -210,7 +210,7 @@ def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
     if tag == "commands":
         return ((bare_command(STATE_MARK.sub("", line)), line) for line in lines)
     if tag == "modified-files":
-        return ((line.removesuffix(REMOVED), line) for line in lines)
+        return ((line.removesuffix(REMOVED_MARK), line) for line in lines)
     return ((line[:REQUEST_CHARS] if tag in _REQUESTS else line, line) for line in lines)
 
 
