@@ -95,7 +95,7 @@ def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
     cover: tuple[Summary, ...] = ()
     if span is not None:
         room = sizes(policy, budget).summary
-        text = write_summary(span.events, span.split_turn_events, "", digest_of(span.all_events), room, counter)
+        text = write_summary(span.events, span.turn_start_events, "", digest_of(span.all_events), room, counter)
         cover = (Summary("s", 1, span.to_seq, 0, counter.message(text), text, span.tokens, len(span.all_events)),)
     made = plan(PlanInputs(events, turn, counter, tree=cover), budget, policy, START, force=True)
     shown = {item.event.seq for item in made.context.items}

@@ -195,20 +195,20 @@ def least_growth(
 class Span:
     """The events from_seq..to_seq of one summary, as far as a model may see them.
 
-    `split_turn` is the turn that the span's end cuts through. `split_turn_events` are its events, from the user's
+    `split_turn` is the turn that the span's end cuts through. `turn_start_events` are its events, from the user's
     message on, if that turn is summarized separately; all others are in `events`.
     """
 
     from_seq: int
     to_seq: int
     events: tuple[Event, ...]
-    split_turn_events: tuple[Event, ...] = ()
+    turn_start_events: tuple[Event, ...] = ()
     split_turn: int | None = None
 
     @property
     def all_events(self) -> tuple[Event, ...]:
         """All events in the log's order."""
-        return self.events + self.split_turn_events
+        return self.events + self.turn_start_events
 
     @property
     def tokens(self) -> int:

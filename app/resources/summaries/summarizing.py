@@ -152,7 +152,7 @@ def _extract(task: SummaryInput) -> WrittenSummary:
     digest = task.digest
     previous = "\n\n".join(source.text for source in task.sources) or (task.previous if task.digests else "")
     events = () if task.sources else task.events
-    text = write_summary(events, task.split_turn_events, previous, digest, task.sizes.summary, task.counter, task.focus)
+    text = write_summary(events, task.turn_start_events, previous, digest, task.sizes.summary, task.counter, task.focus)
     return WrittenSummary(text, digest, "extractive", prompt_version="extractive.v1", tokens_read=task.tokens)
 
 
@@ -229,7 +229,7 @@ def plan_span(
         counter=basis.counter,
         sizes=sizes(basis.policy, basis.narrow),
         events=span.events,
-        split_turn_events=span.split_turn_events,
+        turn_start_events=span.turn_start_events,
         previous=previous,
         digests=tuple(from_json(one.digest) for one in sources),
         focus=focus or "",

@@ -30,7 +30,7 @@ from app.core.memory.digest import digest_of
 from app.core.memory.digest.appendix import Appendix, prose_measure
 from app.core.memory.digest.record import Digest, unite
 from app.core.memory.digest.sentences import request_of
-from app.core.memory.extractive import SPLIT_HEADING, with_appendix
+from app.core.memory.extractive import TURN_START_SEPARATOR, with_appendix
 from app.core.policy.policy import Policy
 from app.core.tokens.counter import Counter, TextKind
 from app.providers import Kind, ProviderError, Summarizer
@@ -51,7 +51,7 @@ TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
 
 @dataclass(frozen=True, slots=True)
 class SummaryInput:
-    """The input of a summary: events, with those of a split turn in `split_turn_events`; or `sources` to be merged.
+    """The input of a summary: events, with those of a split turn in `turn_start_events`; or `sources` to be merged.
 
     `previous` is the text of the summary before the events. If `digests` are given, the new summary replaces that one;
     otherwise it is only shown to the model. `tokens` is the size of all input. `requests` are the user's messages of
@@ -61,7 +61,7 @@ class SummaryInput:
     counter: Counter
     sizes: Sizes
     events: tuple[Event, ...] = ()
-    split_turn_events: tuple[Event, ...] = ()
+    turn_start_events: tuple[Event, ...] = ()
     previous: str = ""
     sources: tuple[Summary, ...] = ()
     digests: tuple[Digest, ...] = ()
@@ -72,7 +72,7 @@ class SummaryInput:
     @property
     def digest(self) -> Digest:
         """The digest of all input, united with the given ones."""
-        own = (*self.events, *self.split_turn_events) if not self.sources else ()
+        own = (*self.events, *self.turn_start_events) if not self.sources else ()
         given = replacements(self.requests)
         texts = (request_of(given.get(event.seq, event.text)) for event in self.requests)
         requests = Digest(requests=tuple(text for text in texts if text))
@@ -117,7 +117,7 @@ class Writing:
     async def write(self, digest: Digest) -> tuple[Completion, Refusals]:
         """Return the model's last response and the refused ones. Raises ProviderError."""
         task, rules = self._task, self._policy.summarize
-        if not task.events and not task.split_turn_events and not task.sources and task.previous:
+        if not task.events and not task.turn_start_events and not task.sources and task.previous:
             return Completion(task.previous, ""), ()
         words = max(50, int(min(task.sizes.summary, rules.max_tokens) * MODEL_SHARE))
         find_complaints = partial(self._complaints, digest=digest, words=words)
@@ -127,7 +127,7 @@ class Writing:
             remainder = self._remainder(texts, form, digest.constraints)
             return await self._summarize_pieces(remainder, "", find_complaints)
         history = self._history(digest, words, find_complaints)
-        if not task.split_turn_events:
+        if not task.turn_start_events:
             return await history
         beginning = self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE)))
         (answer, refused), (late, refused_late) = await _run_both(history, beginning)
@@ -135,7 +135,8 @@ class Writing:
             return answer, refused
         if len(refused_late) > 1:
             return late, refused_late
-        return replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip()), refused or refused_late
+        text = answer.text.rstrip() + TURN_START_SEPARATOR + late.text.strip()
+        return replace(answer, text=text), refused or refused_late
 
     async def _history(
         self, digest: Digest, words: int, find_complaints: FindComplaints
@@ -160,14 +161,14 @@ class Writing:
                 max_tokens=self._policy.summarize.prefix_max_tokens,
                 sections=TURN_START.sections,
                 constraints=[],
-                untrusted=_untrusted(task.split_turn_events),
+                untrusted=_untrusted(task.turn_start_events),
             )
 
         def form(portion: Portion) -> Prompt:
             text = "\n\n".join(portion.texts)
             return history_prompt(self._prompts, text, portion.previous, words, style=TURN_START, cumulative=True)
 
-        remainder = self._remainder(_paragraphs(task.split_turn_events), form)
+        remainder = self._remainder(_paragraphs(task.turn_start_events), form)
         return await self._summarize_pieces(remainder, "", find_complaints)
 
     def _history_form(self, portion: Portion, *, words: int) -> Prompt:

@@ -29,12 +29,12 @@ TURN_START_SHARE: Final = 0.25
 """The share of the body for the first part of a split turn."""
 APPENDIX_FOR_REQUESTS_SHARE: Final = 1 / 3
 """The maximum share of a summary that is reserved for an appendix large enough for the user's requests."""
-SPLIT_HEADING: Final = "\n\n---\n\n**Turn Context (split turn):**\n\n"
+TURN_START_SEPARATOR: Final = "\n\n---\n\n**Turn Context (split turn):**\n\n"
 
 
 def write_summary(
     events: Sequence[Event],
-    split_turn_events: Sequence[Event],
+    turn_start_events: Sequence[Event],
     previous: str,
     digest: Digest,
     tokens: int,
@@ -43,25 +43,25 @@ def write_summary(
 ) -> str:
     """Write a summary in at most `tokens` tokens of prose.
 
-    `split_turn_events` are the events of a turn whose rest stays verbatim; they get a heading of their own. `previous`
+    `turn_start_events` are the events of a turn whose rest stays verbatim; they get a heading of their own. `previous`
     is the text of the summaries that this one replaces. `digest` covers the events and these summaries.
     """
     measure = prose_measure(counter)
     appendix = Appendix(digest, measure)
-    tools = any(event.type is EventType.TOOL_CALL for event in (*events, *split_turn_events)) or bool(digest.outputs)
+    tools = any(event.type is EventType.TOOL_CALL for event in (*events, *turn_start_events)) or bool(digest.outputs)
     room = int(tokens * (CASES_SHARE if tools else TALK_SHARE))
     if tools and digest.uses_files:
         room = min(BODY_TOKENS + max(0, tokens - NAMES_ENOUGH), int(tokens * BODY_SHARE))
     room = min(room, tokens - _least_appendix(appendix, tokens))
-    split_part = ""
-    if split_turn_events:
+    turn_start = ""
+    if turn_start_events:
         part_tokens = int(room * TURN_START_SHARE) if events or previous else room
-        split_part = SPLIT_HEADING + extract_turn_start(split_turn_events, part_tokens, measure, focus)
+        turn_start = TURN_START_SEPARATOR + extract_turn_start(turn_start_events, part_tokens, measure, focus)
         room -= part_tokens
     body = SpanBody(events, previous, digest, measure, focus)
     text = ""
     for _ in range(ROUNDS):
-        text = with_appendix(body.write(room) + split_part, appendix, tokens, measure)
+        text = with_appendix(body.write(room) + turn_start, appendix, tokens, measure)
         left = tokens + MESSAGE_TOKENS - counter.message(text)  # a cached count, which the stored summary uses too
         if left <= tokens * SPARE_SHARE:
             break
