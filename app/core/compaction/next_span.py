@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
 from app.core.log.event import Event
@@ -236,7 +236,8 @@ def next_span(
     if units and context.items[-1].event.seq < stop_seq - 1:
         stop_seq = units[-1].items[0].event.seq
     tokens, events, best = 0, 0, (0, 0, 0)
-    for number, unit in enumerate(units[: _count_before(units, stop_seq)], start=1):
+    before_stop = takewhile(lambda unit: max(item.event.seq for item in unit.all_items) < stop_seq, units)
+    for number, unit in enumerate(before_stop, start=1):
         tokens += sum(item.event.tokens for item in unit.all_items)
         events += len(unit.all_items)
         if _ends_before_next(units, number):
@@ -285,12 +286,6 @@ def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, poli
     if next_span(rest, state.folded_to, stop, policy, sizes(policy, budget), requested=True) is None:
         return f"nothing to compact: fewer than {SPAN_TOKENS_MIN} tokens are older than the newest part that is kept"
     return None
-
-
-def _count_before(units: Sequence[Unit], stop_seq: int) -> int:
-    """Return the number of units that end before `stop_seq`."""
-    ends = (max(item.event.seq for item in unit.all_items) for unit in units)
-    return next((index for index, end in enumerate(ends) if end >= stop_seq), len(units))
 
 
 def _ends_before_next(units: Sequence[Unit], count: int) -> bool:

@@ -45,6 +45,7 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
     replacements = hidden or {}
     calls = calls_in(events)
     user_messages = list(own_messages(events))
+    directives = (" ".join(e.text.split()) for e in events if e.type is EventType.SYSTEM_MESSAGE)
     promises = (one for e in events if e.type is EventType.ASSISTANT_MESSAGE for one in promises_in(e.text))
     read, modified = _files(calls)
     found = Digest(
@@ -64,18 +65,11 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         identifiers=tuple(weigh(events).items()),
         constraints=(*rules_with_reversals([event.text for event in user_messages]), *promises),
         asks=tuple(ask for event in user_messages if (ask := ask_of(event.text))),
-        directives=tuple(_directives(events)),
+        directives=tuple(shorten(text, DIRECTIVE_CHARS_MAX) for text in directives if text),
         plan=_plan(calls),
         tasks=tuple(_tasks(calls)),
     )
     return unite((found,))  # to remove repeats and bring every list within its bounds
-
-
-def _directives(events: Iterable[Event]) -> Iterable[str]:
-    """Yield the system messages among the events, each on one line."""
-    for event in events:
-        if event.type is EventType.SYSTEM_MESSAGE and (text := " ".join(event.text.split())):
-            yield shorten(text, DIRECTIVE_CHARS_MAX)
 
 
 def _plan(calls: Sequence[CallWithResult]) -> tuple[PlanStep, ...]:

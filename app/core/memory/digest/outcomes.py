@@ -189,7 +189,8 @@ def _outcomes_of(result: Event, command: str) -> Sequence[Outcome]:
     red = [number for number, check in enumerate(checks) if _RED_OF[check.kind].search(text)]
     failed = next((number for number in red if checks[number].kind == "test"), red[-1] if red else -1)
     if failed < 0:
-        if len(checks) > 1 or len([step for step in steps(command) if _does_work(step)]) != 1:
+        working = [s for s in steps(command) if s.words and s.separator != "|" and s.words[0] not in _HARMLESS]
+        if len(checks) > 1 or len(working) != 1:
             return [Outcome(check, UNKNOWN, "") for check in checks]
         return [Outcome(checks[0], ERROR, _failure(text, checks[0].kind))]
     parts = steps(command[:CHECK_CHARS_READ_MAX])
@@ -198,10 +199,6 @@ def _outcomes_of(result: Event, command: str) -> Sequence[Outcome]:
         chained = all(step.separator in ("&&", "|") for step in parts[check.at + 1 : checks[number + 1].at + 1])
         passed.append(Outcome(check, OK if chained else UNKNOWN, ""))
     return [*passed, Outcome(checks[failed], ERROR, _failure(text, checks[failed].kind))]
-
-
-def _does_work(step: Step) -> bool:
-    return bool(step.words) and step.separator != "|" and step.words[0] not in _HARMLESS
 
 
 def error_in(text: str) -> str:

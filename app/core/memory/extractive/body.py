@@ -200,7 +200,8 @@ class SpanBody:
         next(section for section in sections if section.heading == USERS).left_out = self._left_out
         spare = CONTEXT if messages.is_talk else USERS
         text = fill_sections(HEADINGS, sections, self._measure, max_tokens, spare=spare)
-        nothing = UNDECIDED if _has_effect(self._digest) else NOTHING.rstrip(".")
+        acts = any(not (reads_only(one.text) or is_check(one.text)) for one in self._digest.commands)
+        nothing = UNDECIDED if acts else NOTHING.rstrip(".")
         only_called = f"{nothing}; called {_tools(self._events)}."
         return only_called if text == NOTHING and self._events and self._measure(only_called) <= max_tokens else text
 
@@ -218,10 +219,6 @@ def _goal(
         return goal
     first = [SectionLine(LATER_REQUEST + goal[0].text, goal[0].seq)] if is_task(goal[0].text) else []
     return [*first, *goal[1:]]
-
-
-def _has_effect(digest: Digest) -> bool:
-    return any(not (reads_only(one.text) or is_check(one.text)) for one in digest.commands)
 
 
 def _tools(events: Sequence[Event]) -> str:
