@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.core.memory.cover import Summary
-from app.core.plan.state.frontier import NEWER, OLDER, SPARSE
+from app.core.plan.state.frontier import LATER, NEWER, OLDER, SINGLE, SPARSE
 from app.core.plan.state.union import unite
 from app.core.plan.state.wording import WITHOUT_FOLD, join_summaries
 
@@ -222,25 +222,31 @@ def test_headings_mark_the_turn_in_which_the_previous_summary_ended() -> None:
     assert "continued" not in join_summaries(parts)
 
 
+NEEDED = "Messages of that part that are still needed follow"
+PASSED = "<commands>\n[ok] make lint\n</commands>"
+
+
 @pytest.mark.parametrize(
     ("follows", "rest"),
     [
-        (OLDER, "Messages of that part that are still needed follow, up to a line that ends them"),
-        (
-            SPARSE,
-            "Messages of that part that are still needed follow, with gaps between them, up to a line that ends them",
-        ),
+        (SINGLE, "Single messages of that part follow up to a line that ends them; others between them are left out"),
+        (LATER, "The messages below are newer"),
+        (OLDER, f"{NEEDED}, up to a line that ends them"),
+        (SPARSE, f"{NEEDED}, with gaps between them, up to a line that ends them"),
         (NEWER, "The messages below are newer"),
     ],
 )
 def test_the_header_mentions_states_only_if_a_summary_has_any(follows: str, rest: str) -> None:
     last = replace(WITHOUT_FOLD, follows=follows, precise=True)
-    words = summary("## Goal\n- Sort the gauge.")
+    words, passed = summary("## Goal\n- Sort the gauge."), summary(PASSED)
     assert join_summaries((words,), recall=False, last=last).startswith("[The conversation was compacted: this summary")
     assert f"{rest}.]\n\n" in join_summaries((words,), recall=False, last=last)
+    is_earlier = follows in (OLDER, SPARSE, NEWER)
+    states = "Failures" if is_earlier else "Passed checks, failures"
     for state in ("## Next Steps\n- Print it.", "<tasks>\n#1 [pending] Print it\n</tasks>", "### Blocked\n- A gauge."):
         shown = join_summaries((words, summary(state)), recall=False, last=last)
-        assert "Failures, open tasks and plans are as of the end of each summary" in shown
+        assert f" {states}, open tasks and plans are as of the end of each summary" in shown
+    assert ("of each summary" in join_summaries((words, passed), recall=False, last=last)) is not is_earlier
 
 
 def test_a_failure_from_before_later_edits_stays_in_the_words_of_its_part_alone() -> None:

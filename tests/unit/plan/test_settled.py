@@ -200,7 +200,7 @@ def test_a_line_ends_the_messages_that_are_kept_from_the_summarized_part() -> No
     done = folded(log, to_seq, "## Goal\n- Sort the gauge.")
     assert [item.event.seq for item in done.context.items] == [2, 3, to_seq + 1, to_seq + 2]
     texts = [content_text(block.content) for block in arrange(done.context, done.state).blocks]
-    assert "with gaps between them, up to a line that ends them" in texts[0]
+    assert "up to a line that ends them; others between them are left out" in texts[0]
     assert texts[3:] == [RESUMED, "Done.", "and now?"]
     assert done.context.summary_tokens == COUNTER.message(texts[0]) + COUNTER.message(RESUMED)
 

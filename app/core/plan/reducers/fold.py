@@ -10,7 +10,7 @@ from app.core.memory.cover import COVER_SHARE, Summary, clip, fold_ends, refine,
 from app.core.plan.state import wording
 from app.core.plan.state.context import Context, Reduced
 from app.core.plan.state.drops import EXPIRY, rebuild_note
-from app.core.plan.state.frontier import NEWER, SPARSE, Drop, Fold, Frontier
+from app.core.plan.state.frontier import LATER, SINGLE, Drop, Fold, Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.projection import count_summaries, summary_blocks
 from app.core.plan.state.results import held_content, held_messages
@@ -239,9 +239,8 @@ def fold(
         Fold(s.id, s.from_seq, s.to_seq, s.depth, s.tokens, max(0, s.source_tokens - s.tokens), joined=True, dated=True)
         for s in cover
     )
-    newer = [item.event for item in rest if item.event.seq > to_seq]
-    settled = settled_lines(cover, newer)
-    follows = SPARSE if any(item.shown and item.event.seq <= to_seq for item in rest) else NEWER
+    settled = settled_lines(cover, [item.event for item in rest if item.event.seq > to_seq])
+    follows = SINGLE if any(item.shown and item.event.seq <= to_seq for item in rest) else LATER
     folds = (*folds[:-1], replace(folds[-1], settled=settled, follows=follows, precise=True))
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}

@@ -5,6 +5,7 @@ Without economics they are evicted when `policy.evict` says so or the budget dem
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from app.core import dataclass
@@ -58,11 +59,12 @@ class Evictable:
             for count in counts:
                 changed.update(seqs[max(0, known - count) : max(0, len(seqs) - count)])
         for age in {rule.age_turns for rule in rules if rule.age_turns is not None}:
-            first, end = (bisect_right(pairs, turn - age, key=_turn) for turn in (before.turn, after.turn))
+            turn_of = attrgetter("result.event.turn")
+            first, end = (bisect_right(pairs, turn - age, key=turn_of) for turn in (before.turn, after.turn))
             changed.update(pair.result.event.seq for pair in pairs[first:end])
         found = list(self.found)
         for seq in sorted(changed):
-            pair = pairs[bisect_left(pairs, seq, key=_result_seq)]
+            pair = pairs[bisect_left(pairs, seq, key=attrgetter("result.event.seq"))]
             for item in filter(None, (pair.result, pair.call)):
                 at = bisect_left(found, item.event.seq, key=_seq)
                 if at < len(found) and _seq(found[at]) == item.event.seq:
@@ -168,14 +170,6 @@ def _reason(
 
 def _seq(candidate: Candidate) -> int:
     return candidate.item.event.seq
-
-
-def _result_seq(pair: PairedResult) -> int:
-    return pair.result.event.seq
-
-
-def _turn(pair: PairedResult) -> int:
-    return pair.result.event.turn
 
 
 def _is_evictable(item: Item, min_tokens: int, reason: str, retention: Retention, *, forced: bool) -> bool:

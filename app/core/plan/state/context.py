@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from app.core import dataclass, replace
@@ -296,7 +297,7 @@ def _with_results(
     """Return the results with these items in place of those of the same events; `changed` are the units with them."""
     results = [item for unit in changed for item in unit.results]
     results += [item for item in new.values() if item.event.type is EventType.TOOL_RESULT]
-    places = {bisect_left(pairs, item.event.seq, key=_result_seq) for item in results}
+    places = {bisect_left(pairs, item.event.seq, key=attrgetter("result.event.seq")) for item in results}
     return _replaced(pairs, {at: pairs[at].with_items(new) for at in places})
 
 
@@ -306,10 +307,6 @@ def _replaced(before: tuple[_Value, ...], changed: Mapping[int, _Value]) -> tupl
     for at, value in changed.items():
         after[at] = value
     return tuple(after)
-
-
-def _result_seq(pair: PairedResult) -> int:
-    return pair.result.event.seq
 
 
 def _first_seq(unit: "Unit") -> int:

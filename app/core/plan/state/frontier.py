@@ -56,6 +56,7 @@ class Stub:
 
 
 OLDER, SPARSE, NEWER = "older", "sparse", "newer"
+SINGLE, LATER = "single", "later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,8 @@ class Fold:
 
     Only on the last fold:
 
-    * `follows`: NEWER: only newer messages follow the summaries. SPARSE: first kept messages of the folded part, up to
-      a line that ends them. In epochs of earlier versions: OLDER, like SPARSE, but the header does not mention gaps; or
-      empty, without the line.
+    * `follows`: LATER: only newer messages follow the summaries. SINGLE: first kept messages of the folded part, up to
+      a line that ends them. NEWER, SPARSE and OLDER are those of earlier versions; or empty, without the line.
     * `precise`: the line on the age of states is there only if a summary has any, and headings mark the turns that the
       previous summary began. False in epochs of earlier versions.
     * `settled`: checksums of the lines, in any of the summaries, that newer messages settled when they were folded, and
@@ -174,7 +174,7 @@ class Frontier:
     @property
     def older_to(self) -> int:
         """The last seq of the messages that a line ends after the summaries; 0 without such a line."""
-        return self.folds[-1].to_seq if self.folds and self.folds[-1].follows in (OLDER, SPARSE) else 0
+        return self.folds[-1].to_seq if self.folds and self.folds[-1].follows in (OLDER, SPARSE, SINGLE) else 0
 
     @lazy
     def saved(self) -> int:

@@ -8,7 +8,7 @@ from app.core.log.events import EventType
 from app.core.memory.cover import Clipped, Summary
 from app.core.plan.state import wording
 from app.core.plan.state.context import NOTHING_UNREAD, Context, Unread
-from app.core.plan.state.frontier import OLDER, SPARSE, Fold, Frontier
+from app.core.plan.state.frontier import OLDER, SINGLE, SPARSE, Fold, Frontier
 from app.core.plan.state.items import Item
 from app.core.plan.state.settled import without_lines
 from app.core.policy.groups import SHOW_ALL, Summarize, ViewFilter
@@ -105,7 +105,7 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
 
 def count_summaries(counter: Counter, blocks: Sequence[Block], folds: Sequence[Fold]) -> int:
     """Return the tokens of the blocks of summaries, and of the line that ends the older messages after them."""
-    line = counter.message(wording.RESUMED) if folds and folds[-1].follows in (OLDER, SPARSE) else 0
+    line = counter.message(wording.RESUMED) if folds and folds[-1].follows in (OLDER, SPARSE, SINGLE) else 0
     return sum(counter.message(content_text(block.content)) for block in blocks) + line
 
 

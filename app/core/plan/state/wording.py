@@ -9,7 +9,7 @@ from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.memory.cover import Clipped, Summary
 from app.core.memory.digest.sentences import shorten
-from app.core.plan.state.frontier import NEWER, OLDER, SPARSE, Fold, LeftOut
+from app.core.plan.state.frontier import LATER, NEWER, OLDER, SINGLE, SPARSE, Fold, LeftOut
 from app.core.plan.state.union import TEXTS_CACHED, unite
 
 TRUNCATED: Final = "...[truncated]"
@@ -68,19 +68,22 @@ ARGUMENT_CHARS_KEPT: Final = 80
 UNKNOWN_BEFORE: Final = "1970-01-02"
 """Times before this count as unknown."""
 _REST: Final = " Of that part, only messages that are still needed follow."
-_DATED: Final = " Failures, open tasks and plans are as of the end of each summary"
+_AGE: Final = " Passed checks, failures, open tasks and plans are as of the end of each summary"
+_AGE_BEFORE: Final = " Failures, open tasks and plans are as of the end of each summary"
+_NEEDED: Final = " Messages of that part that are still needed follow"
 _FOLLOWS: Final = {
-    "": f"{_REST}{_DATED}; messages after it are newer.",
-    OLDER: f" Messages of that part that are still needed follow, up to a line that ends them.{_DATED}.",
-    SPARSE: f" Messages of that part that are still needed follow, with gaps between them, up to a line that ends them."
-    f"{_DATED}.",
-    NEWER: f"{_DATED}; the messages below are newer.",
+    SINGLE: " Single messages of that part follow up to a line that ends them; others between them are left out.{age}.",
+    LATER: "{age}; the messages below are newer.",
+    "": f"{_REST}{_AGE_BEFORE}; messages after it are newer.",
+    OLDER: f"{_NEEDED}, up to a line that ends them.{{age}}.",
+    SPARSE: f"{_NEEDED}, with gaps between them, up to a line that ends them.{{age}}.",
+    NEWER: "{age}; the messages below are newer.",
 }
 """The end of the header of dated summaries, by the messages that follow them."""
 _STATES: Final = re.compile(
-    r"^(?:### (?:In Progress|Not Started|Blocked)|## Next Steps|<(?:tasks|errors)>|\[error\] )|Not resolved when", re.M
+    r"^(?:### (?:In Progress|Not Started|Blocked)|## Next|<(?:tasks|errors)>|\[(?:error|ok)\] )|Not resolved when", re.M
 )
-"""Headings and lines on failures, open tasks and plans."""
+"""Headings and lines on checks, failures, open tasks and plans."""
 WITHOUT_FOLD: Final = Fold("", 0, 0, 0, 0, 0, dated=True)
 RESUMED: Final = "[End of the kept messages. What follows is newer than the summaries.]"
 _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
@@ -149,9 +152,12 @@ def join_summaries(
 
     `last` is the fold of the last one; it says how the line and the headings are worded.
     """
+    is_new = last.follows in (SINGLE, LATER)
+    has_states = any(is_new or found[0] != "[ok] " for one in shown for found in _STATES.finditer(one.text))
     rest = _FOLLOWS[last.follows] if last.dated else _REST
-    if last.precise and not any(_STATES.search(one.text) for one in shown):
-        rest = rest.replace(f"{_DATED}; the messages", " The messages").replace(f"{_DATED}.", "")
+    if last.precise and not has_states:
+        rest = rest.replace("{age}; the messages", " The messages").replace("{age}.", "")
+    rest = rest.replace("{age}", _AGE if is_new else _AGE_BEFORE)
     gap = f"[{omitted} earlier summar{'ies' if omitted != 1 else 'y'} left out.]" if omitted else ""
     if not shown:
         return gap
