@@ -7,6 +7,7 @@ from app.core.memory.digest.answers import answered_question, user_lines, with_q
 from app.core.memory.digest.sentences import ask_of, constraints_of, request_of
 from app.core.memory.extractive import write_summary
 from tests.unit.builders import COUNTER, Log
+from tests.unit.memory.parts import extract
 
 OPTIONS = "Where should heights go?\n\n1. **The gauge** - near the data\n2. The report\n\nWhich one do you prefer?"
 
@@ -191,6 +192,7 @@ QUOTED = ' (its result says: "don\'t check this in")'
         ),
         # Output of a command or a page need not be the user's text.
         ("Bash", {"command": "git log"}, SAID, False, f"Rejected: Bash git log{QUOTED}"),
+        ("Bash", {"command": "cd /srv/a && git log"}, SAID, False, f"Rejected: Bash git log{QUOTED}"),
         ("Bash", {"command": "git add a && make"}, SAID, False, f"Rejected: Bash git add a && make{QUOTED}"),
         ("Bash", {"command": "cat page"}, SAID, False, f"Rejected: Bash cat page{QUOTED}"),
         ("WebFetch", {"url": "https://a.b"}, SAID, False, f"Rejected: WebFetch{QUOTED}"),
@@ -302,3 +304,20 @@ def test_numbers_named_together_are_those_of_one_list_or_table(text: str, option
     assert answered_question("let's do 3 and 7", text).startswith(options)
     assert not answered_question("let's do 3 and 7", text).endswith("3: Name the harbour.")
     assert "3: Name the harbour" in answered_question("let's do 3", f"{PROSE}Which ones?")
+
+
+def test_the_last_message_stays_although_an_earlier_one_has_its_words() -> None:
+    log = Log()
+    log.user(body={"content": "Sort the gauge by harbour, then by height."})
+    log.result(log.call("Edit", body={"arguments": {"file_path": "a.py", "old_string": "a", "new_string": "b"}}))
+    log.assistant(body={"content": "Sorted. Ready to commit?"})
+    log.user(body={"content": "commit"})
+    log.assistant(body={"content": "Committed. The gauge of the estuary is next."})
+    log.user(body={"content": "Print the estuary with its unit, too."})
+    log.result(log.call("Edit", body={"arguments": {"file_path": "a.py", "old_string": "c", "new_string": "d"}}))
+    log.assistant(body={"content": "The estuary is printed in metres."})
+    log.user(body={"content": "commit"})
+    text = extract(log.events, "", digest_of(log.events), 600, COUNTER)
+    assert [line for line in text.split("\n") if line.startswith("- commit")][-1] == "- commit"
+    merged = extract([], text, digest_of([]), 600, COUNTER)
+    assert [line for line in merged.split("\n") if line.startswith("- commit")][-1] == "- commit"

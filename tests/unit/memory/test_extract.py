@@ -595,6 +595,13 @@ def run(log: Log, command: str, says: str = "", **more: Any) -> None:
     log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": says}, **more)
 
 
+def test_a_resolved_conflict_names_no_definitions() -> None:
+    log = Log()
+    sides = "<<<<<<< HEAD\n=======\nfunc Low() {\n}\n>>>>>>> 9d754fb\n"
+    add_edit(log, sides, "func High() {\n}")
+    assert [line.text for line in SpanWork(log.events).done()] == ["Changed gauge.go."]
+
+
 def test_a_deleted_file_is_no_longer_listed_as_written() -> None:
     log = Log()
     add_edit(log, "a", "b")

@@ -7,7 +7,7 @@ from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import sentences
 from app.core.memory.extractive.changes import finished_work
 from app.core.memory.extractive.quotes import condense
-from app.core.memory.extractive.sections import CONTEXT, DECISIONS
+from app.core.memory.extractive.sections import CONTEXT, DECISIONS, SectionLine, dated
 from app.core.memory.extractive.statements import (
     findings,
     finished_statements,
@@ -296,6 +296,14 @@ def test_a_check_that_passed_is_no_finished_work(text: str) -> None:
     assert not list(finished_statements(text))
     assert reports_success(text)
     assert list(finished_statements(f"I added the column. {text}")) == ["I added the column."]
+
+
+def test_a_finding_before_a_change_does_not_say_found_twice() -> None:
+    words = ("Found another fault. The issue is that nobody reads it.", "Found it. The issue is that nobody reads it.")
+    assert [line.text for line in dated([SectionLine(one, 1) for one in words], 2)] == [
+        "Found earlier: another fault. The issue is that nobody reads it.",
+        "Found earlier: Found it. The issue is that nobody reads it.",
+    ]
 
 
 def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on() -> None:

@@ -212,7 +212,7 @@ class Appendix:
         for tag, lines in lists.items():
             shown = page.add(tag, lines, max(int(rest * _SHARES[tag]), _LEAST_TOKENS.get(tag, 0)))
             if tag == "repository" and 0 < shown < len(lines):
-                page.add_first(tag, f"({len(lines) - shown} earlier lines left out)")
+                page.add_first(tag, f"({len(lines) - shown} earlier line{'s' * (len(lines) - shown > 1)} left out)")
         self._names.add_to(page, other_text)
         return page
 

@@ -122,6 +122,7 @@ REJECTED_CHARS_MAX_WITH_WORDS: Final = 40
 RESULT_WORDS_CHARS_MAX: Final = 60
 """The maximum length of a rejected call in a line, of one in a line with words of its result, and of these words."""
 _REJECTED: Final = "Rejected: "
+_FOLDER: Final = re.compile(r"^cd \S{1,200} && ")
 _RESULT_SAYS: Final = " (its result says: "
 """The mark of words in the result of a rejected call that need not be the user's."""
 _GIT_CHANGED_BY: Final = "add checkout cherry-pick commit fetch merge pull push rebase reset restore switch"
@@ -138,9 +139,8 @@ def rejection(result: Event, call: Event | None) -> str:
     """
     tool, arguments = result.tool or "a tool", {} if call is None else call.arguments
     command = command_of(tool, arguments)
-    detail = (
-        shorten(" ".join(command.split()), REJECTED_CHARS_MAX) if command else next(iter(named_paths(arguments)), "")
-    )
+    words = _FOLDER.sub("", " ".join((command or "").split()))
+    detail = shorten(words, REJECTED_CHARS_MAX) if command else next(iter(named_paths(arguments)), "")
     tried = " ".join(filter(None, (tool, detail)))
     trusted = result.is_error or (_only_changes_git(command) if command else files_of(tool, arguments).modified)
     words = words_of(result.text)

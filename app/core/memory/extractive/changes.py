@@ -42,6 +42,7 @@ _OUTER: Final = re.compile(
 """Lines whose definitions are worth naming; variables within a function are not."""
 _STRING: Final = re.compile(r"(`{1,3}|\"{3}|'{3}).*?\1", re.S)
 """A string that may have several lines, or a fence of Markdown: code in it defines nothing."""
+_CONFLICT: Final = re.compile(r"^(?:<<<<<<<|>>>>>>>) ", re.M)
 _BETWEEN: Final = re.compile(r"\s*(?:(?://|#|/?\*|@)[^\n]*)?")
 """Lines that belong to the next definition: empty ones, comments and decorators."""
 
@@ -146,10 +147,10 @@ def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
 
 
 def definitions(arguments: Mapping[str, Json]) -> dict[str, str]:
-    """Return the definitions that an edit adds, removes or edits."""
+    """Return the definitions that an edit adds, removes or edits; none of a conflict, which shows two sides."""
     found: dict[str, str] = {}
     for old, new in edits_in(arguments):
-        before, after = _defined(old), _defined(new)
+        before, after = ({}, {}) if _CONFLICT.search(old) else (_defined(old), _defined(new))
         found |= {name: REMOVED for name in before if name not in after}
         # An edit often repeats the definition beside which it adds another.
         found |= {name: EDITED if name in before else ADDED for name in after if before.get(name) != after[name]}

@@ -52,6 +52,7 @@ BEFORE_LAST: Final = "Earlier in this part: "
 """The mark of an agent's message that is not about the user's last message in its part."""
 FOUND_BEFORE: Final = "Found earlier: "
 """The mark of an agent's finding after which the agent changed something."""
+_FOUND: Final = re.compile(r"^Found (?=(?:an?|another|one|the) )")
 UNRESOLVED: Final = "Not resolved when this part ended: "
 """The mark of a problem in the assistant's words."""
 LEAST_SHARE: Final = 0.1
@@ -130,7 +131,7 @@ def dated(observations: Sequence[SectionLine], changed: int) -> Sequence[Section
     `changed` is the seq of the newest change; an observation of an earlier summary counts as before it.
     """
     return [
-        line if line.seq > changed else SectionLine(FOUND_BEFORE + line.text, line.seq)
+        line if line.seq > changed else SectionLine(FOUND_BEFORE + _FOUND.sub("", line.text), line.seq)
         for line in observations
         if line.seq > changed or names_cause(line.text)
     ]
@@ -183,7 +184,6 @@ def fill_sections(
         return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
     counts_left_out = room * LEFT_OUT_SHARE >= LEFT_OUT_TOKENS
     users = [section for section in sections if section.heading == USERS and section.candidates and counts_left_out]
-    user_messages = [line for section in users for line in section.candidates]
     room -= LEFT_OUT_TOKENS * len(users)
     whole = room
     shares = max(1.0, sum(section.share for section in sections if section.candidates))
@@ -200,17 +200,17 @@ def fill_sections(
     if room > whole * SPARE_SHARE:
         _lengthen(sections, room, measure)
     for section in users:
-        section.chosen += _left_out_line(user_messages, section.left_out, sections)
+        section.chosen += _left_out_line(section, sections)
     chosen = {section.heading: section.chosen for section in sections if section.chosen}
     text = _text(headings, {heading: _ordered(heading, lines) for heading, lines in _in_place(chosen).items()})
     return text if measure(text) <= max_tokens else _cut(text, measure, max_tokens)
 
 
-def _left_out_line(lines: Sequence[SectionLine], before: int, sections: Sequence[Section]) -> Sequence[SectionLine]:
-    """Return a line with the number of users' messages, `before` of them in earlier summaries, that no section has."""
+def _left_out_line(users: Section, sections: Sequence[Section]) -> Sequence[SectionLine]:
+    """Return a line with the number of users' messages, those of earlier summaries included, that no section has."""
     chosen = {line.seq for section in sections if section.heading in MESSAGES for line in section.chosen}
-    missing = {line.seq for line in lines if line.seq not in chosen and not _is_covered(line.text, sections)}
-    number = before + len(missing)
+    missing = {line.seq for line in users.candidates if line.seq not in chosen and not _is_covered(line.text, sections)}
+    number = users.left_out + len(missing)
     return [SectionLine(f"({number} other message{'s' * (number > 1)} left out)", _LAST)] if number else []
 
 
@@ -249,12 +249,13 @@ def _fill(
             chars = len(text) * (room - taken - kept) // cost - 8
             text = _shortened(text, chars, section.heading) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
+        fitting = SectionLine(text, line.seq)
         goals = [one for one in sections if one.heading == GOAL and section.heading in MESSAGES]
-        if (replaced := _replace_goal(SectionLine(text, line.seq), goals, room - taken, measure)) is not None:
+        if (replaced := _replace_goal(fitting, goals, room - taken, measure)) is not None:
             taken += replaced
         elif cost <= room - taken:
-            taken += cost - sum(measure(f"- {gone}\n") for gone in _remove_covered(text, sections))
-            section.chosen.append(SectionLine(text, line.seq))
+            taken += cost - sum(measure(f"- {gone.text}\n") for gone in _remove_covered(fitting, sections))
+            section.chosen.append(fitting)
         elif room - taken < SHORTEST_CHARS // 4:
             break
     return taken
@@ -271,7 +272,7 @@ def _lengthen(sections: Sequence[Section], room: int, measure: Measure) -> None:
             lines = [line for line in section.longer(tokens) if not _is_covered(line.text, sections)]
             if taken < sum(measure(f"- {line.text}\n") for line in lines) <= taken + room:
                 for line in lines:
-                    _remove_covered(line.text, sections)
+                    _remove_covered(line, sections)
                 section.chosen = lines
                 return
         section.chosen = shorter
@@ -341,13 +342,13 @@ def _replaces(text: str, line: str, heading: str) -> bool:
     return _contains(_normal(text), _normal(line)) or (heading == USERS and _is_longer_form(text, line))
 
 
-def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
-    """Remove the chosen lines whose words the text contains, except the goal, and return them."""
-    gone: list[str] = []
+def _remove_covered(line: SectionLine, sections: Sequence[Section]) -> Sequence[SectionLine]:
+    """Remove the chosen lines whose words the line contains, except goals and newer messages, and return them."""
+    gone: list[SectionLine] = []
     for section in (one for one in sections if one.heading != GOAL):
-        kept = [line for line in section.chosen if not _replaces(text, line.text, section.heading)]
-        gone += [line.text for line in section.chosen if line not in kept]
-        section.chosen = kept
+        older = [one for one in section.chosen if section.heading != USERS or one.seq <= line.seq or "…" in one.text]
+        gone += [one for one in older if _replaces(line.text, one.text, section.heading)]
+        section.chosen = [one for one in section.chosen if one not in gone]
     return gone
 
 
