@@ -239,7 +239,8 @@ class Counter:
         if draft.type in BOOKKEEPING:
             return 0
         if draft.type == "tools":
-            return self.estimator.count(_as_text(draft.content), TextKind.DATA) + MESSAGE_TOKENS
+            text = draft.content if isinstance(draft.content, str) else canonical_json(draft.content)
+            return self.estimator.count(text, TextKind.DATA) + MESSAGE_TOKENS
         if draft.type == "tool.call":
             return self.call(draft.tool, draft.arguments, draft.content, draft.native)
         if draft.type == "tool.result":
@@ -346,10 +347,6 @@ def _non_image_fields(part: Part) -> Part:
         if value is not None or name not in _IMAGE_FIELDS:
             rest[name] = value
     return rest
-
-
-def _as_text(value: Json) -> str:
-    return value if isinstance(value, str) else canonical_json(value)
 
 
 def _image(part: Part) -> tuple[tuple[int, int] | None, str | None]:

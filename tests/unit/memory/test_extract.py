@@ -6,7 +6,7 @@ import pytest
 
 from app.core.log.events import EventType
 from app.core.memory.digest import digest_of
-from app.core.memory.digest.record import Digest
+from app.core.memory.digest.record import Digest, unite
 from app.core.memory.digest.sentences import abridge_message, own_words
 from app.core.memory.extractive import NAMES_ENOUGH, write_summary
 from app.core.memory.extractive.changes import NAMES_MAX
@@ -915,3 +915,25 @@ def test_messages_of_the_user_that_have_no_room_are_counted_also_once_merged() -
     assert section(merged, "## User Messages")[-1].startswith("(")
     assert int(section(merged, "## User Messages")[-1].split()[0][1:]) >= left_out
     assert "left out" not in body(work())
+
+
+def test_a_merged_summary_lists_no_work_of_a_commit_that_a_later_part_undid() -> None:
+    before, after = Log(), Log()
+    before.user(body={"content": "Silence the linter about the gauge, then print the estuary."})
+    add_edit(before, "a", "b")
+    before.assistant(body={"content": "Added a nolint comment for staticcheck to five lines of the gauge."})
+    run(before, "git commit -am x", "[m abcdef1] fix: add nolint comments for staticcheck to the gauge")
+    before.assistant(body={"content": "I fixed the print of the estuary, which lacked its unit."})
+    before.user(body={"content": "Do it without comments."})
+    after.user(body={"content": "Take that back."})
+    run(after, "git reset --hard HEAD~1", "HEAD is now at 1234567")
+    add_edit(after, "c", "d")
+    for number in range(4):
+        after.assistant(body={"content": f"Harbour number {number} is dry."})
+    parts = [(log.events, digest_of(log.events)) for log in (before, after)]
+    texts = [write_summary(events, (), "", one, 700, COUNTER) for events, one in parts]
+    assert "nolint comment for staticcheck" in texts[0]
+    merged = write_summary((), (), "\n\n".join(texts), unite([one for _, one in parts]), 700, COUNTER)
+    done = section(merged, "### Done")
+    assert "I fixed the print of the estuary, which lacked its unit." in done
+    assert not any("nolint" in line for line in done)

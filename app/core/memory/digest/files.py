@@ -240,6 +240,7 @@ _UNDONE: Final = "undone: "
 _COMMITTED: Final = re.compile(r"^\[[^\]\n]{1,100}? ([0-9a-f]{7,40})\] ([^\n]{1,400})", re.M)
 _PUSHED: Final = re.compile(r"^ [ *+][^\n]{1,80}?(\S{1,120}) -> (\S{1,120})(?: \(forced update\))?$", re.M)
 _OPENED: Final = re.compile(r"https?://[^\s\"'<>]{1,200}/(?:pull|merge_requests|issues)/(\d{1,9})\b")
+_TITLE: Final = re.compile(rf'^{COMMITTED}(?:[0-9a-f]{{7,40}} )?"([^\n]+)"', re.M)
 _COMMITS_UNDONE: Final = re.compile(r"undone: (\d{1,3}) newest commits")
 _MAY_MAKE: Final = re.compile(r"\b(?:git|gh|glab)\b")
 _REBASED: Final = re.compile(r"^(?:Rebasing \(\d{1,4}/\d{1,4}\)\s{0,2}){0,99}Successfully rebased\b", re.M)
@@ -289,6 +290,12 @@ def unite_made(lines: Iterable[str]) -> tuple[str, ...]:
             made = [_HASH.sub(COMMITTED, one) for one in made]
         made = [one for one in made if one not in gone and one != line] + ([line] if line else [])
     return tuple(made)[-MADE_MAX:]
+
+
+def undone_titles(text: str, made: Sequence[str]) -> Sequence[str]:
+    """Return the titles of the commits that summaries list and that the united lines of all parts, `made`, do not."""
+    kept = _TITLE.findall("\n".join(made))
+    return [title for title in _TITLE.findall(text) if title not in kept] if len(made) < MADE_MAX else []
 
 
 def repository_lines(command: str, state: str, output: str) -> Iterator[str]:

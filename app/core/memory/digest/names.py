@@ -106,7 +106,8 @@ def weigh(events: Sequence[Event]) -> Names:
     _drop_prose(names, used)
     _join_ids(names)
     _weaken_merely_seen(names, known)
-    return {name: weight * _form_factor(name) for name, weight in names.items()}
+    rare = {name: _RARE for name in names if _RARELY_USED.fullmatch(name)}
+    return {name: weight * rare.get(name, 1.0) * _form_factor(name) for name, weight in names.items()}
 
 
 def _weaken_merely_seen(names: Names, known: Set[str]) -> None:
@@ -232,10 +233,6 @@ def _names_and_values(text: str) -> Iterator[str]:
 
 
 def _form_factor(name: str) -> float:
-    return (_RARE if _RARELY_USED.fullmatch(name) else 1.0) * _plain_factor(name)
-
-
-def _plain_factor(name: str) -> float:
     if name.startswith("http"):
         return _ADDRESS
     if "/" in name:

@@ -16,6 +16,7 @@ from app.core.memory.digest import digest_of
 from app.core.memory.digest.answers import user_lines, with_question
 from app.core.memory.digest.appendix import Measure
 from app.core.memory.digest.calls import PENDING, RUNNING, is_bare_rejection
+from app.core.memory.digest.files import undone_titles
 from app.core.memory.digest.outcomes import is_check, reads_only
 from app.core.memory.digest.record import Digest
 from app.core.memory.digest.sentences import abridge_message, ask_of, own_messages, own_words
@@ -132,6 +133,7 @@ class SpanBody:
         before = {heading: [] if events else earlier[heading] for heading in STATES}
         # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
         past_lines = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
+        self._undone = undone_titles(previous_text, digest.made)
         self._past = [(line.seq, line.text.removeprefix(BEFORE_LAST)) for line in past_lines]
         work = SpanWork(events, previous_text, (*digest.files_modified, *digest.files_read))
         failing = work.failing() or without_counts(before[BLOCKED])
@@ -181,6 +183,9 @@ class SpanBody:
     def _finished(self, work: SpanWork) -> Sequence[SectionLine]:
         """Return the lines on finished work: in a span with work on files the reports first."""
         reported = [*without_counts(self._earlier[DONE]), *finished_work(self._past)]
+        undone = [words for title in self._undone if (words := content_words(title))]
+        # A line with half of the words of a commit's title is on that commit.
+        reported = [one for one in reported if not any(len(t & content_words(one.text)) * 2 >= len(t) for t in undone)]
         reported = [*interleave(self._messages.done(), reported)]
         return [*reported, *work.done()] if self._digest.uses_files else interleave(work.done(), reported)
 

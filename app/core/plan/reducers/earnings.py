@@ -95,12 +95,8 @@ def _tokens_before_units(context: Context, end: int) -> tuple[Sequence[int], int
 
 def _within_reach(unit: Unit, lookback: int) -> bool:
     """Return whether a marker anywhere in a round is within the cache's lookback of the marker before the round."""
-    items = unit.all_items
-    return len(items) < lookback - 1 or sum(not _is_call(item) for item in items) < lookback - 1
-
-
-def _is_call(item: Item) -> bool:
-    return item.event.call_id is not None and item.event.call_seq is None
+    calls = sum(item.event.call_id is not None and item.event.call_seq is None for item in unit.all_items)
+    return len(unit.all_items) - calls < lookback - 1
 
 
 def _last_whole_write(context: Context, state: Frontier, cache: CacheProfile) -> int:

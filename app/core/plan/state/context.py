@@ -285,7 +285,7 @@ def _with_items(units: "tuple[Unit, ...]", new: Mapping[int, Item]) -> "dict[int
     changed: dict[int, Unit] = {}
     for item in new.values():
         # A result is in the unit of its call, wherever the result comes in the log.
-        at = bisect_right(units, item.event.call_seq or item.event.seq, key=_first_seq) - 1
+        at = bisect_right(units, item.event.call_seq or item.event.seq, key=lambda unit: unit.items[0].event.seq) - 1
         if at >= 0 and at not in changed and (unit := units[at].with_items(new)) is not units[at]:
             changed[at] = unit
     return changed
@@ -307,10 +307,6 @@ def _replaced(before: tuple[_Value, ...], changed: Mapping[int, _Value]) -> tupl
     for at, value in changed.items():
         after[at] = value
     return tuple(after)
-
-
-def _first_seq(unit: "Unit") -> int:
-    return unit.items[0].event.seq
 
 
 def _continues_round(last: Item, event: Event) -> bool:
