@@ -209,7 +209,7 @@ class Event:
 
     @lazy
     def expires(self) -> bool:
-        """Whether the event's author set an expiry, or an event that it supersedes."""
+        """Whether the event's author set an expiry, or a key by which newer events supersede older ones."""
         return self.body is not None and not EXPIRING.isdisjoint(self.body)
 
     @lazy

@@ -187,7 +187,7 @@ EVICTIONS: Final = (
     ),
     Row(lambda _: PinnedReducer(), lambda _, done: any(map(is_pinned_stub, done.context.pinned_stubs))),
 )
-"""The rows that evict when the policy says so, the cheapest first."""
+"""The rows that run once the moment is known. Most evict, the cheapest first; the last shows pinned events again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +214,10 @@ def plan(
     force: bool = False,
     evictions: Sequence[Row] = EVICTIONS,
 ) -> Plan:
-    """Plan the context to send, starting from the frontier `state`.
+    """Plan the context to send, starting from the frontier `state`. Raises CannotFit, with the size that would fit.
 
-    Expired events leave immediately, all others if `policy.evict` permits it (when it pays, when the cache is cold, at
-    every assembly) or the trigger or the caller (`force`) demands it. Raises CannotFit, with the size that would fit.
+    Expired and hidden events leave immediately, others by the conditions of their rows: most if `policy.evict` permits
+    it (when it pays, when the cache is cold, at every assembly) or the trigger or the caller (`force`) demands it.
     """
     return finish(begin(read, budget, policy, state, force=force), evictions)
 
@@ -292,7 +292,7 @@ def finish_unchanged(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> 
 
 
 def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
-    """Return whether the provider reads nothing of this call from its cache, judged before evictions."""
+    """Return whether an earlier call left a cache that is of no use to this one, judged before evictions."""
     return read.is_cold or (read.caching and cause in PREFIX_CAUSES and read.used_at is not None)
 
 

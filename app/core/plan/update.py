@@ -83,7 +83,8 @@ class PlanInputs:
 
 
 def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
-    """Update the context by the log and visibility decisions; only the log's unread part may be folded or dropped."""
+    """Update the context by the log and visibility decisions. Only the unread part is folded or dropped, with the rest
+    of a summary or round that its end cuts through."""
     return update_with_cause(read, budget, policy, state)[0]
 
 
@@ -109,9 +110,8 @@ def update_with_cause(
 def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:
     """Append the events `added` to the context `before`, under the same frontier.
 
-    None if they do more than extend the conversation: a new prefix, or a result that is late or whose call is not
-    visible. Not for views with a filter. The cached properties are extended as well, so that nothing is computed over
-    the whole log again.
+    None if they do more than extend the conversation: a new prefix, a late result, or one whose call is not visible.
+    Not for views with a filter. Cached properties are extended too: nothing is computed over the whole log again.
     """
     last = before.units[-1] if before.units else None
     tail = (*last.items, *last.results) if last else ()
@@ -160,8 +160,8 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
 def update_prefix(events: Sequence[Event], state: Frontier) -> Frontier:
     """Make the newest system prompts and tool list effective, and mark the earlier ones as superseded.
 
-    Prompts that no conversation event separates take effect together. Of the unread part of the log, `events` may hold
-    only a prompt that takes effect.
+    Prompts that no conversation event separates take effect together. `events` may lack prompts and tool lists of the
+    unread part of the log, but none that takes effect.
     """
     spoken = state.floor
     for event in events:

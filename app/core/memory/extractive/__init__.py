@@ -12,8 +12,8 @@ from app.core.tokens.counter import MESSAGE_TOKENS, Counter
 
 BODY_TOKENS: Final = 680
 BODY_SHARE: Final = 0.4
-"""The size of the body in a summary of work on files, and its maximum share. Contexts rewrite the appendix, with as
-many names as they have room for, but show a body unchanged."""
+"""The size of the body in a summary of work on files, and its maximum share. A context that shows several
+summaries joins their appendixes; a body loses only lines that later work settled, unless the whole summary is cut."""
 NAMES_ENOUGH: Final = 2_800
 """The size from which more names bring little, so that the rest of a larger summary goes to its body. Measured on
 recorded coding sessions: above it, contexts show no more of the values that later calls need."""

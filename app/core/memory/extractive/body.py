@@ -1,6 +1,7 @@
 """The body of a summary without a model: the user's words, the work done and the key sentences, under fixed headings.
 
-Deterministic. Only users, assistants and notes are quoted; tool output is data and never quoted.
+Deterministic. Only users, assistants and notes are quoted. Tool output is data: only the names of failed tests, first
+error lines and merge conflicts are taken from it.
 """
 
 import re

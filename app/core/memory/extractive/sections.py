@@ -104,8 +104,8 @@ class Section:
 def parse_sections(text: str) -> dict[str, list[SectionLine]]:
     """Return the lines under each heading of earlier summaries, oldest first, without the tagged appendix.
 
-    A heading at or before the place of the last one in HEADINGS begins the next summary. Headings in STATES are filled
-    by the last summary only. The latest messages of the others are under PAST.
+    One of HEADINGS begins the next summary if it comes there no later than the heading before, or follows an appendix
+    or a turn start. Headings in STATES are filled by the last summary only. The others' latest messages are under PAST.
     """
     found: dict[str, list[SectionLine]] = {}
     heading = ""
@@ -229,9 +229,9 @@ def _fill(
 ) -> int:
     """Add the lines that fit to one of the sections and return the tokens they take.
 
-    A line that does not fit loses its details; if it is the section's first, it is shortened. A line whose words are in
-    a chosen line is left out; chosen lines whose words it contains are removed. A longer form of a shortened goal
-    replaces it.
+    A line that does not fit loses its details; if that is not enough, it is shortened if it is a later request or the
+    first line under one of SHORTENED or `spare`, else left out. So is a line whose words are in a chosen line; chosen
+    lines whose words it contains are removed. A longer form of a shortened goal replaces it.
     """
     taken = 0
     for line in lines:

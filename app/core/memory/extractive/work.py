@@ -1,8 +1,8 @@
-"""The work of a span in plain sentences: files changed, commits made, checks and their outcomes, tools called.
+"""The work of a span in plain sentences: files changed, tools called, and failed commands, edits, checks and tools.
 
-The sentences are built from the agent's own calls and their outcomes. Tool output contributes only counts, hashes, the
-names of tests and first error lines. Lines on calls of tools for neither files nor a shell tell an agent which of many
-things it has already looked up or changed, so they are kept when summaries are merged.
+The sentences are built from the agent's own calls and their outcomes. Tool output contributes only the names of failed
+tests, first error lines and merge conflicts. Lines on calls of tools for neither files nor a shell tell an agent which
+of many things it has already looked up or changed, so they are kept when summaries are merged.
 """
 
 import re

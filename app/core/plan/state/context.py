@@ -19,9 +19,9 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The part of the log up to `to_seq`, which was not read and can only be dropped. `turns` counts turns begun there.
+    """The part of the log up to `to_seq`. Only its events that must stay were read; the rest is folded or dropped.
 
-    `files` are the newest files modified in it that no summary covers, each with the seq of the event that modified it.
+    `turns` counts turns begun in it. `files` are its newest modified files that no summary covers, as (seq, path).
     """
 
     to_seq: int = 0
@@ -64,7 +64,7 @@ class Context:
         )
 
     def with_nothing_unread(self) -> "Context":
-        """Return the context of an epoch that drops the unread part; the same object if all of it was read."""
+        """Return the context of an epoch that folds or drops the unread part; the same object if nothing was unread."""
         if self.unread is NOTHING_UNREAD:
             return self
         after = replace(self, unread=NOTHING_UNREAD)
@@ -77,8 +77,7 @@ class Context:
         return self.items[at] if at < len(self.seqs) and self.seqs[at] == seq else None
 
     def without_unshown(self) -> "Context":
-        """Return the context without the bodies of events that their stubs hide entirely; the same object if
-        unchanged."""
+        """Return the context without the bodies of events that stubs hide entirely; the same object if unchanged."""
         bare = ((item.event.seq, item, item.without_unshown()) for item in self.items if item.stub is not None)
         return self._with({seq: after for seq, before, after in bare if after is not before})
 
@@ -141,7 +140,7 @@ class Context:
 
     @lazy
     def repeats(self) -> Repeats:
-        """The results that repeat earlier ones."""
+        """The results that later ones repeat."""
         return Repeats({}, {}).extend(self.paired_results)
 
     @lazy
@@ -162,7 +161,7 @@ class Context:
 
     @lazy
     def perishable(self) -> tuple[Item, ...]:
-        """The items whose author set an expiry, or a key that they supersede."""
+        """The items whose author set an expiry, or a key by which newer events supersede older ones."""
         return tuple(item for item in self.items if item.event.expires)
 
     @lazy

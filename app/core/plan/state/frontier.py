@@ -71,10 +71,11 @@ class Fold:
 
     Only on the last fold:
 
-    * `follows`: LATER: only newer messages follow the summaries. SINGLE: first kept messages of the folded part, up to
-      a line that ends them. NEWER, SPARSE and OLDER are those of earlier versions; or empty, without the line.
-    * `precise`: the line on the age of states is there only if a summary has any, and headings mark the turns that the
-      previous summary began. False in epochs of earlier versions.
+    * `follows`: LATER: only newer messages follow the summaries. SINGLE: kept messages of the folded part come first,
+      up to a line that ends them. In epochs of earlier versions: NEWER is like LATER, OLDER and SPARSE are like SINGLE,
+      and empty is like SINGLE without that line.
+    * `precise`: the line on the age of states is there only if a summary has any, a heading marks a turn that continues
+      from the previous summary, and more headings that are left empty are removed. False in epochs of earlier versions.
     * `settled`: checksums of the lines, in any of the summaries, that newer messages settled when they were folded, and
       that are left out.
     """
@@ -123,8 +124,8 @@ class LeftOut:
 class Frontier:
     """The events of a view that are not shown verbatim. Sequences are in seq order, and drops do not overlap.
 
-    * `floor` is the last dropped seq, `kept` the visible seqs up to it: the kept events and those with seq > floor are
-      all that is visible.
+    * `floor` is the last seq of the part of the log that is folded or dropped, `kept` the seqs up to it that are still
+      visible: the kept events and those with seq > floor are all that is visible.
     * `system_seq` is the newest system prompt, `system_before` the prompts that take effect together with it.
     * `folds` are the summaries that replace the log from seq 1, `summary_tokens` their tokens as shown.
     * `adopted` are late results that are shown directly after their calls.

@@ -92,12 +92,12 @@ class Rounds:
     """The units of a context in order: `firsts` are their first seqs, `tokens_before` the tokens of all units before
     each.
 
-    `seqs` are the first seqs of the model's replies; consecutive units of the model are one reply. `last` is the first
-    seq of the model's last unit; `ends`: that unit is the last of all and has no results. `tokens` are those of all
-    units, `read_tokens` the sum over all replies of the tokens before each. `late` is the seq of the last late result.
+    `seqs` are the first seqs of the model's replies; a unit of the model that directly follows one without results
+    belongs to the same reply. `last` is the first seq of the model's last unit; `ends`: that unit is the last and has
+    no results. `tokens` are those of all units, `read_tokens` the sum over all replies of the tokens before each.
 
-    `replied_at` is the time of the last reply. `pauses` are the seconds between a reply and the one before it, with
-    the reply's seq, in order, without those that a later pause equals or exceeds.
+    `late` is the seq of the last late result, `replied_at` the time of the last reply. `pauses` are the seconds between
+    a reply and the one before it, with the reply's seq, in order, without those that a later pause equals or exceeds.
     """
 
     firsts: tuple[int, ...] = ()

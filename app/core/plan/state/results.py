@@ -1,4 +1,4 @@
-"""The tool results of a context with their calls: those that repeat others, and those that show files."""
+"""The tool results of a context with their calls: those that later ones repeat, and those that show files."""
 
 import re
 from bisect import bisect_left

@@ -138,9 +138,8 @@ def _drop_old_failures(
 ) -> str:
     """Return a summary's words without the failures that later summaries report as fixed or report again.
 
-    `passed`, `failed` and `modified` are the checks, commands and files of later summaries.
-
-    Unresolved problems go too if a later summary names an edit or a passed check, and plans if it names an edit.
+    `passed`, `failed` and `modified` are the checks, commands and files of later summaries. Unresolved problems go too
+    if a later summary names an edit or a passed check, and plans if it names an edit.
     """
 
     def line(found: re.Match[str]) -> str:
