@@ -119,14 +119,14 @@ class Writing:
         task, rules = self._task, self._policy.summarize
         if not task.events and not task.turn_start_events and not task.sources and task.previous:
             return Completion(task.previous, ""), ()
-        words = max(50, int(min(task.sizes.summary, rules.max_tokens) * MODEL_SHARE))
-        find_complaints = partial(self._complaints, digest=digest, words=words)
+        max_tokens = max(50, int(min(task.sizes.summary, rules.max_tokens) * MODEL_SHARE))
+        find_complaints = partial(self._complaints, digest=digest, max_tokens=max_tokens)
         if task.sources and not task.events:
             texts = [Paragraph("", source.text) for source in task.sources]
-            form = partial(self._merge_form, words=words)
+            form = partial(self._merge_form, max_tokens=max_tokens)
             remainder = self._remainder(texts, form, digest.constraints)
             return await self._summarize_pieces(remainder, "", find_complaints)
-        history = self._history(digest, words, find_complaints)
+        history = self._history(digest, max_tokens, find_complaints)
         if not task.turn_start_events:
             return await history
         beginning = self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE)))
@@ -139,17 +139,17 @@ class Writing:
         return replace(answer, text=text), refused or refused_late
 
     async def _history(
-        self, digest: Digest, words: int, find_complaints: FindComplaints
+        self, digest: Digest, max_tokens: int, find_complaints: FindComplaints
     ) -> tuple[Completion, Refusals]:
         """Summarize all events but those of a split turn."""
         task = self._task
         if not task.events:
             return Completion(task.previous or "No prior history.", ""), ()
-        form = partial(self._history_form, words=words)
+        form = partial(self._history_form, max_tokens=max_tokens)
         remainder = self._remainder(_paragraphs(task.events), form, digest.constraints)
         return await self._summarize_pieces(remainder, task.previous, find_complaints)
 
-    async def _beginning(self, words: int) -> tuple[Completion, Refusals]:
+    async def _beginning(self, max_tokens: int) -> tuple[Completion, Refusals]:
         """Summarize the beginning of a split turn; the summary of the history has the constraints of both."""
         task = self._task
 
@@ -166,26 +166,26 @@ class Writing:
 
         def form(portion: Portion) -> Prompt:
             text = "\n\n".join(portion.texts)
-            return history_prompt(self._prompts, text, portion.previous, words, style=TURN_START, cumulative=True)
+            return history_prompt(self._prompts, text, portion.previous, max_tokens, style=TURN_START, cumulative=True)
 
         remainder = self._remainder(_paragraphs(task.turn_start_events), form)
         return await self._summarize_pieces(remainder, "", find_complaints)
 
-    def _history_form(self, portion: Portion, *, words: int) -> Prompt:
+    def _history_form(self, portion: Portion, *, max_tokens: int) -> Prompt:
         return history_prompt(
             self._prompts,
             "\n\n".join(portion.texts),
             portion.previous,
-            words,
+            max_tokens,
             style=self.style,
             focus=self._task.focus,
             constraints=portion.constraints,
             cumulative=bool(self._task.digests) or portion.is_continuation,
         )
 
-    def _merge_form(self, portion: Portion, *, words: int) -> Prompt:
+    def _merge_form(self, portion: Portion, *, max_tokens: int) -> Prompt:
         texts = [*([portion.previous] if portion.previous else ()), *portion.texts]
-        return merge_prompt(self._prompts, texts, words, style=self.style, constraints=portion.constraints)
+        return merge_prompt(self._prompts, texts, max_tokens, style=self.style, constraints=portion.constraints)
 
     def _remainder(
         self, parts: Sequence[Paragraph], form: Callable[[Portion], Prompt], constraints: Sequence[str] = ()
@@ -237,7 +237,7 @@ class Writing:
             answer = await self._answer(retry_prompt(ask, answer, found, chars=max(0, room * 2)))
         return answer, refused
 
-    def _complaints(self, answer: Completion, *, digest: Digest, words: int) -> tuple[str, ...]:
+    def _complaints(self, answer: Completion, *, digest: Digest, max_tokens: int) -> tuple[str, ...]:
         task = self._task
         estimator = task.counter.estimator
         text = with_digest(answer.text, digest, task)
@@ -245,7 +245,7 @@ class Writing:
             answer,
             source_tokens=task.tokens,
             tokens=estimator.count(answer.text, TextKind.PROSE),
-            max_tokens=max(words, task.sizes.summary),
+            max_tokens=max(max_tokens, task.sizes.summary),
             sections=self.style.sections,
             constraints=[one for one in digest.constraints if one not in text],
             untrusted=_untrusted(task.events),
