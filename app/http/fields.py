@@ -203,7 +203,7 @@ MainEpoch = Annotated[
     int,
     Field(
         description="Number of the current epoch of the `main` view, 0 before its first context; after a new policy or "
-        "an erasure, the number of the epoch that its next context opens."
+        "an erasure, a number that no epoch gets: the next context opens the one after it."
     ),
 ]
 TurnNumber = Annotated[int, Field(description="Number of the turn, counted from 1; 0 before the first turn.")]

@@ -1,7 +1,6 @@
-"""Responses under idempotency keys, each stored in the transaction that carries out its request (decision 31).
+"""Responses under idempotency keys, stored in the work's transaction or, if it is repeatable, after it (decision 31).
 
-If equal requests race, one of them does the work. The others do nothing and return its response, as does a later
-repetition.
+If equal requests race, one response is stored; all of them return it, as does a later repetition.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -43,7 +43,7 @@ SUMMARY_COLUMNS: Final = (
     "tenant_id, id, depth, from_seq, to_seq, tokens, source_tokens, events, turns, split_turn, starts_at, ends_at,"
     " summarizer, model, prompt_version, degraded, sources, created_at"
 )
-"""Columns that a fork's rows copy from its parent's. With those set per row, they are all of the tables' columns."""
+"""Columns that a fork's rows copy; with those set per row, all but a summary's `complaints` and `superseded_by`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,8 +264,8 @@ async def lock_views_on_policy(tx: Connection, session: SessionRow, *, main: boo
 async def set_view_policy(
     tx: Connection, session_id: UUID, view: str, policy: tuple[str, int], room: ViewBudget
 ) -> None:
-    """Change a view's policy, and have it planned from scratch. The view moves to an epoch that is not written yet:
-    data read before is stale, and a context being planned from it is planned again."""
+    """Change a view's policy, and have it planned from scratch. The view moves to the next epoch number, which no
+    epoch gets: data read before is stale, and a context being planned from it is planned again."""
     await tx.execute(
         "UPDATE views SET policy_name = :policy_name, policy_version = :policy_version, "
         "window_tokens = :window_tokens, target = :target, carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, "

@@ -231,7 +231,7 @@ async def degraded(database: Database, older_than_seconds: float, limit: int) ->
     """Return up to `limit` sessions with degraded live summaries, in random order.
 
     The order is random so that sessions whose rewriting always fails do not keep the others waiting. Sessions of
-    tenants that have used up today's tokens are left out.
+    tenants with a request that was refused today for lack of tokens are left out.
     """
     rows = await database.fetch(
         "SELECT session_id, tenant_id FROM palimpsest_across_degraded(:seconds, 2147483647)"

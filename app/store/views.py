@@ -281,7 +281,7 @@ async def current_epoch(database: Database, session_id: UUID, view: str) -> Curr
 
 
 async def reset_plans(tx: Connection, session_id: UUID) -> None:
-    """Have all views of a session planned from scratch, by moving each to an epoch that is not written yet."""
+    """Have all views of a session planned from scratch, by moving each to a number that no epoch gets."""
     await tx.execute(
         "UPDATE views SET carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'redaction' "
         "WHERE session_id = :session_id",

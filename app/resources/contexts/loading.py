@@ -47,7 +47,7 @@ BOUND_FACTOR: Final = 2
 DEEPEN_FACTOR: Final = 4
 """Factor by which the bound grows while the plan wants more of the log."""
 DEEPEN_MAX: Final = 4
-"""Number of further reads after which the rest of the log is left unread."""
+"""Number of further reads that may be followed by yet another, after which the rest of the log is left unread."""
 CACHES_KEPT: Final = 1_024
 """Number of cache profiles that are remembered, by model and policy: each is looked up in a table of names."""
 OFF_LOOP_TOKENS: Final = 30_000

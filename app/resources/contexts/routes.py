@@ -116,8 +116,9 @@ async def post_context(request: Request, who: Who) -> Response:
 
     With `outcome` and `append`, one request does what an agent does between two model calls: report the outcome of the
     last call, append what has happened since, and get the context, in this order and in one transaction. If the outcome
-    or the append fails, nothing is recorded; if the context fails, they stay recorded, and the problem has their
-    results. With `wait_ms` or `force` the context follows after the commit.
+    or the append fails, or the request's policy is unknown or invalid, nothing is recorded. If no context can be made
+    for another reason, they stay recorded, and the problem has their results. With `wait_ms`, `force`, `messages` or
+    `retry_of` the context follows after their commit: they stay recorded, whatever fails then.
 
     With `messages`, the client's complete conversation, new messages are first appended to the line of the session that
     the conversation continues. That append stays too if no context can be made.

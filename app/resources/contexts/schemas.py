@@ -218,7 +218,7 @@ class TokensOut(BaseModel):
         "content, and a margin for inexact counting."
     )
     limit: int = Field(
-        description="Window that the context was planned for; smaller than requested if the provider has reported a "
+        description="Window that the context was planned for; smaller than requested if outcomes name or imply a "
         "smaller one."
     )
     limit_assumed: bool = Field(

@@ -43,8 +43,8 @@ PLAN: Final = "plan"
 class ContextAnswer:
     """A context of the session row `row_name`.
 
-    `compaction`: none, scheduled, running, or failed if the last run failed; a stored response has the state as read
-    before it. `reason`: why a requested compaction does not show in it. `held`: made from the view held in memory.
+    `compaction`: none, scheduled, running, or failed if the last run failed; in a stored response, as before the call.
+    `reason`: why the context does not show a requested compaction. `held`: made from the view held in memory.
     """
 
     row_name: str

@@ -1,7 +1,7 @@
 """A step in one request: the outcome of an earlier call, what has happened since, and the next context.
 
 One transaction does all three in this order, so an agent's step is one commit. A context that cannot be made leaves the
-outcome and the append recorded.
+outcome and the append recorded, unless the request's policy is unknown or invalid.
 """
 
 from collections.abc import Iterator
@@ -104,7 +104,7 @@ class Steps:
         """Take a step on the line that a client's address means.
 
         `keep`: the response is stored with the context's record, or neither is. Raises StepFailed; nothing is recorded
-        unless its part is the context. Raises AlreadyAnswered if the key of `keep` has been used.
+        unless the context failed within the transaction. Raises AlreadyAnswered if the key of `keep` has been used.
         """
         key = None if step.append is None else step.append.key
         row_name = await self._lines.resolve_remembered(tenant_id, address, key)

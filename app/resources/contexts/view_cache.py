@@ -40,7 +40,7 @@ VIEW_CHARS: Final = 2_000
 class CachedView:
     """A loaded view, its settings and counter, and the last context of its epoch, None if it must be planned anew.
 
-    `call` is the record of its last context, `stored` its row after the last report, None if there was none.
+    `call` is the record of its last context, `stored` the view's row after the last report, None until one comes.
     `recounted` are its first events, as `counter` counts them; None if the session's own counter is the same.
     `is_steady`: as far as this process knows, nothing was appended through another process since the view was read; if
     not, the next request reads it again. `chars` is its size (`events_chars`, VIEW_CHARS, and `last_context`'s texts).

@@ -1,7 +1,5 @@
-"""A report, and what it says: the outcome, a point for the estimator, and the window that an error states or implies.
-
-With them, what a view and a model learn.
-"""
+"""Measurements of a report: the outcome, a point for the estimator, the window that an error states or a retry implies.
+Also the state of a view and a model that have learned from them."""
 
 import time
 from collections.abc import Mapping, Sequence

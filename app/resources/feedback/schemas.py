@@ -85,7 +85,8 @@ class OutcomeOut(BaseModel):
     overflow: bool = Field(description="Whether the error means that the context was too long.")
     action: Literal["none", "retry", "stop"] = Field(
         description="Next step: `retry` (once, with the smaller context that `next` requests), `stop` (the call was "
-        "already such a retry) or `none` (there was no error, or one that a smaller context does not fix)."
+        "already such a retry, or its context was only recorded, in the view `~observed`) or `none` (there was no "
+        "error, or one that a smaller context does not fix)."
     )
     next: NextOut | None = Field(None, description="Request to send for the retry; absent unless `action` is `retry`.")
     matched: MatchedOut | None = Field(
@@ -106,7 +107,7 @@ class CalibrationOut(BaseModel):
     )
     samples: int = Field(description="Number of calls with reported usage that it is based on.")
     window_tokens: int | None = Field(
-        description="Window that the provider named in an error; null if it named none smaller than assumed."
+        description="Window that an error named, or a refusal and its retry imply; null if none smaller than assumed."
     )
     updated_at: fields.UpdatedAt
 

@@ -189,9 +189,9 @@ class Feedback:
     async def _report_in_one_statement(
         self, on: Executor, ref: SessionRef, found: ReportedCall, report: Report
     ) -> RecordedReport | None:
-        """Record a call's first report, of its usage, in one statement; None if the row locks must decide on it.
+        """Record a call's first report, of its usage, in one statement; None, with nothing stored, if it needs locks.
 
-        Nothing is stored unless the view is still as in `found`; the calibration is stored only if it is, too.
+        It does, for example, if the stored view differs from `found`'s. A calibration that differs or is locked stays.
         """
         call, taken = found.call, found.calibration
         if report.error is not None or found.view is None or call.outcome is not None:

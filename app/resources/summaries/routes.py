@@ -84,7 +84,7 @@ class CompactionRun(BaseModel):
 
     id: fields.Id = Field(description="Id of the run, a UUID.")
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"] = Field(
-        description="State of the run; `skipped` means that there was nothing to summarize."
+        description="State of the run; `skipped` means that nothing was summarized; `error` says why."
     )
     reason: str = Field(
         description="Reason for the run: `pressure` (a context is above its trigger or soon will be), `waited` (the "
@@ -93,18 +93,19 @@ class CompactionRun(BaseModel):
         "(a degraded summary is rewritten)."
     )
     focus: str | None = Field(description="Topic that the summary should focus on, as requested; null if none was.")
-    attempts: int = Field(description="Number of times the run was postponed because the summarizer was unavailable.")
+    attempts: int = Field(description="Number of attempts for which the summarizer was unavailable.")
     error: str | None = Field(
-        description="Reason why the run failed, was skipped or postponed, or did not use the model; null if it went as "
-        "planned."
+        description="Reason why the run failed, was skipped or postponed, or did not use the model; else null."
     )
-    from_seq: int | None = Field(description="First seq that its summaries cover, inclusive; null if there are none.")
-    to_seq: int | None = Field(description="Last seq that its summaries cover, inclusive; null if there are none.")
+    from_seq: int | None = Field(
+        description="First seq its summaries cover, inclusive; 1 if earlier ones left nothing to do; else null."
+    )
+    to_seq: int | None = Field(
+        description="Last seq its summaries cover, inclusive; theirs if earlier ones left nothing to do; else null."
+    )
     summaries: list[fields.Id] = Field(description="Ids of the summaries it wrote.")
     batches_created: int = Field(0, description="Number of summaries it wrote.")
-    messages_compressed: int = Field(
-        0, description="Number of events summarized for the first time, by its summaries of depth 0."
-    )
+    messages_compressed: int = Field(0, description="Number of events in its summaries of depth 0.")
     tokens_read: int = Field(description="Number of tokens that the summarizer read.")
     tokens_before: int = Field(
         description="Size of the `main` view's context when the run began, in tokens by the estimator; 0 before the "
@@ -137,12 +138,10 @@ class CoverageOut(BaseModel):
     head: int = Field(description="Seq of the last event in the session's log.")
     view: str = Field(description="Name of the view.")
     epoch: int = Field(
-        description="Number of the view's current epoch; after a new policy or an erasure, the number of the epoch "
-        "that its next context opens."
+        description="Number of the view's current epoch; after a new policy or an erasure, a number that no epoch "
+        "gets: the next context opens the one after it."
     )
-    runs: list[CoverageRun] = Field(
-        description="Disposition of each event from seq 1 to `head`, in the order of the log."
-    )
+    runs: list[CoverageRun] = Field(description="Disposition of each event from seq 1 to `head`, in order.")
     faults: list[str] = Field(description="Faults found, one sentence each; empty if `ok`.")
 
 
@@ -242,8 +241,9 @@ async def compact(
 ) -> CompactionRow:
     """Request a compaction: the older part of the log is summarized now, however small it is.
 
-    The next context of each view shows the summary. If nothing was summarized, `error` says why. 200 if the run ended
-    within `wait_ms`, else 202.
+    The next context of each view shows the summary, unless that would save nothing or the view shows other authors or
+    types of events; the context's `compaction.reason` then says so. If nothing was summarized, `error` says why. 200 if
+    the run ended within `wait_ms`, else 202.
     """
     run = await compactions.compact(who.tenant_id, sid, body.focus, body.wait_ms)
     response.status_code = 200 if run.state in END_STATES else 202

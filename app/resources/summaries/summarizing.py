@@ -96,8 +96,8 @@ class Summarizing:
     ) -> WrittenSummary:
         """Write the summary of a task; `charge` wraps the summarizer to charge an account.
 
-        Raises SummarizerUnavailable if a model is unavailable now and may be available later. If it is not called
-        because too much was spent, the summary is written without it.
+        Raises SummarizerUnavailable if a model is unavailable now and may be available later. After any other
+        ProviderError, such as for a spent account, the result is that of `substitute`.
         """
         name = policy.summarize.summarizer or self.default
         summarizer = self._summarizers.get(name)

@@ -147,7 +147,7 @@ class TokensOut(Model):
     margin for inexact counting.
     """
     limit: int
-    """Window that the context was planned for; smaller than requested if the provider has reported a smaller one."""
+    """Window that the context was planned for; smaller than requested if outcomes name or imply a smaller one."""
     limit_assumed: bool
     """Whether `limit` is only assumed (128,000), because no model is set or its window is not known. Set
     `max_tokens` or the policy's `window_tokens` to give it.

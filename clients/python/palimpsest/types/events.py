@@ -55,7 +55,7 @@ class AppendedOut(Model):
     """Seq of the last event in the log after the append."""
     epoch: int
     """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
-    erasure, the number of the epoch that its next context opens.
+    erasure, a number that no epoch gets: the next context opens the one after it.
     """
     pressure: Pressure
     """Pressure on the `main` view's budget after the append."""

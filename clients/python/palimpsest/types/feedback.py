@@ -22,7 +22,7 @@ class CalibrationOut(Model):
     samples: int
     """Number of calls with reported usage that it is based on."""
     window_tokens: int | None
-    """Window that the provider named in an error; null if it named none smaller than assumed."""
+    """Window that an error named, or a refusal and its retry imply; null if none smaller than assumed."""
     updated_at: datetime
     """Time of the last change."""
 
@@ -92,7 +92,8 @@ class OutcomeOut(Model):
     """Whether the error means that the context was too long."""
     action: Literal["none", "retry", "stop"]
     """Next step: `retry` (once, with the smaller context that `next` requests), `stop` (the call was already such
-    a retry) or `none` (there was no error, or one that a smaller context does not fix).
+    a retry, or its context was only recorded, in the view `~observed`) or `none` (there was no error, or one
+    that a smaller context does not fix).
     """
     next: NextOut | None = None
     """Request to send for the retry; absent unless `action` is `retry`."""

@@ -37,7 +37,7 @@ class ForkOut(Model):
     """Seq of the last event in the session's log; 0 while the log is empty."""
     epoch: int
     """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
-    erasure, the number of the epoch that its next context opens.
+    erasure, a number that no epoch gets: the next context opens the one after it.
     """
     turns: int
     """Number of turns that have begun."""
@@ -112,7 +112,7 @@ class RewindOut(Model):
     """Seq of the last event in the session's log; 0 while the log is empty."""
     epoch: int
     """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
-    erasure, the number of the epoch that its next context opens.
+    erasure, a number that no epoch gets: the next context opens the one after it.
     """
     turns: int
     """Number of turns that have begun."""

@@ -30,7 +30,7 @@ class CompactionRun(Model):
     id: str
     """Id of the run, a UUID."""
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"]
-    """State of the run; `skipped` means that there was nothing to summarize."""
+    """State of the run; `skipped` means that nothing was summarized; `error` says why."""
     reason: str
     """Reason for the run: `pressure` (a context is above its trigger or soon will be), `waited` (the same, and a
     request with `wait_ms` waits for it), `overflow` (a provider refused a context as too long), `requested` (by
@@ -40,19 +40,19 @@ class CompactionRun(Model):
     focus: str | None
     """Topic that the summary should focus on, as requested; null if none was."""
     attempts: int
-    """Number of times the run was postponed because the summarizer was unavailable."""
+    """Number of attempts for which the summarizer was unavailable."""
     error: str | None
-    """Reason why the run failed, was skipped or postponed, or did not use the model; null if it went as planned."""
+    """Reason why the run failed, was skipped or postponed, or did not use the model; else null."""
     from_seq: int | None
-    """First seq that its summaries cover, inclusive; null if there are none."""
+    """First seq its summaries cover, inclusive; 1 if earlier ones left nothing to do; else null."""
     to_seq: int | None
-    """Last seq that its summaries cover, inclusive; null if there are none."""
+    """Last seq its summaries cover, inclusive; theirs if earlier ones left nothing to do; else null."""
     summaries: list[str]
     """Ids of the summaries it wrote."""
     batches_created: int | None = None
     """Number of summaries it wrote."""
     messages_compressed: int | None = None
-    """Number of events summarized for the first time, by its summaries of depth 0."""
+    """Number of events in its summaries of depth 0."""
     tokens_read: int
     """Number of tokens that the summarizer read."""
     tokens_before: int
@@ -108,11 +108,11 @@ class CoverageOut(Model):
     view: str
     """Name of the view."""
     epoch: int
-    """Number of the view's current epoch; after a new policy or an erasure, the number of the epoch that its next
-    context opens.
+    """Number of the view's current epoch; after a new policy or an erasure, a number that no epoch gets: the next
+    context opens the one after it.
     """
     runs: list[CoverageRun]
-    """Disposition of each event from seq 1 to `head`, in the order of the log."""
+    """Disposition of each event from seq 1 to `head`, in order."""
     faults: list[str]
     """Faults found, one sentence each; empty if `ok`."""
 
