@@ -53,8 +53,8 @@ ORDER: Final = ("once", "economics", "retention", "caps", "dialogue_window", "fo
 class NextReduction:
     """The evictions of a view's next reduction, the first ones first, and the view's sizes, in the estimator's tokens.
 
-    `moment` is that of the next call, at which `declined` are the reducers that evict nothing; None if it reduces.
-    `stalled` is the reason for which such a reduction would be refused.
+    `moment` is that of the next call, at which `declined` are the reducers that evict nothing; None if it is `pressed`.
+    `stalled` is the reason for which this reduction would be refused; None if it would be made.
     """
 
     evictions: tuple[Eviction, ...]
@@ -102,10 +102,10 @@ def _rank(reducer: str) -> int:
 
 
 def _moment(inputs: ContextInputs, begun: PlanStart) -> PlannedMoment:
-    read, base = begun.at.read, begun.base
+    read, after = begun.at.read, finish(begun)
     return PlannedMoment(
-        context=base.context,
-        state=base.state,
+        context=after.context,
+        state=after.state,
         policy=inputs.settings.policy,
         budget=inputs.budget,
         moment=begun.at.moment,
@@ -113,8 +113,9 @@ def _moment(inputs: ContextInputs, begun: PlanStart) -> PlannedMoment:
         called=read.used_at is not None and read.caching,
         outside=read.outside_tokens,
         recall=read.recall and read.caching,
-        foldable=any(one.to_seq > base.state.folded_to for one in read.tree),
-        pruning=begun.unchanged.pruning,
+        foldable=any(one.to_seq > after.state.folded_to for one in read.tree),
+        evicted=frozenset(newly_left_out(begun.previous, after.state)),
+        pruning=after.pruning,
     )
 
 
@@ -139,7 +140,8 @@ class Moments:
     _caches: Mapping[str, CacheProfile]
 
     async def of_call(self, tenant_id: UUID, external_id: str, done: Reproduced) -> PlannedMoment | None:
-        """Return the moment of a call; None for an early record, a retry, or a call with erased events."""
+        """Return the moment of a call; None for an early record, a retry, a call with erased events, or one whose
+        estimator or budget the server no longer supports."""
         call, ref = done.call, session_ref(tenant_id, external_id)
         if call.manifest.moment is None or call.retry_of is not None or not done.is_exact:
             return None

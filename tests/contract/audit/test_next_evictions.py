@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.audit.test_rerender import RecordedSession, recorded
+from tests.contract.audit.test_rerender import POLICY, RecordedSession, recorded
 
 pytestmark = pytest.mark.wing("audit")
 
@@ -26,6 +26,16 @@ async def test_the_next_evictions_are_those_of_a_reduction(recorded: RecordedSes
     assert {name: sent[name] for name in ("from_seq", "disposition", "reducer", "reason")} == {
         name: first[name] for name in ("from_seq", "disposition", "reducer", "reason")
     }
+
+
+async def test_a_reducer_that_evicts_at_the_next_call_declines_nothing(recorded: RecordedSession) -> None:
+    policy = {**POLICY, "evict": "every_assembly"}
+    assert (await recorded.client.put("/v1/sessions/s", json={"policy": policy})).status_code == 200
+    found = (await recorded.client.get("/v1/sessions/s/next-evictions")).json()
+    sent = await recorded.context()
+    call = (await recorded.client.get(f"/v1/sessions/s/calls/{sent['call_id']}")).json()
+    assert "retention" in {one["reducer"] for one in sent["evictions"]}
+    assert (found["moment"], found["declined"]) == ("warm", call["declined"])
 
 
 async def test_a_view_without_a_session_is_not_found(recorded: RecordedSession) -> None:
