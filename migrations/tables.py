@@ -639,7 +639,7 @@ work_counts = Table(
     Column("newest_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 
-# The number of days that a tenant's data is kept. NULL: without limit.
+# The number of days that a tenant's data is kept. NULL: no rule.
 retention = Table(
     "retention",
     metadata,

@@ -50,7 +50,7 @@ TAGS: Final = {
     "audit": "Recorded calls: what the model was shown in each, byte for byte, and why the rest was left out.",
     "gateway": "The proxy for clients of providers: the addresses that it forwards to, and its newest requests.",
     "webhooks": "URLs that are notified of compactions.",
-    "retention": "Rules for how long data is kept, and erasures of all sessions that match a filter.",
+    "retention": "Rules for how long data is kept, and erasures of the sessions that match a filter.",
     "keys": "API keys of the tenant, with their scopes and the sessions that they give access to.",
     "operations": "Liveness, readiness and metrics of the server. They need no key.",
 }

@@ -205,7 +205,7 @@ class AcceptedCall:
 
 
 class ForwardedCalls:
-    """Remembers requests through a gateway, for people who look for the reason why one was forwarded unchanged.
+    """Remembers requests through a gateway, for people who want to know why one was forwarded without a context.
 
     `on_accepted` gets each call with a context that its provider accepted, and how many seconds ago it was sent.
     """

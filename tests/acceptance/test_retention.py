@@ -47,7 +47,7 @@ async def test_the_page_erases_the_sessions_it_names(
         page = Page("retention.md", values)
         assert json.loads(await page.run("put", as_current_user=True))["idle_days"] == 180
         lines = (await page.run("set", as_current_user=True)).splitlines()
-        assert {"session_days  365", "idle_days  180", "call_days  30", "change_days  forever"} <= set(lines)
+        assert {"session_days  365", "idle_days  180", "call_days  30", "change_days  no rule"} <= set(lines)
 
         await database.execute(
             "UPDATE sessions SET created_at = now() - interval '400 days' WHERE external_id = 'bob-1'"

@@ -72,11 +72,9 @@ class MatchedOut(BaseModel):
 
     set: str = Field(description="Name of the set of patterns, such as `anthropic` or `openai`.")
     pattern: str = Field(description="Regular expression that matched.")
-    tokens: int | None = Field(None, description="Input tokens that were sent; absent if the message names none.")
-    window: int | None = Field(None, description="Context window of the model in tokens; absent if it names none.")
-    answer: int | None = Field(
-        None, description="Tokens that the request reserved for the answer; absent if it names none."
-    )
+    tokens: int | None = Field(None, description="Input tokens that were sent, if the message names them.")
+    window: int | None = Field(None, description="Context window of the model in tokens, if the message names it.")
+    answer: int | None = Field(None, description="Tokens that the request reserved for the answer, if it names them.")
 
 
 class OutcomeOut(BaseModel):
@@ -89,9 +87,7 @@ class OutcomeOut(BaseModel):
         "error, or one that a smaller context does not fix)."
     )
     next: NextOut | None = Field(None, description="Request to send for the retry; absent unless `action` is `retry`.")
-    matched: MatchedOut | None = Field(
-        None, description="Pattern by which an overflow was recognized; absent if it was not one."
-    )
+    matched: MatchedOut | None = Field(None, description="Pattern by which an overflow was recognized; else absent.")
 
 
 class CalibrationOut(BaseModel):

@@ -40,7 +40,7 @@ Reason = Literal[
     "stalled",
 ]
 CALLS_MAX: Final = 10_000
-"""Number of calls from which on an eviction that pays only after them is said never to pay."""
+"""Number of further calls at which counting stops: an eviction that needs as many is reported as not paying."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,14 +43,12 @@ class CallUsage(BaseModel):
 
 
 class ReportedError(BaseModel):
-    """Error of a call, as reported; fields that were not reported are absent."""
+    """Error of a call, as reported; fields that were not reported are null."""
 
     status: int | None = Field(None, description="HTTP status of the provider's response.")
     message: str | None = Field(None, description="Text of the error, as the provider wrote it.")
     code: str | None = Field(None, description="Provider's code or type of the error.")
-    overflow: MatchedOut | None = Field(
-        None, description="Pattern by which an overflow was recognized; absent if it was not one."
-    )
+    overflow: MatchedOut | None = Field(None, description="Pattern by which an overflow was recognized; else null.")
 
 
 class CallOutcome(BaseModel):
@@ -132,8 +130,9 @@ class Manifest(CallRef):
     )
     declined: list[DeclinedOut] | None = Field(
         description="Reducers that evicted nothing for this call, in the order in which they are asked, by the context "
-        "as it is shown. Null if unknown: in records of early versions, for retries of calls that were too long, and "
-        "if events that the call showed were erased since; or if the query says `declined=false`."
+        "as it is shown. Null if unknown: in records of early versions, for retries of calls that were too long, if "
+        "events that the call showed were erased since, or if the call cannot be rendered again or its estimator or "
+        "budget is no longer supported; or if the query says `declined=false`."
     )
     dispositions: list[DispositionRun] = Field(
         description="Disposition of each event from seq 1 to `head`, as ranges in the order of the log; empty if the "
@@ -182,8 +181,6 @@ class NextEvictionsOut(BaseModel):
     )
     more: int = Field(description="Number of further evictions that are not listed.")
     declined: list[DeclinedOut] | None = Field(
-        description="Reducers that evict nothing at the next call, each with its reason; null if it is reduced."
+        description="Reducers that evict nothing at the next call, each with its reason; null if `moment` is `pressed`."
     )
-    stalled: str | None = Field(
-        description="Reason why so small a reduction would be refused now; null if it would be made."
-    )
+    stalled: str | None = Field(description="Reason why this reduction would be refused now; null if it would be made.")

@@ -91,7 +91,7 @@ class GatewaySettings(BaseModel):
     gateway_context_seconds: float = Field(
         5.0,
         gt=0,
-        description="Seconds to make a context in the gateway. After that, the request is forwarded unchanged.",
+        description="Seconds to make a context in the gateway. After that, the client's own conversation is forwarded.",
     )
     gateway_silence_seconds: float = Field(
         600.0, gt=0, description="Seconds for which a provider may send nothing before the gateway gives up with 504."

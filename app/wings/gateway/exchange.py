@@ -52,9 +52,10 @@ class GatewayExchange:
     that the request's compaction item represents. `unrequesting` is the client's body without its request for a
     compaction. `without_beta` is a beta feature to remove from the headers. `call` is the recorded call, if any; a
     token count has none. `reason` says why no context was sent.
-    `mode`: `context`, a context replaces the conversation; `observed`, the client's bytes are sent and the context is
-    only recorded; `answered`, `own_response` is returned and nothing is sent; `bypass`, the conversation is sent as it
-    is, since no context could be made or the database is unreachable; `passthrough`, the request belongs to no session.
+    `mode`: `context`, a context replaces the conversation; `observed`, the client's bytes are sent, and a context is at
+    most recorded; `answered`, `own_response` is returned and nothing is sent; `bypass`, the conversation is sent as it
+    is, since no context could be made or the database is unreachable; `passthrough`, the request has no conversation or
+    no session, or is for the provider's endpoint for compactions.
     """
 
     gateway: Gateway

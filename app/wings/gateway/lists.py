@@ -133,7 +133,7 @@ async def continue_reply(
 async def continue_item(
     database: Database, tenant_id: UUID, place: CompactedPlace, given: ClientList
 ) -> ClientMessages:
-    """Return the messages after a compaction item as a complete list, given with a placeholder for the item.
+    """Return the messages after a compaction item as a complete list. In `given`, a placeholder is in the item's place.
 
     Raises what reading the list raises, SessionErased if its session is gone, and InvalidItem if the log does not have
     the conversation that was compacted.
@@ -226,7 +226,7 @@ class Compactions:
 
 Made = TypeVar("Made")
 NO_LIMIT: Final = 2**31
-"""No limit, but the window of the view's last call, which a limit may have lowered, is disregarded."""
+"""A limit above every window. Unlike None, it overrides the window of the view's last call, maybe a lower limit."""
 
 
 async def make_context(
@@ -307,10 +307,10 @@ def _client_list(conversation: CallConversation) -> ClientList:
 
 SUMMARY_TOKENS: Final = 2_000
 """Size of the summary in a block."""
+EVENTS_MAX: Final = 1_000
+"""Maximum number of events, the newest after the first one, for such a summary; reading more would delay the call."""
 DRAWING: Final = "image_generation"
 """The type of the provider's tool that generates images."""
-EVENTS_MAX: Final = 1_000
-"""Events in such a summary, besides the first one; reading more would delay the call."""
 NOT_SENT: Final = "the request holds a compaction item of this gateway, so it cannot be forwarded unchanged: {}"
 
 

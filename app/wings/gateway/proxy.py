@@ -1,8 +1,9 @@
 """The gateway: providers' APIs under /gateway, which replaces conversations by contexts on their way upstream.
 
-Clients need only its address. A request that names no session is forwarded unchanged, and so is a conversation for
-which no context can be made in time. The gateway refuses a call only if it may not or cannot send it, such as over its
-limit of requests, without access to the session, or with a compaction item for which there is no context.
+Clients need only its address. A request that names no session is forwarded unchanged. A conversation for which no
+context can be made in time is forwarded as the client sent it, less a request for a compaction that is the gateway's to
+make. A call is refused only if it may not or cannot be sent, such as over the limit of requests, without access to the
+session, or with a compaction item for which there is no context.
 """
 
 import asyncio
@@ -126,7 +127,7 @@ def route(requests_max: int, seconds: float) -> Route:
 
 
 async def _serve(exchange: GatewayExchange, *, away: bool) -> None:
-    """Serve a request; with the database `away`, forward it unchanged."""
+    """Serve a request; with the database `away`, forward it without a context."""
     who, endpoint = exchange.who, exchange.endpoint
     if away:
         identity = None if endpoint is None else identify(exchange.request.headers, exchange.named, None)

@@ -26,11 +26,13 @@ class GatewayCall(BaseModel):
     provider: Provider
     path: str = Field(description="The provider's path.")
     mode: Mode = Field(
-        description="Form in which it was sent: with a `context` in place of the client's conversation, or unchanged: "
-        "with a recorded context that was not sent (`observed`), with a session (`bypass`) or without one "
-        "(`passthrough`). `answered`: it was not sent, but answered by the gateway with a compaction item."
+        description="Form in which it was sent: with a `context` in place of the client's conversation, or without "
+        "one: because the session is only observed (`observed`), because no context could be made or the database was "
+        "unreachable (`bypass`), or because the request has no conversation or session, or is for the provider's "
+        "endpoint for compactions (`passthrough`). `answered`: it was not sent, but answered by the gateway with a "
+        "compaction item."
     )
-    reason: str | None = Field(description="Reason why it was sent unchanged; null if there is none.")
+    reason: str | None = Field(description="Reason why it was sent without a context; null if there is none.")
     session: str | None = Field(description="Id of the session; null without one.")
     line: str | None = Field(description="Id of the session's line; null unless a context was recorded.")
     call_id: UUID | None = Field(description="Id of the recorded call; null without one.")

@@ -101,7 +101,7 @@ JOIN model_calls m USING (session_id, call_id) WHERE m.tenant_id = :tenant_id
 
 @pages.page("/ui/gateway", "gateway.html")
 async def show_gateway(visit: Visit) -> Mapping[str, object]:
-    """Show the newest requests through the gateway, and why some were forwarded unchanged."""
+    """Show the newest requests through the gateway, and why some were forwarded without a context."""
     remembered: ForwardedCalls = visit.request.state.services.by_class[ForwardedCalls]
     calls = [call for call in remembered.newest(visit.who.tenant_id) if visit.who.may_access(call.session or "")]
     return {

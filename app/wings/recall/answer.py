@@ -54,7 +54,8 @@ def verbatim_seqs(events: Sequence[Event], seen: SeenCall, counter: Counter) -> 
 
 
 def pick(seqs: Iterable[int], verbatim: Collection[int], limit: int) -> list[int]:
-    """Return the first `limit` seqs that are not verbatim, then at most `limit` verbatim ones that precede these."""
+    """Return the first `limit` seqs that are not verbatim, then at most `limit` of the verbatim ones before the last of
+    them, or of all verbatim ones if they are fewer."""
     picked: list[int] = []
     room = {True: limit, False: limit}
     for seq in seqs:
@@ -207,7 +208,7 @@ def fill(
 ) -> RecallAnswer:
     """Return the events in order within `room` tokens: those in `without_content` at most quoted, long ones cut.
 
-    A cut event is shown from `start`; if that is 0 and the best match is after the cut, from there.
+    A cut event is shown from `start`; if that is 0 and the best match is after it, from LEAD_CHARS before the match.
     """
     spent = 0
     hints: dict[int, str] = {}

@@ -93,7 +93,7 @@ class Recall:
         return call.call_id, answer.SeenCall(call.head, call.frontier, policy.shows)
 
     async def _index(self, session: SessionRow) -> int:
-        """Index a session from its head down, within the bound of a search; return how many events are not indexed.
+        """Index a session's segments, newest first, within a search's bound; return how many events are not indexed.
 
         A worker indexes these. Raises NotFound if the session is erased meanwhile.
         """
@@ -231,8 +231,8 @@ class Indexing:
             await self.index(ref, indexed.start, head)
 
     async def index(self, ref: SessionRef, first: int, last: int, allowance: Allowance | None = None) -> int | None:
-        """Index a session's own events `first` to `last`, newer ones before older ones, as far as is allowed (None: all
-        of them). Return how many are not indexed; None if there is no such session."""
+        """Index a session's own events `first` to `last`: those after the indexed range upwards, then those before it
+        downwards, as far as is allowed (None: all). Return how many are left; None if there is no such session."""
         indexed = await store.indexed_range(self._database, ref.session_id)
         left = last - first + 1 if indexed is None else indexed.missing(first, last)
         if not left:

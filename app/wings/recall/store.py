@@ -54,7 +54,7 @@ class IndexedRange:
 
 async def indexed_range(database: Database, session_id: UUID) -> IndexedRange | None:
     """Return the indexed range: an empty range if the index has another version, None if the session has no index."""
-    row = await database.fetchrow(  # version 0: left incomplete by a downgrade
+    row = await database.fetchrow(  # version 0: made by a redaction before a search, or incomplete after a downgrade
         "SELECT start, head, version FROM search_heads WHERE session_id = :session_id AND version > 0",
         session_id=session_id,
     )

@@ -19,7 +19,7 @@ def retention(
     tenant: Annotated[str, typer.Option(help="Tenant whose data it is.")] = "default",
     rule: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="RULE=DAYS", help="Change a rule, as idle_days=180; 0: no limit. Repeatable."),
+        typer.Option("--set", metavar="RULE=DAYS", help="Change a rule, as idle_days=180; 0: no rule. Repeatable."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be erased now; erase nothing.")] = False,
     sessions_max: Annotated[
@@ -59,7 +59,7 @@ async def set_and_report(
             rules = (await service.put(known[tenant], replace(rules, **wanted))).rules
         if sessions_max is None:
             for name, days in asdict(rules).items():
-                yield f"{name}  {'forever' if days is None else days}"
+                yield f"{name}  {'no rule' if days is None else days}"
             return
         found = await service.preview(known[tenant], sessions_max)
     for one in found.rules:

@@ -1,4 +1,4 @@
-"""Erasures: a worker erases all sessions that a filter matches, one after the other, and writes a receipt.
+"""Erasures: a worker erases the sessions that a filter matches, one after the other, and writes a receipt.
 
 An erasure is a row of its own, so that it survives a lost connection and a crash: each session is noted in the
 transaction that erases it, and a worker that resumes finds the rest.
@@ -74,7 +74,7 @@ class MatchedSession:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A preview: the numbers of sessions to be erased, forks included, and to be kept; lower bounds if `more`."""
+    """A preview after a position: numbers of sessions to erase, with forks, and to keep; lower bounds if `more`."""
 
     sessions: int
     kept: int
@@ -92,7 +92,7 @@ class Erasures:
     async def preview(
         self, tenant_id: UUID, request: ErasureRequest, limit: int, after: ListPosition | None = None
     ) -> Forecast:
-        """Return the sessions to be erased after `after`, newest first. Changes nothing. Raises InvalidRequest."""
+        """Return the matching sessions after `after`, newest first, and how many would go. Raises InvalidRequest."""
         _check(request)
         found: list[tuple[MatchedSession, ListPosition]] = []
         erasable: set[str] = set()

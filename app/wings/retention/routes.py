@@ -1,4 +1,4 @@
-"""Rules for how long a tenant's data is kept, and erasures of all sessions that match a filter."""
+"""Rules for how long a tenant's data is kept, and erasures of the sessions that match a filter."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -118,7 +118,7 @@ class NewErasureIn(ErasureIn):
     expected: int | None = Field(
         None,
         ge=0,
-        description="Number of sessions that would be erased: `sessions` of the preview, unless that has `more`. "
+        description="Number of sessions that would be erased: `sessions` of a preview's first page, if not `more`. "
         f"Required for more than {UNEXPECTED_MAX}; the error `erasure-count-conflict` has the exact number.",
     )
 
@@ -134,8 +134,8 @@ class MatchingOut(BaseModel):
 class ErasurePreview(BaseModel):
     """Preview of an erasure. Nothing was changed."""
 
-    sessions: int = Field(description="Number of sessions that would be erased, including forks.")
-    kept: int = Field(description="Number of sessions that meet the conditions but would be kept.")
+    sessions: int = Field(description="Number of sessions (after the cursor) that would be erased, including forks.")
+    kept: int = Field(description="Number of sessions (after the cursor) that meet the conditions but would be kept.")
     more: bool = Field(description="Whether counting stopped at its limit, so that there may be more.")
     items: list[MatchingOut] = Field(description="Sessions that meet the conditions, newest first.")
     next_cursor: NextCursor
@@ -154,7 +154,7 @@ class ErasureOut(BaseModel):
     key_id: Id | None = Field(description="Id of the key that requested it; null if it was requested without a key.")
     filter_sha256: Annotated[str, BeforeValidator(bytes.hex)] = Field(
         description="SHA-256, in hex, of the given conditions as JSON: UTF-8, without whitespace, all keys sorted. The "
-        "conditions themselves are not stored."
+        "conditions themselves are deleted when the erasure is done."
     )
     forks: Annotated[Literal["keep", "erase"], BeforeValidator(lambda erased: "erase" if erased else "keep")] = Field(
         description=FORKS
@@ -222,11 +222,11 @@ async def preview_retention(
 async def create_erasure(
     body: NewErasureIn, response: Response, who: Who, erasures: ErasuresService, key: Key = None
 ) -> ErasureRow:
-    """Erase all sessions that meet the conditions, with everything derived from them. This cannot be undone.
+    """Erase the sessions that meet the conditions, with everything derived from them. This cannot be undone.
 
     A worker erases them one by one; get the erasure for its progress and, at the end, its receipt. Sessions created
-    after the request are not erased. Repeating the request with its `Idempotency-Key` returns the same erasure in its
-    current state (200).
+    after the request are not erased, except, with `"forks": "erase"`, forks of erased sessions. Repeating the request
+    with its `Idempotency-Key` returns the same erasure in its current state (200).
     """
     row, new = await erasures.create(who.tenant_id, replace(_request_of(body), expected=body.expected), who.key_id, key)
     response.status_code = 202 if new else 200

@@ -18,7 +18,7 @@ RECORD_RULES: Final[tuple[RecordRule, ...]] = get_args(RecordRule)
 
 @dataclass(frozen=True, slots=True)
 class RetentionDays:
-    """The days for which data is kept; None: without limit.
+    """The days for which data is kept; None: no rule. Deliveries are then kept 30 days, calls as policy and server say.
 
     `session_days` counts from a session's creation, `idle_days` from its last use. The others apply to records about
     sessions: calls, ended compactions, changes for streams, ended deliveries.
@@ -96,7 +96,7 @@ def validate(rules: RetentionDays) -> RetentionDays:
         days = getattr(rules, one.name)
         most = DELIVERY_DAYS_MAX if one.name == "delivery_days" else DAYS_MAX
         if days is not None and not 0 <= days <= most:
-            raise InvalidRequest(f"{one.name} must be from 0 to {most}; 0 keeps for ever", field=one.name)
+            raise InvalidRequest(f"{one.name} must be from 0 to {most}; 0 means no rule", field=one.name)
         values[one.name] = days or None
     return RetentionDays(**values)
 

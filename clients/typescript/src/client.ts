@@ -142,7 +142,7 @@ export class Palimpsest {
     }
 
     /**
-     * Erase all sessions that meet the conditions, in a worker. This cannot be undone.
+     * Erase the sessions that meet the conditions, in a worker. This cannot be undone.
      *
      * To erase more than 100 sessions, `expected` must be the preview's `sessions`.
      */

@@ -200,7 +200,7 @@ def _names_recall(path: Path) -> bool:
 
 
 def call_findings(gateway: GatewayOut) -> Iterator[Finding]:
-    """Yield the newest calls, and why one was forwarded unchanged."""
+    """Yield the newest calls, and why one was forwarded without a context."""
     shown: Sequence[GatewayCall] = gateway.calls[:CALLS_SHOWN]
     if not shown:
         yield Finding("note", f"the server has forwarded no request since its start, {moment(gateway.since)}")
@@ -214,6 +214,6 @@ def call_findings(gateway: GatewayOut) -> Iterator[Finding]:
             yield Finding("ok", f"{about}: sent unchanged, since {why}; session {call.session}")
         elif call.mode == "bypass":
             reason = REASONS.get(call.reason or "", call.reason or "no reason is known")
-            yield Finding("note", f"{about}: sent unchanged: {reason}; session {call.session}")
+            yield Finding("note", f"{about}: sent without a context: {reason}; session {call.session}")
         else:
             yield Finding("ok", f"{about}: passed through, as it is no conversation of a session")

@@ -1,4 +1,4 @@
-"""Rules for how long data is kept, and erasures of all sessions that match a filter."""
+"""Rules for how long data is kept, and erasures of the sessions that match a filter."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def create_erasure(
     expected: int | None = None,
     idempotency_key: str | None = None,
 ) -> Request[ErasureOut]:
-    """Erase all sessions that meet the conditions, in a worker. This cannot be undone.
+    """Erase the sessions that meet the conditions, in a worker. This cannot be undone.
 
     To erase more than 100 sessions, `expected` must be the preview's `sessions`.
     """

@@ -132,7 +132,7 @@ class CallUsage(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedError(Model):
-    """Error of a call, as reported; fields that were not reported are absent."""
+    """Error of a call, as reported; fields that were not reported are null."""
 
     status: int | None = None
     """HTTP status of the provider's response."""
@@ -141,7 +141,7 @@ class ReportedError(Model):
     code: str | None = None
     """Provider's code or type of the error."""
     overflow: MatchedOut | None = None
-    """Pattern by which an overflow was recognized; absent if it was not one."""
+    """Pattern by which an overflow was recognized; else null."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,8 +400,9 @@ class Manifest(Model):
     """
     declined: list[DeclinedOut] | None
     """Reducers that evicted nothing for this call, in the order in which they are asked, by the context as it is
-    shown. Null if unknown: in records of early versions, for retries of calls that were too long, and if events
-    that the call showed were erased since; or if the query says `declined=false`.
+    shown. Null if unknown: in records of early versions, for retries of calls that were too long, if events
+    that the call showed were erased since, or if the call cannot be rendered again or its estimator or budget
+    is no longer supported; or if the query says `declined=false`.
     """
     dispositions: list[DispositionRun]
     """Disposition of each event from seq 1 to `head`, as ranges in the order of the log; empty if the query says
@@ -444,6 +445,6 @@ class NextEvictionsOut(Model):
     more: int
     """Number of further evictions that are not listed."""
     declined: list[DeclinedOut] | None
-    """Reducers that evict nothing at the next call, each with its reason; null if it is reduced."""
+    """Reducers that evict nothing at the next call, each with its reason; null if `moment` is `pressed`."""
     stalled: str | None
-    """Reason why so small a reduction would be refused now; null if it would be made."""
+    """Reason why this reduction would be refused now; null if it would be made."""

@@ -65,11 +65,11 @@ class MatchedOut(Model):
     pattern: str
     """Regular expression that matched."""
     tokens: int | None = None
-    """Input tokens that were sent; absent if the message names none."""
+    """Input tokens that were sent, if the message names them."""
     window: int | None = None
-    """Context window of the model in tokens; absent if it names none."""
+    """Context window of the model in tokens, if the message names it."""
     answer: int | None = None
-    """Tokens that the request reserved for the answer; absent if it names none."""
+    """Tokens that the request reserved for the answer, if it names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class OutcomeOut(Model):
     next: NextOut | None = None
     """Request to send for the retry; absent unless `action` is `retry`."""
     matched: MatchedOut | None = None
-    """Pattern by which an overflow was recognized; absent if it was not one."""
+    """Pattern by which an overflow was recognized; else absent."""
 
 
 class UsageIn(TypedDict, total=False):

@@ -18,12 +18,14 @@ class GatewayCall(Model):
     path: str
     """The provider's path."""
     mode: Literal["context", "observed", "answered", "bypass", "passthrough"]
-    """Form in which it was sent: with a `context` in place of the client's conversation, or unchanged: with a
-    recorded context that was not sent (`observed`), with a session (`bypass`) or without one (`passthrough`).
-    `answered`: it was not sent, but answered by the gateway with a compaction item.
+    """Form in which it was sent: with a `context` in place of the client's conversation, or without one: because
+    the session is only observed (`observed`), because no context could be made or the database was unreachable
+    (`bypass`), or because the request has no conversation or session, or is for the provider's endpoint for
+    compactions (`passthrough`). `answered`: it was not sent, but answered by the gateway with a compaction
+    item.
     """
     reason: str | None
-    """Reason why it was sent unchanged; null if there is none."""
+    """Reason why it was sent without a context; null if there is none."""
     session: str | None
     """Id of the session; null without one."""
     line: str | None

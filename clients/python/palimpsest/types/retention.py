@@ -55,7 +55,7 @@ class ErasureOut(Model):
     """Id of the key that requested it; null if it was requested without a key."""
     filter_sha256: str
     """SHA-256, in hex, of the given conditions as JSON: UTF-8, without whitespace, all keys sorted. The conditions
-    themselves are not stored.
+    themselves are deleted when the erasure is done.
     """
     forks: Literal["keep", "erase"]
     """Treatment of a session with forks that do not meet the conditions but share its events: `keep` keeps the
@@ -100,9 +100,9 @@ class ErasurePreview(Model):
     """Preview of an erasure. Nothing was changed."""
 
     sessions: int
-    """Number of sessions that would be erased, including forks."""
+    """Number of sessions (after the cursor) that would be erased, including forks."""
     kept: int
-    """Number of sessions that meet the conditions but would be kept."""
+    """Number of sessions (after the cursor) that meet the conditions but would be kept."""
     more: bool
     """Whether counting stopped at its limit, so that there may be more."""
     items: list[MatchingOut]
