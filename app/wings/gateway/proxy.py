@@ -141,8 +141,12 @@ async def _serve(exchange: GatewayExchange, *, away: bool) -> None:
         exchange.use_body_without_compaction()
     elif endpoint is not None:
         await _prepare(endpoint, exchange)
-    exchange.gateway.on_call(exchange.provider.name, exchange.mode)
-    exchange.gateway.forwarded.note(who.tenant_id, exchange.description())
+    gateway, session, reason = exchange.gateway, exchange.session, exchange.reason
+    failed = exchange.mode == "bypass" and reason not in (AT_PROVIDER, NOT_IN_LOG)
+    if failed and gateway.should_log_bypass(who.tenant_id, session or "", reason or ""):
+        structlog.get_logger().warning("bypass", session=session, reason=reason)
+    gateway.on_call(exchange.provider.name, exchange.mode)
+    gateway.forwarded.note(who.tenant_id, exchange.description())
     if exchange.own_response is not None:
         await exchange.send_own_response(exchange.own_response)
         return
@@ -205,10 +209,6 @@ async def _prepare(endpoint: Endpoint, exchange: GatewayExchange) -> None:
         exchange.use_body_without_compaction()
         if exchange.reason == "internal":
             structlog.get_logger().error("gateway", session=session, exc_info=error)
-    if exchange.reason in (None, HELD_OUT, AT_PROVIDER, NOT_IN_LOG):
-        return
-    if gateway.should_log_bypass(who.tenant_id, session, exchange.reason):
-        structlog.get_logger().warning("bypass", session=session, reason=exchange.reason)
 
 
 def _take_compaction(

@@ -8,6 +8,7 @@ import asyncpg
 import httpx
 import pytest
 from sqlalchemy.engine import make_url
+from structlog.testing import capture_logs
 
 from app import tenants
 from app.store.dsn import for_asyncpg
@@ -78,10 +79,12 @@ async def test_an_accepted_key_passes_within_its_prefix(
         assert await asking.status(bound, "b:1") == 404
         await asking.lose_database()
         provider.requests.clear()
-        for one in (key, bound):
-            answer = await asking.ask(one)
-            assert (answer.status_code, answer.headers["x-palimpsest-mode"]) == (200, "bypass")
-            assert answer.headers["x-palimpsest-reason"] == "store-unavailable"
+        with capture_logs() as lines:
+            for one in (key, bound):
+                answer = await asking.ask(one)
+                assert (answer.status_code, answer.headers["x-palimpsest-mode"]) == (200, "bypass")
+                assert answer.headers["x-palimpsest-reason"] == "store-unavailable"
+        assert [line["reason"] for line in lines if line["event"] == "bypass"] == ["store-unavailable"] * 2
         assert await asking.status(bound, "b:1") == 404
         assert await asking.status(bound, "two words") == 422
         assert [asked.raw for asked in provider.requests] == [RAW, RAW]
