@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import typer
 from palimpsest.types import GatewayCall, GatewayOut
 
+from palimpsest_tools.server import Address
 from palimpsest_tools.wrap.agents import AGENTS, DEFAULT_UPSTREAMS, is_first_party, missing_key, start_of, upstreams_of
 from palimpsest_tools.wrap.doctor import (
     call_findings,
@@ -16,6 +18,7 @@ from palimpsest_tools.wrap.doctor import (
     recall_findings,
     upstream_findings,
 )
+from palimpsest_tools.wrap.run import require_upstream
 
 SERVER = "http://127.0.0.1:8700"
 CLAUDE, CODEX, OPENCODE = (AGENTS[name] for name in ("claude", "codex", "opencode"))
@@ -59,6 +62,26 @@ def test_the_gateway_forwards_to_the_addresses_that_the_user_has_chosen() -> Non
     assert upstreams_of({}) == DEFAULT_UPSTREAMS
     given = {"ANTHROPIC_BASE_URL": "http://localhost:4000", "OPENAI_BASE_URL": ""}
     assert upstreams_of(given) == {**DEFAULT_UPSTREAMS, "anthropic": "http://localhost:4000"}
+
+
+def test_a_server_that_forwards_elsewhere_than_the_user_s_address_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server = GatewayOut(upstreams=DEFAULT_UPSTREAMS, since=datetime(2026, 1, 2, tzinfo=UTC), calls=[])
+    proxy = {"ANTHROPIC_BASE_URL": "http://localhost:4000"}
+    fine: tuple[dict[str, str], ...] = (
+        {},
+        {"ANTHROPIC_BASE_URL": "https://api.anthropic.com/v1/"},
+        {"ANTHROPIC_BASE_URL": f"{SERVER}/gateway/anthropic"},
+        {"OPENAI_BASE_URL": "http://localhost:4000"},
+        {**proxy, "PALIMPSEST_GATEWAY_ANTHROPIC_URL": "https://api.anthropic.com"},
+    )
+    for environment in fine:
+        require_upstream(CLAUDE, server, Address(SERVER), environment)
+    with pytest.raises(typer.Exit):
+        require_upstream(CLAUDE, server, Address(SERVER), proxy)
+    said = capsys.readouterr().err
+    assert "ANTHROPIC_BASE_URL is http://localhost:4000, but" in said and "api.anthropic.com" in said
 
 
 def test_an_agent_without_a_login_needs_its_key() -> None:

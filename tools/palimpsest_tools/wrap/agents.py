@@ -1,7 +1,7 @@
 """The agents that `wrap` can start: the environment and the arguments by which each uses the gateway."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ KEY_HEADER: Final = "x-palimpsest-key"
 KEY_VARIABLE: Final = "PALIMPSEST_WRAP_KEY"
 """Variable of the agent's process that holds the server's key, where the agent reads headers from variables."""
 DEFAULT_UPSTREAMS: Final = {"anthropic": "https://api.anthropic.com", "openai": "https://api.openai.com/v1"}
-_ADDRESS_VARIABLES: Final = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
+URL_VARIABLES: Final = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
 """Variables in which a user may name another address of a provider's API."""
 
 
@@ -101,8 +101,7 @@ def start_of(
 def upstreams_of(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the providers' addresses that a user's agents use now, to which the gateway is to forward."""
     return {
-        provider: environment.get(_ADDRESS_VARIABLES[provider]) or address
-        for provider, address in DEFAULT_UPSTREAMS.items()
+        provider: environment.get(URL_VARIABLES[provider]) or address for provider, address in DEFAULT_UPSTREAMS.items()
     }
 
 
@@ -127,8 +126,3 @@ def _merged(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
         own = result.get(name)
         result[name] = _merged(own, value) if isinstance(own, Mapping) and isinstance(value, Mapping) else value
     return result
-
-
-def arguments_of(start: Start, program: str, own: Sequence[str]) -> list[str]:
-    """Return the command line of an agent with the user's `own` arguments."""
-    return [program, *start.arguments, *own]

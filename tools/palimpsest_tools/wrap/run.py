@@ -11,7 +11,7 @@ import typer
 from palimpsest.types import GatewayOut
 
 from palimpsest_tools.server import Address, connected, run, stop
-from palimpsest_tools.wrap.agents import AGENTS, Agent, AgentName, arguments_of, missing_key, start_of, upstreams_of
+from palimpsest_tools.wrap.agents import AGENTS, URL_VARIABLES, Agent, AgentName, missing_key, start_of, upstreams_of
 from palimpsest_tools.wrap.shared import shared_server
 
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -35,27 +35,32 @@ async def _run(agent: Agent, program: str, own: Sequence[str], address: Address,
     async with shared_server(address, upstreams_of(environment)) as started:
         async with connected(address) as client:
             gateway = await client.get_gateway(limit=0)
-        _require_upstream(agent, gateway, address)
+        require_upstream(agent, gateway, address, environment)
         start = start_of(agent, address.url, address.key, gateway.upstreams, environment)
         where = "started for this; it stops with the last agent" if started else "already running"
         _say(f"server {address.url} ({where})")
         ways = ", ".join(f"/gateway/{name} → {gateway.upstreams[name]}" for name in _used(agent, gateway))
         _say(f"{agent.name} uses {ways}; nothing is changed but the environment of this process")
         _say(f"sessions: {address.url}/ui/ · checks: palimpsest doctor {agent.name}")
-        return await _wait(arguments_of(start, program, own), {**environment, **start.variables})
+        return await _wait([program, *start.arguments, *own], {**environment, **start.variables})
 
 
 def _used(agent: Agent, gateway: GatewayOut) -> list[str]:
     return [name for name in agent.providers if name in gateway.upstreams]
 
 
-def _require_upstream(agent: Agent, gateway: GatewayOut, address: Address) -> None:
-    """Stop if the server's gateway does not forward to any provider of the agent."""
+def require_upstream(agent: Agent, gateway: GatewayOut, address: Address, environment: Mapping[str, str]) -> None:
+    """Stop if the gateway forwards to no provider of the agent, or not to the address in a variable of the user."""
     if not _used(agent, gateway):
         variable = f"PALIMPSEST_GATEWAY_{agent.providers[0].upper()}_URL"
-        stop(
-            f"the server at {address.url} runs without a gateway for {agent.name}: start it with {variable}, or stop it"
-        )
+        lack = f"runs without a gateway for {agent.name}: start it with {variable}, or stop it"
+        stop(f"the server at {address.url} {lack}")
+    for name in _used(agent, gateway):
+        variable, upstream = URL_VARIABLES[name], gateway.upstreams[name]
+        chosen = environment.get(variable) or upstream
+        replaced = "/gateway/" in chosen or f"PALIMPSEST_GATEWAY_{name.upper()}_URL" in environment
+        if not replaced and len({url.rstrip("/").removesuffix("/v1") for url in (chosen, upstream)}) > 1:
+            stop(f"{variable} is {chosen}, but the server forwards to {upstream}: unset it, or stop the server")
 
 
 def _say(line: str) -> None:
