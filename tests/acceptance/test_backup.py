@@ -29,7 +29,7 @@ class Site:
         self._folder, self._commands = folder, commands
         self.ports = free_port(), free_port()
         self.values: dict[str, object] = {
-            "PGHOST": "127.0.0.1",
+            "PGHOST": folder,
             "PGPORT": self.ports[0],
             "PGUSER": "postgres",
             "RESTORED_PORT": self.ports[1],

@@ -117,10 +117,10 @@ async def shell(script: str, *, as_current_user: bool = False) -> str:
 
 
 async def make_cluster(data: Path, port: int) -> None:
-    """Create and start a plain Postgres cluster that listens on loopback."""
+    """Create and start a plain Postgres cluster that listens on loopback and on a socket in the folder above."""
     await shell(
         f"initdb -D {data} -U postgres --auth=trust --encoding=UTF8 --locale=C >/dev/null\n"
-        f"printf '%s\\n' \"listen_addresses = '127.0.0.1'\" \"unix_socket_directories = ''\" 'port = {port}' "
-        f"'max_connections = 50' 'shared_buffers = 32MB' >> {data}/postgresql.conf\n"
+        f"printf '%s\\n' \"listen_addresses = '127.0.0.1'\" \"unix_socket_directories = '{data.parent}'\" "
+        f"'port = {port}' 'max_connections = 50' 'shared_buffers = 32MB' >> {data}/postgresql.conf\n"
         f"pg_ctl -D {data} -l {data}/log -w start >/dev/null"
     )
