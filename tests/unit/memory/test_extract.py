@@ -917,7 +917,8 @@ def test_messages_of_the_user_that_have_no_room_are_counted_also_once_merged() -
     assert "left out" not in body(work())
 
 
-def test_a_merged_summary_lists_no_work_of_a_commit_that_a_later_part_undid() -> None:
+@pytest.mark.parametrize(("reset", "stays"), [("--hard HEAD~1", False), ("--soft HEAD~1", True), ("", True)])
+def test_a_merged_summary_lists_no_work_of_a_commit_that_a_later_part_undid(reset: str, stays: bool) -> None:
     before, after = Log(), Log()
     before.user(body={"content": "Silence the linter about the gauge, then print the estuary."})
     add_edit(before, "a", "b")
@@ -926,14 +927,17 @@ def test_a_merged_summary_lists_no_work_of_a_commit_that_a_later_part_undid() ->
     before.assistant(body={"content": "I fixed the print of the estuary, which lacked its unit."})
     before.user(body={"content": "Do it without comments."})
     after.user(body={"content": "Take that back."})
-    run(after, "git reset --hard HEAD~1", "HEAD is now at 1234567")
+    if reset:
+        run(after, f"git reset {reset}", "HEAD is now at 1234567")
     add_edit(after, "c", "d")
     for number in range(4):
         after.assistant(body={"content": f"Harbour number {number} is dry."})
     parts = [(log.events, digest_of(log.events)) for log in (before, after)]
     texts = [write_summary(events, (), "", one, 700, COUNTER) for events, one in parts]
     assert "nolint comment for staticcheck" in texts[0]
-    merged = write_summary((), (), "\n\n".join(texts), unite([one for _, one in parts]), 700, COUNTER)
-    done = section(merged, "### Done")
-    assert "I fixed the print of the estuary, which lacked its unit." in done
-    assert not any("nolint" in line for line in done)
+    # A digest may cover less than the texts, as for a block of the gateway.
+    for digest in (unite([one for _, one in parts]), digest_of([])):
+        merged = write_summary((), (), "\n\n".join(texts), digest, 700, COUNTER)
+        done = section(merged, "### Done")
+        assert "I fixed the print of the estuary, which lacked its unit." in done
+        assert any("nolint" in line for line in done) is stays

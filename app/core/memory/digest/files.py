@@ -292,10 +292,11 @@ def unite_made(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(made)[-MADE_MAX:]
 
 
-def undone_titles(text: str, made: Sequence[str]) -> Sequence[str]:
-    """Return the titles of the commits that summaries list and that the united lines of all parts, `made`, do not."""
-    kept = _TITLE.findall("\n".join(made))
-    return [title for title in _TITLE.findall(text) if title not in kept] if len(made) < MADE_MAX else []
+def undone_titles(text: str) -> Sequence[str]:
+    """Return the titles of the commits in summaries, oldest first, that later ones threw away, their changes too."""
+    lines = [one for one in text.split("\n") if one.startswith((COMMITTED, _UNDONE)) and not one.endswith(" kept")]
+    kept = _TITLE.findall("\n".join(unite_made(one.removesuffix(AMENDED) for one in lines)))
+    return [one for one in _TITLE.findall(text) if one not in kept] if len(lines) <= MADE_MAX else []
 
 
 def repository_lines(command: str, state: str, output: str) -> Iterator[str]:

@@ -134,7 +134,7 @@ class SpanBody:
         before = {heading: [] if events else earlier[heading] for heading in STATES}
         # The newest texts of summaries before the last, which are not carried over, hold their findings and reports.
         past_lines = (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))
-        self._undone = undone_titles(previous_text, digest.made)
+        self._undone = undone_titles(previous_text)
         self._past = [(line.seq, line.text.removeprefix(BEFORE_LAST)) for line in past_lines]
         work = SpanWork(events, previous_text, (*digest.files_modified, *digest.files_read))
         failing = work.failing() or without_counts(before[BLOCKED])
