@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from app.core.log.event import Event
+from app.core.log.events import EventType
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import unite
 from app.core.memory.extractive import write_summary
@@ -52,8 +54,7 @@ def merge(point: Point, tokens: int, *, in_pairs: bool = False) -> str:
 
     With `in_pairs`, each two neighbours are merged, then the results, until one is left.
     """
-    size = -(-len(point.events) // PARTS)
-    parts = [point.events[at : at + size] for at in range(0, len(point.events), size)]
+    parts = list(parts_of(point.events))
     digests = [digest_of(part) for part in parts]
     texts = [write_summary(part, (), "", one, tokens, COUNTER) for part, one in zip(parts, digests, strict=True)]
     width = 2 if in_pairs else PARTS
@@ -63,6 +64,16 @@ def merge(point: Point, tokens: int, *, in_pairs: bool = False) -> str:
         joined = ["\n\n".join(texts[at : at + width]) for at in starts]
         texts = [write_summary((), (), text, one, tokens, COUNTER) for text, one in zip(joined, digests, strict=True)]
     return texts[0]
+
+
+def parts_of(events: Sequence[Event]) -> Iterator[tuple[Event, ...]]:
+    """Yield PARTS neighbouring parts of about the same number of events; none ends between a call and its result."""
+    size, begin, waiting = -(-len(events) // PARTS), 0, set[int]()
+    for end, event in enumerate(events, start=1):
+        waiting = waiting | {event.seq} if event.type is EventType.TOOL_CALL else waiting - {event.call_seq}
+        if (end - begin >= size and not waiting) or end == len(events):
+            yield tuple(events[begin:end])
+            begin = end
 
 
 def write_texts(folder: Path, file: Path) -> None:

@@ -908,13 +908,28 @@ def test_messages_of_the_user_that_have_no_room_are_counted_also_once_merged() -
     text = body(log, 500)
     shown = [line for line in section(text, "## User Messages") if "gauge" in line]
     goals = section(text, "## Goal")
-    assert section(text, "## User Messages")[-1] == f"({40 - len(shown) - len(goals)} other messages left out)"
+    assert section(text, "## User Messages")[0] == f"({40 - len(shown) - len(goals)} of the messages left out)"
     merged = extract([], f"{text}\n\n{text}", Digest(), 500, COUNTER)
     shown_again = {line for line in merged.split("\n") if "gauge" in line}
     left_out = 2 * (40 - len(shown) - len(goals)) + len({*shown, *goals}) - len(shown_again)
-    assert section(merged, "## User Messages")[-1].startswith("(")
-    assert int(section(merged, "## User Messages")[-1].split()[0][1:]) >= left_out
+    assert section(merged, "## User Messages")[0].startswith("(")
+    assert int(section(merged, "## User Messages")[0].split()[0][1:]) >= left_out
     assert "left out" not in body(work())
+
+
+@pytest.mark.parametrize(("said", "is_blocked"), [("This is **expected behavior** of a reset.", False), ("Hm.", True)])
+def test_a_failure_that_the_agent_called_expected_blocks_nothing(said: str, is_blocked: bool) -> None:
+    log = Log()
+    run(log, "./harness.sh rewind", "FAIL: extra.go still exists", is_error=True)
+    log.assistant(body={"content": said})
+    assert ("### Blocked" in body(log)) is is_blocked
+
+
+def test_a_merged_summary_leaves_out_what_an_agent_announced() -> None:
+    heading = "## Agent Messages at the End of This Part"
+    texts = ["- … Let me now run the full test suite.", "- It works."]
+    merged = extract([], "\n".join((heading, *texts)), Digest(), 300, COUNTER)
+    assert section(merged, heading) == ["It works."]
 
 
 @pytest.mark.parametrize(("reset", "stays"), [("--hard HEAD~1", False), ("--soft HEAD~1", True), ("", True)])

@@ -259,6 +259,7 @@ def test_the_first_sentence_of_each_report_stands_with_its_request_or_before_the
     tides = ("I moved the sorting of the tides into the report.", "I renamed the oldest harbour on its map.")
     gauges = ("I extracted the printing of the gauges into a module.", "I deleted three broken sensors of the estuary.")
     log = Log()
+    log.user(body={"content": "Look after the stations, please."})
     for name, report in (("tides", tides), ("gauges", gauges)):
         log.user(body={"content": f"Tidy up the {name} of all stations."})
         arguments = {"file_path": f"{name}.py", "old_string": "a", "new_string": "b"}

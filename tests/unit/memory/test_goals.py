@@ -35,6 +35,14 @@ def test_a_first_message_that_was_corrected_immediately_is_no_goal() -> None:
     ]
 
 
+def test_a_similar_request_after_the_agent_has_worked_does_not_replace_the_first() -> None:
+    requests = [
+        SectionLine(f"Test the harbour repository with the {name} strategy", seq)
+        for name, seq in (("tidal", 3), ("lunar", 93))
+    ]
+    assert [line.text for line in goals([], requests)] == [requests[0].text, LATER_REQUEST + requests[1].text]
+
+
 def test_the_newest_request_is_given_once_and_whole_if_it_fits() -> None:
     newest = "Now sort the harbour table by name, " + "then print it, " * 20 + "please."
     log = Log()
@@ -112,6 +120,15 @@ def test_one_message_in_two_shortened_forms_is_given_once_in_the_longer_one() ->
         text = extract([], earlier, Digest(), 400, COUNTER)
         longer = max(goal, message, key=len)
         assert longer in text and text.count("at the tides of last year") == 1
+
+
+def test_a_request_that_is_shortened_is_not_given_again_still_shorter() -> None:
+    pasted = " ".join(f"- v [ NEW ] list {number} of the tides (14 steps)" for number in range(60))
+    request = f"One more thing, the lists of the tides are too long, can we cut them? {pasted} (21 steps)"
+    others = "\n".join(f"- Print table {number} of the estuary, with the names of all gauges." for number in range(60))
+    earlier = f"## Goal\n- Later request: {request}\n## User Messages\n{others}"
+    for tokens in range(150, 1500, 50):
+        assert extract([], earlier, Digest(), tokens, COUNTER).count("One more thing") == 1
 
 
 def test_a_request_just_above_the_limit_of_a_goal_is_given_once() -> None:

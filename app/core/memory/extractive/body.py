@@ -26,7 +26,6 @@ from app.core.memory.extractive.changes import (
     decisions,
     finished_work,
     goals,
-    is_later,
     is_task,
     opening,
     ranked_decisions,
@@ -159,7 +158,8 @@ class SpanBody:
     def _divide_requests(self, *, is_whole: bool) -> Sequence[SectionLine]:
         """Return the candidates for the goal, and set the users' messages. `is_whole`: there is no earlier summary."""
         earlier, messages = self._earlier, self._messages
-        has_beginning = not messages.begins_later if is_whole else any(not is_later(g.text) for g in earlier[GOAL])
+        is_later = [goal.text.startswith(LATER_REQUEST) for goal in earlier[GOAL]]
+        has_beginning = not (messages.begins_later if is_whole else all(is_later))
         requests, others = requests_in(earlier[GOAL], earlier[USERS])
         others, self._left_out = split_left_out(others)
         asks = _lines(self._digest.asks, messages.last_seq)
@@ -314,10 +314,11 @@ class _Messages:
         room = int(tokens * CHARS_PER_TOKEN)
         last = max((seq for seq, words, _ in self._user_lines if not _GREETING.fullmatch(words)), default=0)
         found: list[SectionLine] = []
-        telling = [one for one in self._stands if has_content(one[1])]
-        texts = [(seq, own_words(text)) for seq, text in telling[-NEWEST_TEXTS:]]
-        for seq, text in reversed(texts if self._events else self._earlier_texts):
+        texts = self._stands if self._events else self._earlier_texts
+        telling = [one for one in texts if has_content(one[1].removeprefix("… "))]
+        for seq, text in telling[: -NEWEST_TEXTS - 1 : -1]:
             most = room if not found else int(room * LONG_SHARE)
+            text = own_words(text)
             line = condense(text, most, may_cut=not found)
             if not found and (taken := measure(f"- {line}\n")) > tokens:
                 line = condense(text, most * tokens // taken)

@@ -329,14 +329,10 @@ def requests_in(
         heading = _number_after(goal.seq, numbers)
         end = _number_after(heading + 1, numbers)
         # A heading ends the messages, so no other line has this number.
-        requests.append(SectionLine(goal.text, end) if is_later(goal.text) and end > heading + 1 else goal)
+        follows = goal.text.startswith(LATER_REQUEST) and end > heading + 1
+        requests.append(SectionLine(goal.text, end) if follows else goal)
     bare = [SectionLine(_MARK.sub("", one.text), one.seq) for one in requests]
     return sorted(bare, key=lambda line: line.seq), [line for line in messages if line not in requests]
-
-
-def is_later(goal: str) -> bool:
-    """Return whether a goal of an earlier summary is marked as a request that came after another."""
-    return goal.startswith(LATER_REQUEST)
 
 
 def _number_after(number: int, numbers: Collection[int]) -> int:
@@ -353,9 +349,7 @@ def goals(earlier: Sequence[SectionLine], messages: Sequence[SectionLine]) -> Se
     requests = [line for line in (*earlier, *messages) if is_request(line.text)]
     if not requests:
         return [line for line in (*earlier[:1], *messages) if not _REJECTED.search(line.text)][:1]
-    first = requests[0]
-    if len(requests) > 1 and _corrects(requests[1].text, first.text):
-        first = requests[1]
+    first = requests[1] if len(requests) > 1 and _corrects(requests[1], requests[0]) else requests[0]
     latest = next((line for line in reversed(requests) if is_task(line.text)), first)
     if latest.text == first.text or latest.seq < first.seq:
         return [first]
@@ -372,9 +366,12 @@ def is_task(text: str) -> bool:
     return is_request(text) and _WONDERS.match(text) is None
 
 
-def _corrects(later: str, text: str) -> bool:
-    ours, theirs = content_words(later), content_words(text.removesuffix(INTERRUPTED))
-    begins = later.split(" ", 1)[0] == text.split(" ", 1)[0]
+def _corrects(later: SectionLine, first: SectionLine) -> bool:
+    """Return whether a message repeats, in other words, one that the agent had not acted on."""
+    if first.seq + 1 != later.seq and not first.text.endswith(INTERRUPTED):
+        return False
+    ours, theirs = content_words(later.text), content_words(first.text.removesuffix(INTERRUPTED))
+    begins = later.text.split(" ", 1)[0] == first.text.split(" ", 1)[0]
     return begins and len(ours & theirs) >= CORRECTED * max(len(ours), len(theirs))
 
 

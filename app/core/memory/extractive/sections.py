@@ -61,12 +61,10 @@ SPARE_SHARE: Final = 0.1
 """The share of the room that must be left for lines to be replaced by longer forms."""
 MESSAGES: Final = frozenset({GOAL, USERS})
 """Headings over the user's own words."""
-LEFT_OUT: Final = re.compile(r"\((\d+) other messages? left out\)")
-"""The last line of the users' messages if it does not hold all."""
+LEFT_OUT: Final = re.compile(r"\((\d+) (?:of the messages|other messages?) left out\)")
+"""The first line of the users' messages if it does not hold all; the last one, in other words, in older summaries."""
 LEFT_OUT_TOKENS, LEFT_OUT_SHARE = 10, 0.03
 """The tokens kept free for that line, if they are at most this share of the room."""
-_LAST: Final = sys.maxsize
-"""The seq of a line that follows all others of its section."""
 _SAME_CHARS: Final = 40
 """The least number of common characters with which two lines, one shortened, may be the same message."""
 
@@ -211,7 +209,7 @@ def _left_out_line(users: Section, sections: Sequence[Section]) -> Sequence[Sect
     chosen = {line.seq for section in sections if section.heading in MESSAGES for line in section.chosen}
     missing = {line.seq for line in users.candidates if line.seq not in chosen and not _is_covered(line.text, sections)}
     number = users.left_out + len(missing)
-    return [SectionLine(f"({number} other message{'s' * (number > 1)} left out)", _LAST)] if number else []
+    return [SectionLine(f"({number} of the messages left out)", -sys.maxsize)] if number else []
 
 
 def _share(section: Section, whole: int, measure: Measure) -> int:
@@ -236,7 +234,9 @@ def _fill(
     taken = 0
     for line in lines:
         text = line.text
-        if _is_covered(text, sections) or (section.heading in MESSAGES and _is_repeated(text, sections)):
+        said = [one.text for other in sections if other.heading in MESSAGES for one in other.chosen]
+        is_said = section.heading in MESSAGES and any(_is_longer_form(one, text) for one in said)
+        if is_said or _is_covered(text, sections):
             continue
         cost = measure(f"- {text}\n")
         if cost > room - taken and (shorter := _WITHOUT_DETAILS.match(text)):
@@ -249,6 +249,8 @@ def _fill(
             chars = len(text) * (room - taken - kept) // cost - 8
             text = _shortened(text, chars, section.heading) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
+        if text != line.text and any(one.text.startswith(text.partition("…")[0]) for one in section.chosen):
+            continue  # a longer form of it is chosen
         fitting = SectionLine(text, line.seq)
         goals = [one for one in sections if one.heading == GOAL and section.heading in MESSAGES]
         if (replaced := _replace_goal(fitting, goals, room - taken, measure)) is not None:
@@ -297,12 +299,6 @@ def _replace_goal(line: SectionLine, goals: Sequence[Section], room: int, measur
                     section.chosen[at] = SectionLine(mark + line.text.removeprefix(mark), line.seq)
                 return cost if cost <= room else 0
     return None
-
-
-def _is_repeated(text: str, sections: Sequence[Section]) -> bool:
-    """Return whether a longer form of a user's message is chosen."""
-    lines = (line.text for section in sections if section.heading in MESSAGES for line in section.chosen)
-    return any(_is_longer_form(line, text) for line in lines)
 
 
 def _is_longer_form(text: str, shortened: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.log.event import Event
-from app.core.log.events import Json
+from app.core.log.events import EventType, Json
 from app.core.memory.digest.appendix import REMOVED_MARK
 from app.core.memory.digest.calls import CallWithResult, calls_in
 from app.core.memory.digest.commands import programs, removed_paths, replaced_paths, written_paths
@@ -143,6 +143,10 @@ _END_OF_FILES: Final = re.compile(r"(?<=</modified-files>)")
 """The end of the list that tells which file a name in the text before it means."""
 _UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
 """A harness's words for an edit that it refused because the file must be read first."""
+_EXPECTED: Final = re.compile(
+    r"\b(?:this|that|it|which|failure|error)(?: is| was|['’]s) (?:\w{2,12} )?\W{0,3}expected\b", re.I
+)
+"""An agent's words for a failure that shows no fault."""
 
 
 @dataclass(slots=True)
@@ -180,6 +184,7 @@ class SpanWork:
         self._programs: dict[str, str] = {}
         self._tools: dict[str, _Attempt] = {}
         self._called: dict[str, ToolCalls] = {}
+        self._texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE]
         earlier = "\n".join(map(self._done_lines_of, _END_OF_FILES.split(previous_text)))
         for name, change in parse_changes(earlier):
             self._merge_change(name, change)
@@ -340,14 +345,15 @@ class SpanWork:
     def failing(self) -> Sequence[SectionLine]:
         """Return lines on commands, edits and tools that failed when last tried, without checks, the newest first.
 
-        A command counts only if the last run of each of its programs failed, and if it did not print its own status.
+        A command counts only if the last run of each of its programs failed, if it did not print its own status, and if
+        the agent did not call the failure expected.
         """
         lines = [
             SectionLine(_failed(bare, self._errors[bare]), attempt.seq)
             for bare, (command, attempt) in self._commands.items()
             if attempt.state == ERROR
-            and not is_idle(command)
-            and "$?" not in command
+            and not (is_idle(command) or "$?" in command)
+            and not _EXPECTED.search(next((text for seq, text in self._texts if seq > attempt.seq), ""))
             and all(self._programs[program] == ERROR for program in programs(command))
         ]
         for path, attempt in self._edits.items():
