@@ -15,6 +15,7 @@ from app.core.memory.extractive.sections import (
     HEADINGS,
     NONE,
     NOTHING,
+    PROGRESS,
     TURN_START_HEADINGS,
     parse_sections,
 )
@@ -930,6 +931,24 @@ def test_a_merged_summary_leaves_out_what_an_agent_announced() -> None:
     texts = ["- … Let me now run the full test suite.", "- It works."]
     merged = extract([], "\n".join((heading, *texts)), Digest(), 300, COUNTER)
     assert section(merged, heading) == ["It works."]
+
+
+def test_the_newest_message_keeps_its_question_in_whatever_room_it_has() -> None:
+    latest = "## Agent Messages at the End of This Part"
+    lines = {
+        heading: f"- The lines of {heading[3:]} are about the estuary." for heading in HEADINGS if heading != PROGRESS
+    }
+    lines["## User Messages"] = "\n".join(
+        f"- Print table {number}, with the names of all gauges." for number in range(40)
+    )
+    reports = " ".join(
+        f"The gauge of harbour {number} is dry since the spring tide of that year." for number in range(30)
+    )
+    lines[latest] = f"- {reports} Shall I commit the gauges?"
+    earlier = "\n".join(f"{heading}\n{some}" for heading, some in lines.items())
+    for tokens in range(400, 2000, 50):
+        shown = section(extract([], earlier, Digest(files_modified=("gauge.py",)), tokens, COUNTER), latest)
+        assert shown[0].endswith("Shall I commit the gauges?")
 
 
 @pytest.mark.parametrize(("reset", "stays"), [("--hard HEAD~1", False), ("--soft HEAD~1", True), ("", True)])

@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from app.core.memory.digest.appendix import Measure
-from app.core.memory.digest.sentences import abridge_message, shorten
+from app.core.memory.digest.sentences import abridge_message
 from app.core.memory.extractive.statements import names_cause
 
 NONE: Final = "(none)"
@@ -187,7 +187,9 @@ def fill_sections(
     shares = max(1.0, sum(section.share for section in sections if section.candidates))
     fill = partial(_fill, sections, measure, spare)
     for section in sections:
-        room -= fill(section, section.candidates, min(int(_share(section, whole, measure) / shares), room))
+        most = min(int(_share(section, whole, measure) / shares), room)
+        section.candidates = (section.longer(most) if section.longer else ()) or section.candidates
+        room -= fill(section, section.candidates, most)
     for section in sections:
         if not section.chosen:
             room -= fill(section, section.candidates, min(int(whole * LEAST_SHARE), room))
@@ -247,7 +249,7 @@ def _fill(
             others = lines[1:GOALS] if first and section.heading == GOAL else ()
             kept = sum(measure(f"- {one.text}\n") for one in others)
             chars = len(text) * (room - taken - kept) // cost - 8
-            text = _shortened(text, chars, section.heading) if chars >= SHORTEST_CHARS else text
+            text = _shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
         if text != line.text and any(one.text.startswith(text.partition("…")[0]) for one in section.chosen):
             continue  # a longer form of it is chosen
@@ -280,10 +282,8 @@ def _lengthen(sections: Sequence[Section], room: int, measure: Measure) -> None:
         section.chosen = shorter
 
 
-def _shortened(text: str, chars: int, heading: str) -> str:
-    """Return a line shortened to at most `chars` characters; a user's message keeps its mark and its last sentence."""
-    if heading not in MESSAGES:
-        return shorten(text, chars)
+def _shortened(text: str, chars: int) -> str:
+    """Return a line shortened to at most `chars` characters; it keeps its mark and its last sentence."""
     mark = LATER_REQUEST if text.startswith(LATER_REQUEST) else ""
     return mark + abridge_message(text.removeprefix(mark), chars - len(mark))
 
