@@ -23,6 +23,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from fastapi import Depends, Header, Request, Response
 from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.routing import Match, Route
@@ -332,43 +333,41 @@ class Idempotency:
         """Return the first response if there is one, else the result of `make`, converted by `show`.
 
         `make` does the work and must store the ResponseToStore that it is given in the same transaction. The stored
-        response is JSON of `model`.
+        response is JSON of `model`. It is returned with 200 and without validation: an earlier release, whose model
+        lacked a field, may have stored it.
         """
-        kept = await self.stored_response()
-        if kept is not None:
-            return kept
+        if (kept := await self.stored_response()) is not None:
+            return JSONResponse(kept)
         try:
             made = await make(self.response_to_store(lambda done: _to_json(model, show(done))))
         except AlreadyAnswered:
-            return await self.concurrent_response()
+            return JSONResponse(await self.concurrent_response())
         return show(made)
 
-    async def run_repeatable(self, model: type[BaseModel], make: Callable[[], Awaitable[Any]]) -> Any:
+    async def run_repeatable(
+        self, model: type[BaseModel], make: Callable[[], Awaitable[Any]], *, status: int = 200, nulls: bool = True
+    ) -> JSONResponse:
         """Return the first response if there is one, else that of `make`, which may safely be executed twice.
 
         The response is stored after the operation, as JSON of `model`; if another request was faster, its response is
-        returned. Raises IdempotencyConflict if that request was different.
+        returned, as in `run_once`. `nulls`: whether it has fields that are null. Raises IdempotencyConflict.
         """
-        kept = await self.stored_response()
-        if kept is not None:
-            return kept
-        made = await make()
-        if self.claim is None:
-            return made
-        answer = _to_json(model, made)
-        try:
-            async with self._database.transaction() as tx:
-                await answers.store_claimed(tx, self.claim, answer)
-        except AlreadyAnswered:
-            return await self.stored_response() or answer
-        except SessionGone:
-            pass
-        return answer
+        response = await self.stored_response()
+        if response is None:
+            response = _to_json(model, await make())
+            try:
+                if self.claim is not None:
+                    async with self._database.transaction() as tx:
+                        await answers.store_claimed(tx, self.claim, response)
+            except AlreadyAnswered:
+                response = await self.stored_response() or response
+            except SessionGone:
+                pass
+        return JSONResponse(jsonable_encoder(response, exclude_none=not nulls), status)
 
 
 def _to_json(model: type[BaseModel], made: Any) -> Mapping[str, Any]:
-    response: Mapping[str, Any] = jsonable_encoder(model.model_validate(made, from_attributes=True), by_alias=True)
-    return response
+    return model.model_validate(made, from_attributes=True).model_dump(mode="json", by_alias=True)
 
 
 async def _idempotent(request: Request, who: Who, key: Key = None) -> Callable[[BaseModel], Idempotency]:

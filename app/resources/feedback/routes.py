@@ -53,9 +53,8 @@ async def report_outcome(request: Request, who: Who) -> Response:
     async def reported() -> schemas.OutcomeOut:
         return outcome_out(session_of(sid), await feedback.report(who.tenant_id, sid, call_id, body.report()))
 
-    out = await Idempotency(request, who, body, key).run_repeatable(schemas.OutcomeOut, reported)
-    text = schemas.OutcomeOut.model_validate(out).model_dump_json(exclude_none=True)
-    return Response(text, media_type="application/json")
+    once = Idempotency(request, who, body, key)
+    return await once.run_repeatable(schemas.OutcomeOut, reported, nulls=False)
 
 
 @router.operation("GET", "/v1/calibrations", scope="read", access=PrefixAccess.TENANT, returns=schemas.CalibrationPage)

@@ -103,7 +103,7 @@ async def fork_session(
     who: Who,
     forks: Annotated[Forks, Depends(service(Forks))],
     idempotent: Idempotent,
-) -> Mapping[str, Any]:
+) -> Any:
     """Create a session that shares the log of this one up to a seq, to try something; 200 if it exists.
 
     Events are not copied. The fork has its parent's policy, model and views, and the summaries that end at or before
@@ -121,9 +121,7 @@ async def fork_session(
         response.status_code = 201 if made.created else 200
         return made
 
-    response.status_code = 200
-    out: Mapping[str, Any] = await idempotent(body).run_once(ForkOut, forked, shown)
-    return out
+    return await idempotent(body).run_once(ForkOut, forked, shown)
 
 
 Service = Annotated[Lines, Depends(service(Lines))]
@@ -147,9 +145,7 @@ async def list_lines(
     returns=RewindOut,
     problems=("conflict", "idempotency-conflict", "too-many-lines"),
 )
-async def rewind_session(
-    sid: Sid, body: RewindIn, who: Who, lines: Service, idempotent: Idempotent
-) -> Mapping[str, Any]:
+async def rewind_session(sid: Sid, body: RewindIn, who: Who, lines: Service, idempotent: Idempotent) -> Any:
     """Rewind a session to an earlier seq: from now on its id means a new line that ends there.
 
     Nothing is destroyed: the previous line stays, under its own id. If the session already ends at that seq, nothing
@@ -163,8 +159,7 @@ async def rewind_session(
     async def rewound(keep: ResponseToStore[Forked] | None) -> Forked:
         return await lines.rewind(who.tenant_id, sid, body.to, keep)
 
-    out: Mapping[str, Any] = await idempotent(body).run_once(RewindOut, rewound, shown)
-    return out
+    return await idempotent(body).run_once(RewindOut, rewound, shown)
 
 
 def _line_out(row: LineRow, session: str, current: str, who: Caller) -> LineOut:

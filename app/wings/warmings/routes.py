@@ -265,7 +265,7 @@ async def report_warming(
         bill = await warmings.record(who.tenant_id, sid, call_id, warming_id, report)
         return answer_of(WarmingOut, bill, input_tokens=bill.tokens, billed=round(bill.billed, 1))
 
-    return await asked.run_repeatable(WarmingOut, recorded)
+    return await asked.run_repeatable(WarmingOut, recorded, status=201)
 
 
 @router.operation(

@@ -77,6 +77,29 @@ async def test_a_repeated_outcome_gets_the_first_response(client: httpx.AsyncCli
     await conflict(client, path, {"usage": {"input_tokens": 5}})
 
 
+@pytest.mark.parametrize("operation", ["fork", "rewind", "outcome", "warming"])
+async def test_a_response_stored_by_an_earlier_release_is_returned_as_it_is(
+    client: httpx.AsyncClient, database: Database, operation: str
+) -> None:
+    await append_messages(client, "s", "one", "two")
+    call_id = (await ask(client, "POST", "s/context", {"format": "anthropic"}))["call_id"]
+    path, body, field, status = {
+        "fork": ("s/fork", {"id": "f", "at": 1}, "head", 200),
+        "rewind": ("s/rewind", {"to": 1}, "head", 200),
+        "outcome": (f"s/calls/{call_id}/outcome", {"usage": {"input_tokens": 9}}, "action", 200),
+        "warming": (f"s/calls/{call_id}/warmings", {"usage": {"input_tokens": 9}}, "billed", 201),
+    }[operation]
+    first = await post(client, path, body)
+    assert first.is_success, first.text
+    removed = "UPDATE appends SET answer = (answer::jsonb - :field::text)::json WHERE key = 'k'"
+    await database.execute(removed, field=field)
+    again = await post(client, path, body)
+    expected = first.json()
+    del expected[field]
+    assert (again.status_code, again.json()) == (status, expected)
+    assert again.headers["content-type"] == first.headers["content-type"]
+
+
 async def race(servers: Servers, path: str, body: Json) -> list[httpx.Response]:
     """Send one request under one key to both servers, many times concurrently; return the responses."""
     return await asyncio.gather(*(post(servers[number % 2], path, body) for number in range(RACING)))
