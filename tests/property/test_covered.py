@@ -48,7 +48,8 @@ def test_i11_a_covered_event_is_never_dropped(
     result = planned(inputs_of(session, bound, tree), target, policy)
     if isinstance(result, Plan):
         assert lost_seqs(session, result, tree) == []
-        if any(not fold.shown for fold in result.state.folds):  # a fold is not shown only for lack of room
+        hidden = any(not fold.shown for fold in result.state.folds)
+        if hidden and policy.caps.summaries is None:  # without a cap, a fold is not shown only for lack of room
             assert result.context.tokens > target // 4
 
 
