@@ -81,7 +81,7 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
     ]
     assert section(text, "## Agent Messages at the End of This Part") == [
         "Earlier in this part: I fixed the gauge so that heights are metric. The report converts heights to feet.",
-        "Earlier in this part: We decided to convert heights in the report instead of the gauge.",
+        "Earlier in this part: We decided to convert heights in the report instead of the gauge. [code]",
         "The estuary test fails because its heights are missing. Next I'll read the gauge log.",
     ]
 
@@ -931,6 +931,13 @@ def test_a_merged_summary_leaves_out_what_an_agent_announced() -> None:
     texts = ["- … Let me now run the full test suite.", "- It works."]
     merged = extract([], "\n".join((heading, *texts)), Digest(), 300, COUNTER)
     assert section(merged, heading) == ["It works."]
+
+
+def test_a_block_of_code_in_the_agents_message_leaves_a_mark() -> None:
+    log = work()
+    log.assistant(body={"content": "The gauge converts twice:\n```go\nfunc High() {\n}\n```\nI'd drop the second one."})
+    shown = section(body(log), "## Agent Messages at the End of This Part")
+    assert shown[-1] == "The gauge converts twice: [code] I'd drop the second one."
 
 
 def test_the_newest_message_keeps_its_question_in_whatever_room_it_has() -> None:

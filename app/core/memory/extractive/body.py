@@ -105,6 +105,7 @@ without any."""
 
 _REPORT_MARK: Final = re.compile(r' \((?:answered|then reported): "[^\n]{1,300}"\)$')
 """The agent's answer to a user's question, or its report on a request, at the end of the line."""
+_CODE: Final = re.compile(r"^ {0,8}```.*?```", re.S | re.M)
 _ACTS: Final = frozenset({EventType.USER_MESSAGE, EventType.TOOL_CALL})
 _GREETING: Final = re.compile(
     r"(?:(?:hi|hey|hello|yo|(?:great|perfect|okay|ok)?\W{0,4}(?:thanks|thank you)(?: (?:so|very) much| a lot)?"
@@ -315,10 +316,9 @@ class _Messages:
         last = max((seq for seq, words, _ in self._user_lines if not _GREETING.fullmatch(words)), default=0)
         found: list[SectionLine] = []
         texts = self._stands if self._events else self._earlier_texts
-        telling = [one for one in texts if has_content(one[1].removeprefix("… "))]
-        for seq, text in telling[: -NEWEST_TEXTS - 1 : -1]:
+        for seq, text in [one for one in texts if has_content(one[1].removeprefix("… "))][: -NEWEST_TEXTS - 1 : -1]:
             most = room if not found else int(room * LONG_SHARE)
-            text = own_words(text)
+            text = own_words(_CODE.sub("[code]", text))
             line = condense(text, most, may_cut=not found)
             if not found and (taken := measure(f"- {line}\n")) > tokens:
                 line = condense(text, most * tokens // taken)
