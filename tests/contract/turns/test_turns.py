@@ -8,6 +8,7 @@ import pytest
 
 from app.store.engine import Database
 from tests.conformance.agent import Agent, Json, request_text
+from tests.support.sharing import Shared
 
 END = "/v1/sessions/s/turns/end"
 
@@ -59,6 +60,22 @@ async def test_the_list_continues_from_its_cursor(client: httpx.AsyncClient) -> 
     assert [row["turn"] for row in whole] == list(range(1, 8))
     assert (await client.get("/v1/sessions/none/turns")).status_code == 404
     assert (await client.get("/v1/sessions/s/turns", params={"cursor": "WyJ4Il0"})).status_code == 422
+
+
+async def test_another_tenants_turns_are_not_found(client: httpx.AsyncClient, shared: Shared) -> None:
+    """Nor can the other tenant tell that the session exists; a session of its own by that name has its own turns."""
+    await Agent(client).user("one")
+    await Agent(client).user("two")
+    mine = await list_turns(client)
+    key = shared.key
+    await shared.next_tenant()
+    foreign, unknown = [await client.get(f"/v1/sessions/{sid}/turns") for sid in ("s", "none")]
+    assert foreign.status_code == unknown.status_code == 404
+    assert foreign.json()["type"] == unknown.json()["type"] == "/problems/not-found"
+    await Agent(client).user("theirs")
+    assert [row["turn"] for row in await list_turns(client)] == [1]
+    again = await client.get("/v1/sessions/s/turns", headers={"Authorization": f"Bearer {key}"})
+    assert again.json()["items"] == mine
 
 
 async def test_a_turn_left_open_is_interrupted_by_the_next(client: httpx.AsyncClient) -> None:
