@@ -3,7 +3,7 @@
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.changes import LATER_REQUEST_CHARS_MAX, goals
-from app.core.memory.extractive.sections import LATER_REQUEST, SectionLine
+from app.core.memory.extractive.sections import GOAL, HEADINGS, LATER_REQUEST, Section, SectionLine, fill_sections
 from tests.unit.builders import COUNTER, Log
 from tests.unit.memory.parts import extract
 
@@ -129,6 +129,15 @@ def test_a_request_that_is_shortened_is_not_given_again_still_shorter() -> None:
     earlier = f"## Goal\n- Later request: {request}\n## User Messages\n{others}"
     for tokens in range(150, 1500, 50):
         assert extract([], earlier, Digest(), tokens, COUNTER).count("One more thing") == 1
+
+
+def test_a_request_that_begins_with_a_quotation_is_shortened_beside_another_one() -> None:
+    quoted = " ".join(f"the gauge of harbour {number} is dry" for number in range(60))
+    requests = [f"> {quoted} Please mend this gauge, too.", "Print the tables of the tides."]
+    lines = [SectionLine(LATER_REQUEST + text, -at) for at, text in enumerate(requests[::-1], start=1)]
+    goal = Section(GOAL, lines, 1.0)
+    text = fill_sections(HEADINGS, [goal], lambda text: len(text) // 4, 80, spare=GOAL)
+    assert text.endswith("Please mend this gauge, too.")
 
 
 def test_a_request_just_above_the_limit_of_a_goal_is_given_once() -> None:

@@ -251,7 +251,8 @@ def _fill(
             chars = len(text) * (room - taken - kept) // cost - 8
             text = _shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
-        if text != line.text and any(one.text.startswith(text.partition("…")[0]) for one in section.chosen):
+        begin = text.removeprefix(LATER_REQUEST).partition("…")[0]
+        if text != line.text and begin and any(begin in one.text for one in section.chosen):
             continue  # a longer form of it is chosen
         fitting = SectionLine(text, line.seq)
         goals = [one for one in sections if one.heading == GOAL and section.heading in MESSAGES]
@@ -369,8 +370,7 @@ def _in_place(chosen: Mapping[str, Sequence[SectionLine]]) -> Mapping[str, Seque
 
 
 def _ordered(heading: str, lines: Sequence[SectionLine]) -> Sequence[str]:
-    in_order = lines if heading in (GOAL, REQUEST) else sorted(lines, key=lambda line: line.seq)
-    return [line.text for line in in_order]
+    return [line.text for line in (lines if heading in (GOAL, REQUEST) else sorted(lines, key=lambda one: one.seq))]
 
 
 def _headings(headings: Sequence[str], filled: Collection[str]) -> Sequence[str]:
