@@ -1,5 +1,7 @@
 """The goal of a summary: the first request and the newest one."""
 
+import pytest
+
 from app.core.memory.digest import digest_of
 from app.core.memory.digest.record import Digest
 from app.core.memory.extractive.changes import LATER_REQUEST_CHARS_MAX, goals
@@ -35,12 +37,11 @@ def test_a_first_message_that_was_corrected_immediately_is_no_goal() -> None:
     ]
 
 
-def test_a_similar_request_after_the_agent_has_worked_does_not_replace_the_first() -> None:
-    requests = [
-        SectionLine(f"Test the harbour repository with the {name} strategy", seq)
-        for name, seq in (("tidal", 3), ("lunar", 93))
-    ]
-    assert [line.text for line in goals([], requests)] == [requests[0].text, LATER_REQUEST + requests[1].text]
+@pytest.mark.parametrize("seqs", [(3, 93), (-10, -9)], ids=["messages", "an earlier summary"])
+def test_a_similar_request_after_the_agent_has_worked_does_not_replace_the_first(seqs: tuple[int, int]) -> None:
+    tidal, lunar = (f"Test the harbour repository with the {name} strategy" for name in ("tidal", "lunar"))
+    requests = [SectionLine(text, seq) for text, seq in zip((tidal, lunar), seqs, strict=True)]
+    assert [line.text for line in goals([], requests)] == [tidal, LATER_REQUEST + lunar]
 
 
 def test_the_newest_request_is_given_once_and_whole_if_it_fits() -> None:

@@ -368,8 +368,8 @@ def is_task(text: str) -> bool:
 
 def _corrects(later: SectionLine, first: SectionLine) -> bool:
     """Return whether a message repeats, in other words, one that the agent had not acted on."""
-    if first.seq + 1 != later.seq and not first.text.endswith(INTERRUPTED):
-        return False
+    if not (0 <= first.seq == later.seq - 1 or first.text.endswith(INTERRUPTED)):
+        return False  # adjacent lines of an earlier summary, whose seqs are negative, are not adjacent messages
     ours, theirs = content_words(later.text), content_words(first.text.removesuffix(INTERRUPTED))
     begins = later.text.split(" ", 1)[0] == first.text.split(" ", 1)[0]
     return begins and len(ours & theirs) >= CORRECTED * max(len(ours), len(theirs))
