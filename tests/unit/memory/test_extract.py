@@ -918,7 +918,16 @@ def test_messages_of_the_user_that_have_no_room_are_counted_also_once_merged() -
     assert "left out" not in body(work())
 
 
-@pytest.mark.parametrize(("said", "is_blocked"), [("This is **expected behavior** of a reset.", False), ("Hm.", True)])
+@pytest.mark.parametrize(
+    ("said", "is_blocked"),
+    [
+        ("This is **expected behavior** of a reset.", False),
+        ("The failure is actually expected.", False),
+        ("This is not expected.", True),
+        ("It was expected to pass.", True),
+        ("That's unexpected.", True),
+    ],
+)
 def test_a_failure_that_the_agent_called_expected_blocks_nothing(said: str, is_blocked: bool) -> None:
     log = Log()
     run(log, "./harness.sh rewind", "FAIL: extra.go still exists", is_error=True)

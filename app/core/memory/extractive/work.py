@@ -144,7 +144,7 @@ _END_OF_FILES: Final = re.compile(r"(?<=</modified-files>)")
 _UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
 """A harness's words for an edit that it refused because the file must be read first."""
 _EXPECTED: Final = re.compile(
-    r"\b(?:this|that|it|which|failure|error)(?: is| was|['’]s) (?:\w{2,12} )?\W{0,3}expected\b", re.I
+    r"\b(?:this|that|it|failure|error)(?: is| was|['’]s) (?!not)(?:\w{2,12} )?\W{0,3}expected\b(?! to\b)", re.I
 )
 """An agent's words for a failure that shows no fault."""
 
